@@ -1,0 +1,84 @@
+"""Hints between processes: fast, lossy, never acted on alone (S3, S9).
+
+A hint says "look again"; the receiver re-reads storage. A bus delivers each hint to every subscriber that is
+connected at that moment, at most once, in no promised order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+RESYNC = "resync"
+
+
+class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`topic` is ``gate:NAME``, ``queue:NAME``, ``rule:NAME`` or `RESYNC`; `epoch` and `origin` only explain."""
+
+    topic: str
+    epoch: int = 0
+    size: int = 0
+    origin: str = ""
+
+
+Callback = Callable[[Hint], None]
+
+
+class Bus(Protocol):
+    """One-way multicast. Callbacks may run on any thread and must return at once.
+
+    Every subscriber also gets a hint with topic `RESYNC` whenever the bus connects or disconnects: hints may have been
+    lost, and `is_connected` has changed.
+    """
+
+    @property
+    def is_connected(self) -> bool:
+        """True while hints of other processes can be expected to arrive."""
+
+    def subscribe(self, topic: str, callback: Callback) -> Callable[[], None]:
+        """Call back for each hint of that topic; returns the function that ends it."""
+
+    async def publish(self, hint: Hint) -> None:
+        """Send to all, this process included. Never raises for want of a connection: hints may be lost."""
+
+
+class LocalBus:
+    """A bus within this process: what a worker without a hub uses, and the local half of every other bus."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: defaultdict[str, list[Callback]] = defaultdict(list)
+
+    @property
+    def is_connected(self) -> bool:
+        return False
+
+    def subscribe(self, topic: str, callback: Callback) -> Callable[[], None]:
+        with self._lock:
+            self._callbacks[topic].append(callback)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                if callback in self._callbacks.get(topic, ()):
+                    self._callbacks[topic].remove(callback)
+                    if not self._callbacks[topic]:
+                        del self._callbacks[topic]
+
+        return unsubscribe
+
+    async def publish(self, hint: Hint) -> None:
+        self.deliver(hint)
+
+    def deliver(self, hint: Hint) -> None:
+        """Hand a hint to the subscribers of its topic (all subscribers for `RESYNC`)."""
+        with self._lock:
+            if hint.topic == RESYNC:
+                callbacks = [callback for group in self._callbacks.values() for callback in group]
+            else:
+                callbacks = list(self._callbacks.get(hint.topic, ()))
+        for callback in callbacks:
+            callback(hint)

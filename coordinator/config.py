@@ -1,0 +1,53 @@
+"""Configuration as values, checked when built. Only `Storage.from_env` and `Worker` read the environment."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from coordinator.errors import ConfigurationError
+
+_PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-)){0,29}-")
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-)){1,46}[a-z0-9]")
+
+
+@dataclass(frozen=True)
+class StorageConfig:
+    """How Kennel uses the storage account.
+
+    `prefix` starts the names of Kennel's containers (default ``kennel-``); two fleets with different prefixes share
+    an account without meeting. `connect_seconds` and `read_seconds` bound one request: too small turns a slow answer
+    into an ambiguous write, too large makes callers wait on a dead connection. Leases derive their own, shorter ones.
+    """
+
+    prefix: str = "kennel-"
+    connect_seconds: float = 5.0
+    read_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not _PREFIX.fullmatch(self.prefix):
+            raise ConfigurationError(
+                f"prefix {self.prefix!r}: use 2-31 lower-case letters, digits and single dashes, ending in a dash"
+            )
+        for field in ("connect_seconds", "read_seconds"):
+            value = getattr(self, field)
+            if not 0.05 <= value <= 300:
+                raise ConfigurationError(f"{field} must be between 0.05 and 300 seconds, got {value}")
+
+    def container(self, kind: str) -> str:
+        """The blob container for one kind of thing: ``kennel-gates``, ``kennel-leases``, …"""
+        return f"{self.prefix}{kind}"
+
+    def table(self, kind: str) -> str:
+        """The table for one kind of thing: table names allow no dash, so ``kennel-`` + ``ledger`` is ``kennelledger``."""
+        return f"{self.prefix}{kind}".replace("-", "")
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return `name` if it may name a gate, queue, sequence or election (3-48 of a-z, 0-9, single dashes); else raise."""
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{kind} name {name!r}: use 3-48 lower-case letters, digits and single dashes, starting and ending "
+            "with a letter or digit"
+        )
+    return name

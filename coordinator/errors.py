@@ -1,0 +1,139 @@
+"""Every error Kennel raises, in one tree.
+
+`StorageError` and below describe what the storage service said (or that it said nothing); they are made in
+`service_errors` alone. The rest are Kennel's own verdicts. The underlying cause is always kept as `__cause__`.
+"""
+
+from __future__ import annotations
+
+
+class KennelError(Exception):
+    """Base of all errors raised by Kennel."""
+
+
+class ConfigurationError(KennelError, ValueError):
+    """A setting is missing or out of bounds; the message names it and the bounds."""
+
+
+class StorageError(KennelError):
+    """The storage service refused a request or could not be reached.
+
+    `status` is the HTTP status (None without an answer), `code` the service's own error code, `resource` what the
+    request was about. `maybe_done` is True if the request may have been carried out all the same.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        resource: str = "",
+        status: int | None = None,
+        code: str = "",
+        maybe_done: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.resource = resource
+        self.status = status
+        self.code = code
+        self.maybe_done = maybe_done
+
+
+class StorageUnreachable(StorageError):
+    """No answer came: connection refused, cut, or timed out."""
+
+
+class StorageBusy(StorageError):
+    """The service is overloaded or failed inside (429, 500, 503): try again later."""
+
+
+class AccessDenied(StorageError):
+    """The credential is wrong, expired or lacks the role that this operation needs."""
+
+
+class NotFound(StorageError):
+    """The container, blob, queue, message, table or entity does not exist."""
+
+
+class AlreadyExists(StorageError):
+    """Something of that name exists already."""
+
+
+class BeingDeleted(StorageError):
+    """A container, queue or table of that name is still being deleted; it can be made again after a while."""
+
+
+class PreconditionFailed(StorageError):
+    """The ETag, tag or existence condition of a write did not hold: somebody else wrote first."""
+
+
+class LeaseHeld(StorageError):
+    """Another holder has the lease."""
+
+
+class LeaseNotHeld(StorageError):
+    """The lease id given is not (or no longer) the one that holds the lease."""
+
+
+class ReceiptStale(StorageError):
+    """The pop receipt is no longer valid: the message became visible again, was taken by another, or is gone."""
+
+
+class InvalidRequest(StorageError):
+    """The service calls the request malformed or out of bounds."""
+
+
+class SequenceError(KennelError):
+    """Base of the errors of order numbers; `sequence` names the sequence."""
+
+    def __init__(self, message: str, *, sequence: str) -> None:
+        super().__init__(message)
+        self.sequence = sequence
+
+
+class SequenceContended(SequenceError):
+    """Others won every try to reserve a range, up to `max_retries`."""
+
+    def __init__(self, message: str, *, sequence: str, tries: int, elapsed_seconds: float) -> None:
+        super().__init__(message, sequence=sequence)
+        self.tries = tries
+        self.elapsed_seconds = elapsed_seconds
+
+
+class SequenceCorrupt(SequenceError):
+    """The counter holds something that is not a number; `found` quotes it."""
+
+    def __init__(self, message: str, *, sequence: str, found: str) -> None:
+        super().__init__(message, sequence=sequence)
+        self.found = found
+
+
+class SequenceMissing(SequenceError):
+    """The counter is gone although the ledger knows grants: numbering must not restart by itself."""
+
+
+class SequenceLowered(SequenceError):
+    """The counter is lower than the ledger says it must be: issuing would repeat numbers."""
+
+
+class SequenceExhausted(SequenceError):
+    """The sequence reached its upper bound."""
+
+
+class SequenceClosed(SequenceError):
+    """The generator was closed; no number is issued after its tail was returned."""
+
+
+class LeadershipLost(KennelError):
+    """The term is over: whatever the leader was about to do must not be done."""
+
+
+class GateTimeout(KennelError, TimeoutError):
+    """The gate did not open within the time given."""
+
+
+class MessageUndecodable(KennelError):
+    """A message could not be decoded as the declared type; the message names the path of the fault."""
+
+
+class ProtocolViolation(KennelError):
+    """A socket message was malformed, too large, too frequent or of an unknown version."""

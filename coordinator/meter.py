@@ -1,0 +1,51 @@
+"""Every storage request is billed, so every storage request is counted."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import NamedTuple
+
+
+class Request(NamedTuple):
+    """What is counted together: the service, the operation in the service's own words, and the thing it was about."""
+
+    service: str
+    operation: str
+    resource: str
+
+
+class Meter:
+    """Counts requests by service, operation and resource. Thread-safe; counts survive until the process ends.
+
+    Guarantees one count for each HTTP request sent, whether or not an answer came. Does not count what other
+    processes send.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: Counter[Request] = Counter()
+        self._bytes_sent = 0
+
+    def count(self, request: Request, *, bytes_sent: int = 0) -> None:
+        with self._lock:
+            self._requests[request] += 1
+            self._bytes_sent += bytes_sent
+
+    def snapshot(self) -> dict[Request, int]:
+        """A copy of all counts so far."""
+        with self._lock:
+            return dict(self._requests)
+
+    @property
+    def total(self) -> int:
+        """All requests so far."""
+        with self._lock:
+            return sum(self._requests.values())
+
+    def by_operation(self) -> dict[str, int]:
+        """Counts added up to ``service.Operation``."""
+        totals: Counter[str] = Counter()
+        for request, number in self.snapshot().items():
+            totals[f"{request.service}.{request.operation}"] += number
+        return dict(totals)

@@ -1,0 +1,231 @@
+"""`Storage`: one account, its clients, its names, and the way to everything Kennel offers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import uuid
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+from azure.core.credentials import TokenCredential
+from azure.data.tables import TableServiceClient
+from azure.data.tables.aio import TableServiceClient as AioTableServiceClient
+from azure.storage.blob import BlobServiceClient
+from azure.storage.blob.aio import BlobServiceClient as AioBlobServiceClient
+from azure.storage.queue import QueueServiceClient
+from azure.storage.queue.aio import QueueServiceClient as AioQueueServiceClient
+
+from coordinator.bus import Bus, LocalBus
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.config import StorageConfig, check_name
+from coordinator.credentials import AioCredential, Endpoints
+from coordinator.errors import ConfigurationError
+from coordinator.meter import Meter
+from coordinator.transport import (
+    CountingAioTransport,
+    CountingRequestsTransport,
+    aio_session,
+    blocking_session,
+)
+
+if TYPE_CHECKING:
+    from coordinator.gates.flag import BlobFlag
+    from coordinator.gates.gate import Gate
+    from coordinator.leadership.election import Election
+    from coordinator.leadership.mutex import BlobDistributedMutex
+    from coordinator.queues.queue import Queue
+    from coordinator.sequences.generator import UniqueIdGenerator
+
+T = TypeVar("T")
+
+
+class Storage:
+    """A storage account, and the factory of all that Kennel keeps in it.
+
+    Does no I/O when built: clients are made on first use, one set for each event loop and one for threads, over
+    pooled connections. No request is retried behind the caller's back; each is counted by `meter`. Safe to share
+    between threads and event loops. Close with `await aclose()` on each loop that used it, `close()` for threads.
+    """
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        *,
+        config: StorageConfig | None = None,
+        bus: Bus | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.endpoints = endpoints
+        self.config = config or StorageConfig()
+        self.bus: Bus = bus or LocalBus()
+        self.clock = clock
+        self.meter = Meter()
+        self.identity = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self._lock = threading.Lock()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AioClients] = weakref.WeakKeyDictionary()
+        self._threads: _BlockingClients | None = None
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **options: Any) -> Storage:
+        """Connect as the environment says.
+
+        ``AZURE_STORAGE_CONNECTION_STRING``, or ``AZURE_STORAGE_ACCOUNT_URL`` with `DefaultAzureCredential`;
+        ``KENNEL_PREFIX`` sets the prefix. Raises `ConfigurationError` if neither is set.
+        """
+        env = os.environ if environ is None else environ
+        if prefix := env.get("KENNEL_PREFIX"):
+            options.setdefault("config", StorageConfig(prefix=prefix))
+        if connection_string := env.get("AZURE_STORAGE_CONNECTION_STRING"):
+            return cls.from_connection_string(connection_string, **options)
+        if account_url := env.get("AZURE_STORAGE_ACCOUNT_URL"):
+            return cls.from_account_url(account_url, **options)
+        raise ConfigurationError(
+            "no storage account: set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_URL to use the "
+            "machine's own Azure identity"
+        )
+
+    @classmethod
+    def from_connection_string(cls, connection_string: str, **options: Any) -> Storage:
+        """Connect with an account key or SAS; ``UseDevelopmentStorage=true`` means a local Azurite."""
+        return cls(Endpoints.from_connection_string(connection_string), **options)
+
+    @classmethod
+    def from_account_url(cls, url: str, credential: str | TokenCredential | None = None, **options: Any) -> Storage:
+        """Connect to ``https://ACCOUNT.blob.core.windows.net`` with a SAS, a token credential, or (None) the
+        machine's own identity through `DefaultAzureCredential`."""
+        return cls(Endpoints.from_account_url(url, credential), **options)
+
+    # --- what Kennel offers -------------------------------------------------------------------------------------
+
+    def sequence(self, name: str, *, range_size: int = 1000, **options: Any) -> UniqueIdGenerator:
+        """Order numbers, unique across all nodes (S1). See `UniqueIdGenerator`."""
+        from coordinator.sequences.azure_store import make_generator
+
+        return make_generator(self, check_name("sequence", name), range_size=range_size, **options)
+
+    def gate(self, name: str, **options: Any) -> Gate:
+        """A gate that holds workers until an operator opens it (S4). See `Gate`."""
+        from coordinator.gates.azure_store import make_gate
+
+        return make_gate(self, check_name("gate", name), **options)
+
+    def flag(self, name: str, **options: Any) -> BlobFlag:
+        """A bare flag: a blob whose presence means set (S2). See `GlobalFlag`."""
+        from coordinator.gates.azure_store import make_flag
+
+        return make_flag(self, check_name("flag", name), **options)
+
+    def election(self, name: str, *, identity: str = "", **options: Any) -> Election:
+        """One leader at a time (S15). See `Election`."""
+        from coordinator.leadership.azure_store import make_election
+
+        return make_election(self, check_name("election", name), identity=identity or self.identity, **options)
+
+    def mutex(self, name: str, *, identity: str = "", **options: Any) -> BlobDistributedMutex:
+        """A lock across nodes (S15). See `BlobDistributedMutex`."""
+        from coordinator.leadership.azure_store import make_mutex
+
+        return make_mutex(self, check_name("mutex", name), identity=identity or self.identity, **options)
+
+    def queue(self, name: str, type: type[T] | Any = Any, **options: Any) -> Queue[T]:
+        """A queue of messages of that type, anything msgspec can decode (S6, S10, S19). See `Queue`."""
+        from coordinator.queues.azure_store import make_queue
+
+        return make_queue(self, check_name("queue", name), type=type, **options)
+
+    # --- clients, for adapters ----------------------------------------------------------------------------------
+
+    @property
+    def aio(self) -> _AioClients:
+        """The asyncio clients of the running event loop."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            clients = self._loops.get(loop)
+            if clients is None:
+                clients = self._loops[loop] = _AioClients(self.endpoints, self.config, self.meter)
+            return clients
+
+    @property
+    def blocking(self) -> _BlockingClients:
+        """The clients for threads."""
+        with self._lock:
+            if self._threads is None:
+                self._threads = _BlockingClients(self.endpoints, self.config, self.meter)
+            return self._threads
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop. Harmless when repeated; a later use connects again."""
+        with self._lock:
+            clients = self._loops.pop(asyncio.get_running_loop(), None)
+        if clients is not None:
+            await clients.session.close()
+
+    def close(self) -> None:
+        """Close the connections used by threads. Harmless when repeated; a later use connects again."""
+        with self._lock:
+            clients, self._threads = self._threads, None
+        if clients is not None:
+            clients.session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+        self.close()
+
+
+class _AioClients:
+    """The SDK's asyncio clients of one event loop, over one session."""
+
+    def __init__(self, endpoints: Endpoints, config: StorageConfig, meter: Meter) -> None:
+        self.session = aio_session()
+
+        def options(service: str, url: str) -> dict[str, Any]:
+            transport = CountingAioTransport(
+                self.session,
+                service=service,
+                base_path=urlsplit(url).path,
+                meter=meter,
+                connection_timeout=config.connect_seconds,
+                read_timeout=config.read_seconds,
+            )
+            return {"transport": transport, "retry_total": 0}
+
+        credential: Any = endpoints.credential
+        if hasattr(credential, "get_token"):
+            credential = AioCredential(credential)
+        self.blobs = AioBlobServiceClient(endpoints.blob, credential, **options("blob", endpoints.blob))
+        self.queues = AioQueueServiceClient(endpoints.queue, credential, **options("queue", endpoints.queue))
+        self.tables = AioTableServiceClient(
+            endpoints.table, credential=credential, **options("table", endpoints.table)
+        )
+
+
+class _BlockingClients:
+    """The SDK's blocking clients, over one session that threads share."""
+
+    def __init__(self, endpoints: Endpoints, config: StorageConfig, meter: Meter) -> None:
+        self.session = blocking_session()
+
+        def options(service: str, url: str) -> dict[str, Any]:
+            transport = CountingRequestsTransport(
+                self.session,
+                service=service,
+                base_path=urlsplit(url).path,
+                meter=meter,
+                connection_timeout=config.connect_seconds,
+                read_timeout=config.read_seconds,
+            )
+            return {"transport": transport, "retry_total": 0}
+
+        credential: Any = endpoints.credential
+        self.blobs = BlobServiceClient(endpoints.blob, credential, **options("blob", endpoints.blob))
+        self.queues = QueueServiceClient(endpoints.queue, credential, **options("queue", endpoints.queue))
+        self.tables = TableServiceClient(endpoints.table, credential=credential, **options("table", endpoints.table))
+
+
