@@ -1,0 +1,184 @@
+"""The messages between a worker and the hub: small, versioned, bounded, one JSON object per websocket text frame.
+
+Storage is the truth; these carry hints and telemetry. Whoever receives a frame that is malformed, too large or of an
+unknown kind closes the socket with a reason; nothing is guessed. Fields may be added with defaults within a version:
+unknown fields are ignored, so older and newer ends understand each other.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+import msgspec
+
+from coordinator.bus import Hint
+from coordinator.errors import ProtocolViolation
+
+VERSION = 1
+MAX_FRAME_BYTES = 64 * 1024
+MAX_FRAMES_PER_SECOND = 50
+SUBPROTOCOL = "kennel.v1"
+
+CLOSE_MALFORMED = 4400
+CLOSE_UNAUTHORIZED = 4401
+CLOSE_FORBIDDEN = 4403
+CLOSE_TOO_LARGE = 1009
+CLOSE_TOO_FAST = 4429
+CLOSE_SLOW = 4408
+CLOSE_GOING_AWAY = 1001
+
+
+class GateStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A gate as a worker sees it. `state` is "unknown" until the first answer; `passed_epoch` 0 means never passed."""
+
+    name: str
+    state: str = "unknown"
+    epoch: int = 0
+    waiting: bool = False
+    passed_epoch: int = 0
+
+
+class ListenerStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A queue listener. `oldest_seconds` is how long the longest-held message has been invisible."""
+
+    queue: str
+    active_tasks: int = 0
+    total_tasks: int = 0
+    wanted_tasks: int = 0
+    in_hand: int = 0
+    done: int = 0
+    failed: int = 0
+    poisoned: int = 0
+    stale_receipts: int = 0
+    oldest_seconds: float = 0.0
+    state: str = "stopped"
+    reason: str = ""
+
+
+class LeadershipStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An election. `remaining_seconds` is what is left of the lease by the holder's own clock."""
+
+    name: str
+    role: str = "standby"
+    epoch: int = 0
+    remaining_seconds: float = 0.0
+
+
+class SequenceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A number generator. `last_issued` 0 means none yet; `runway_seconds` None means unknown."""
+
+    name: str
+    first: int = 0
+    last: int = 0
+    last_issued: int = 0
+    issued: int = 0
+    per_second: float = 0.0
+    runway_seconds: float | None = None
+    conflicts: int = 0
+    grants: int = 0
+
+
+class WorkerState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All that a worker tells about itself. Sent whole: the hub keeps no history of it."""
+
+    mode: Literal["starting", "running", "draining", "stopping"] = "running"
+    gates: tuple[GateStatus, ...] = ()
+    listeners: tuple[ListenerStatus, ...] = ()
+    elections: tuple[LeadershipStatus, ...] = ()
+    sequences: tuple[SequenceStatus, ...] = ()
+    requests: dict[str, int] = {}
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+
+
+class Hello(msgspec.Struct, frozen=True, omit_defaults=True, tag="hello"):
+    """First frame of a worker. `instance` is unique per process start; `prefix` says which fleet it belongs to."""
+
+    version: int
+    worker: str
+    instance: str
+    host: str
+    pid: int
+    started_at: float
+    software: str
+    prefix: str
+    state: WorkerState
+
+
+class State(msgspec.Struct, frozen=True, tag="state"):
+    """Heartbeat with the whole state."""
+
+    state: WorkerState
+
+
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, tag="receipt"):
+    """This worker passed a gate. `delay_seconds` is from the opening (as stored) to the pass, by wall clocks."""
+
+    gate: str
+    epoch: int
+    source: str
+    delay_seconds: float
+    passed_at: float
+
+
+class Announce(msgspec.Struct, frozen=True, tag="announce"):
+    """Ask the hub to pass a hint to every worker of this prefix."""
+
+    hint: Hint
+
+
+class Welcome(msgspec.Struct, frozen=True, omit_defaults=True, tag="welcome"):
+    """First frame of the hub. The worker sends `State` at least every `heartbeat_seconds`."""
+
+    version: int
+    heartbeat_seconds: float
+    server_time: float
+
+
+class Hinted(msgspec.Struct, frozen=True, tag="hint"):
+    """Look again: something changed."""
+
+    hint: Hint
+
+
+class Command(msgspec.Struct, frozen=True, omit_defaults=True, tag="command"):
+    """An operator asks this worker to do something: drain, resume or stop; or to step down from an election."""
+
+    verb: Literal["drain", "resume", "stop", "step_down"]
+    id: str
+    target: str = ""
+    by: str = ""
+
+
+FromWorker = Hello | State | Receipt | Announce
+FromHub = Welcome | Hinted | Command
+
+_encoder = msgspec.json.Encoder()
+_from_worker: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
+_from_hub: msgspec.json.Decoder[FromHub] = msgspec.json.Decoder(FromHub)
+M = TypeVar("M")
+
+
+def encode(message: FromWorker | FromHub) -> str:
+    """One frame of text."""
+    return _encoder.encode(message).decode()
+
+
+def decode_from_worker(frame: str | bytes) -> FromWorker:
+    """Decode what a worker sent; raises `ProtocolViolation` with the path of the fault."""
+    return _decode(_from_worker, frame)
+
+
+def decode_from_hub(frame: str | bytes) -> FromHub:
+    """Decode what the hub sent; raises `ProtocolViolation` with the path of the fault."""
+    return _decode(_from_hub, frame)
+
+
+def _decode(decoder: msgspec.json.Decoder[M], frame: str | bytes) -> M:
+    size = len(frame) if isinstance(frame, bytes) else len(frame.encode())
+    if size > MAX_FRAME_BYTES:
+        raise ProtocolViolation(f"frame of {size} bytes; at most {MAX_FRAME_BYTES} are allowed")
+    try:
+        return decoder.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolViolation(f"frame is not a known message: {error}") from error
