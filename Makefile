@@ -1,0 +1,42 @@
+# Kennel's commands. Needs Python 3.11 and make; everything else comes with `make setup`, into this folder.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv/bin
+export PYTHONPATH := $(CURDIR)
+
+.PHONY: help setup demo test lint bench screenshots browser clean
+
+help:
+	@echo "make setup        prepare everything (does nothing if nothing changed)"
+	@echo "make demo         start the whole product and print where it is; Ctrl-C ends it"
+	@echo "make test         all checks and tests"
+	@echo "make lint         the checks without the tests"
+	@echo "make bench        every benchmark; BENCH_ARGS=--quick stays under a minute each"
+	@echo "make screenshots  take the pictures of the pages"
+	@echo "make clean        remove what setup made"
+
+setup:
+	@$(PYTHON) scripts/setup.py
+
+browser: setup
+	@$(VENV)/python -m tests.support.browser --install
+
+demo: setup
+	@exec $(VENV)/python manage.py demo
+
+lint: setup
+	$(VENV)/ruff check
+	$(VENV)/ruff format --check
+	$(VENV)/mypy --strict coordinator dashboard
+	$(VENV)/lint-imports
+
+test: browser lint
+	$(VENV)/python -m pytest $(PYTEST_ARGS)
+
+bench: setup
+	@set -e; for program in benchmarks/[a-z]*.py; do echo "== $$program"; $(VENV)/python $$program $(BENCH_ARGS); done
+
+screenshots: browser
+	$(VENV)/python scripts/screenshots.py
+
+clean:
+	rm -rf .venv node_modules .kennel .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
