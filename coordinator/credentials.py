@@ -47,7 +47,7 @@ class Endpoints:
         suffix = parts.get("endpointsuffix", "core.windows.net")
         urls: dict[str, str] = {}
         for service in _SERVICES:
-            url = parts.get(f"{service}endpoint", "")
+            url: str = parts.get(f"{service}endpoint") or ""
             if not url and account:
                 url = f"{scheme}://{account}.{service}.{suffix}"
             if not url:

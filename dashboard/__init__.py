@@ -1,0 +1,1 @@
+"""The web dashboard where operators watch the fleet and let it go."""

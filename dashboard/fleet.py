@@ -1,0 +1,159 @@
+"""What the pages show, as plain frozen values: made by the sampler and presence, read through selectors.
+
+None always means *unknown* and is never shown as 0. Moments are wall-clock seconds since 1970 (UTC). Every row that was
+read from storage says when (`as_of`), so that stale can look stale.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from coordinator.protocol import WorkerState
+
+
+class StorageView(msgspec.Struct, frozen=True):
+    """Whether the account answers. `unreachable_since` is None while it does; `as_of` is the last good sample."""
+
+    as_of: float | None = None
+    unreachable_since: float | None = None
+    error: str = ""
+
+
+class Release(msgspec.Struct, frozen=True):
+    """The progress of one opening: how many of the workers that were waiting have passed."""
+
+    gate: str
+    epoch: int
+    written_at: float
+    pushed_at: float | None
+    expected: int
+    passed: int
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    stragglers: tuple[str, ...] = ()
+    delays_ms: tuple[float, ...] = ()
+
+
+class GateView(msgspec.Struct, frozen=True):
+    """A gate. `state` is "closed", "armed", "open" or "unknown"; `waiting` names the workers held at it now."""
+
+    name: str
+    state: str
+    epoch: int
+    by: str = ""
+    reason: str = ""
+    since: float | None = None
+    not_before: float | None = None
+    share: float = 1.0
+    waiting: tuple[str, ...] = ()
+    workers: int = 0
+    release: Release | None = None
+    as_of: float | None = None
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    """A queue. Depth is the service's approximate count, which includes messages in hand."""
+
+    name: str
+    depth: int | None = None
+    poison: int | None = None
+    active_tasks: int | None = None
+    total_tasks: int | None = None
+    in_hand: int | None = None
+    in_per_second: float | None = None
+    out_per_second: float | None = None
+    oldest_seconds: float | None = None
+    workers: int = 0
+    as_of: float | None = None
+
+
+class LeaderView(msgspec.Struct, frozen=True):
+    """An election. `holder` is "" when nobody leads; `remaining_seconds` is the holder's own figure at `as_of`."""
+
+    name: str
+    holder: str
+    epoch: int
+    lease: str
+    since: float | None = None
+    remaining_seconds: float | None = None
+    standbys: tuple[str, ...] = ()
+    as_of: float | None = None
+
+
+class GrantView(msgspec.Struct, frozen=True):
+    """One range of numbers. `state` is "in use", "used", "returned", "lost" or "unattributed"."""
+
+    sequence: str
+    first: int
+    last: int
+    owner: str
+    granted_at: float | None
+    state: str
+    last_issued: int | None = None
+
+
+class SequenceView(msgspec.Struct, frozen=True):
+    """A sequence. `problem` quotes what is wrong with its counter, if anything."""
+
+    name: str
+    next_number: int | None = None
+    per_second: float | None = None
+    runway_seconds: float | None = None
+    owners: int = 0
+    recent: tuple[GrantView, ...] = ()
+    problem: str = ""
+    as_of: float | None = None
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    """A worker process. `presence` is "ok", "late" or "lost" by the age of its last heartbeat."""
+
+    name: str
+    instance: str
+    host: str
+    pid: int
+    started_at: float
+    software: str
+    presence: str
+    last_seen: float
+    state: WorkerState
+
+
+class Attention(msgspec.Struct, frozen=True):
+    """Something an operator should look at: what, how bad ("warning" or "critical"), what to do, and where."""
+
+    level: str
+    what: str
+    remedy: str
+    url: str = ""
+
+
+class Headline(msgspec.Struct, frozen=True):
+    """The fleet in one line: "running", "held", "idle", "stalled" or "unknown", and why."""
+
+    state: str
+    why: str
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """Everything at one moment. `degraded` says in words what the dashboard itself lacks ("" = nothing)."""
+
+    taken_at: float
+    headline: Headline
+    storage: StorageView
+    gates: tuple[GateView, ...] = ()
+    queues: tuple[QueueView, ...] = ()
+    leaders: tuple[LeaderView, ...] = ()
+    sequences: tuple[SequenceView, ...] = ()
+    workers: tuple[WorkerView, ...] = ()
+    attention: tuple[Attention, ...] = ()
+    requests_per_minute: float | None = None
+    requests: dict[str, int] = {}
+    degraded: str = ""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One sample of a series; None is a gap."""
+
+    at: float
+    value: float | None
