@@ -1,0 +1,108 @@
+"""``python -m coordinator``: run a worker, and steer a fleet from the shell."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import importlib
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import click
+
+from coordinator import logs
+from coordinator.errors import KennelError
+from coordinator.queues.cli import queue
+from coordinator.sequences.cli import ids
+from coordinator.storage import Storage
+from coordinator.worker import Worker
+
+T = TypeVar("T")
+
+
+class _Commands(click.Group):
+    """Kennel's own errors end a command with one line and exit code 1, never with a trace."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KennelError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Commands)
+@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
+@click.option("--log-json", is_flag=True, help="One JSON object a line, for machines.")
+def main(log_level: str, log_json: bool) -> None:
+    """Kennel: gates, order numbers, leaders and queues over an Azure Storage account."""
+    logs.configure(level=log_level, as_json=log_json)
+
+
+@main.command()
+@click.argument("target", metavar="MODULE:WORKER")
+def run(target: str) -> None:
+    """Run the worker that MODULE defines, until SIGTERM or Ctrl-C."""
+    asyncio.run(load(target).run())
+
+
+@main.command()
+@click.argument("gate")
+@click.option("--by", default=getpass.getuser, help="Who opens it (default: you).")
+@click.option("--reason", default="", help="Why; shown to everybody.")
+def release(gate: str, by: str, reason: str) -> None:
+    """Open GATE: every worker that waits there goes."""
+    state = _with_storage(lambda storage: storage.gate(gate).open(by=by, reason=reason))
+    click.echo(f"{gate} is {state.state} (epoch {state.epoch})")
+
+
+@main.command()
+@click.argument("gate")
+@click.option("--by", default=getpass.getuser, help="Who closes it (default: you).")
+@click.option("--reason", required=True, help="Why; shown to everybody.")
+def leash(gate: str, by: str, reason: str) -> None:
+    """Close GATE: workers finish what they hold and take nothing new."""
+    state = _with_storage(lambda storage: storage.gate(gate).close(by=by, reason=reason))
+    click.echo(f"{gate} is {state.state} (epoch {state.epoch})")
+
+
+main.add_command(ids)
+main.add_command(queue)
+
+
+def load(target: str) -> Worker:
+    """The worker named ``MODULE:NAME``; the working directory is searched first, as with ``python -m``."""
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise click.BadParameter(
+            f"{target!r}: name a module and a worker in it, such as examples.orders:worker"
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and module_name.startswith(error.name):
+            raise click.BadParameter(
+                f"there is no module {error.name!r} here; run from the folder that holds it"
+            ) from error
+        raise
+    worker = getattr(module, name, None)
+    if not isinstance(worker, Worker):
+        raise click.BadParameter(f"{module_name} has no Worker called {name!r}")
+    return worker
+
+
+def _with_storage(action: Callable[[Storage], Awaitable[T]]) -> T:
+    async def act() -> T:
+        async with Storage.from_env() as storage:
+            return await action(storage)
+
+    return asyncio.run(act())
+
+
+__all__ = ["load", "main"]
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""The worker's end of the socket to the dashboard: hints in, telemetry out, reconnecting for ever.
+
+Cutting it loses nothing but speed: hints only make receivers look again, receipts wait here until they can be sent,
+and every (re)connection starts with the whole state and a `RESYNC`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from coordinator import protocol
+from coordinator.backoff import Backoff
+from coordinator.bus import RESYNC, Hint, LocalBus
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import ProtocolViolation
+
+log = logging.getLogger(__name__)
+
+RECONNECT = Backoff(base_seconds=0.2, cap_seconds=3.0)
+OPEN_SECONDS = 5.0
+PING_SECONDS = 5.0
+MAX_UNSENT = 256
+
+
+class HubConnection(LocalBus):
+    """A `Bus` over the dashboard's websocket (S3, S9), and the sender of this worker's telemetry.
+
+    Guarantees: subscribers get `RESYNC` whenever the connection comes or goes; a silent connection is noticed within
+    two pings (10 s); a receipt is sent again after a reconnect until the socket took it. Not guaranteed: that any hint
+    arrives. `hello` makes the first frame, `state` each heartbeat; `on_command` gets what operators ask for.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        hello: Callable[[], protocol.Hello],
+        on_command: Callable[[protocol.Command], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__()
+        self._url, self._token = url, token
+        self._hello, self._on_command, self._clock = hello, on_command, clock
+        self._unsent: deque[protocol.Receipt | protocol.Announce] = deque(maxlen=MAX_UNSENT)
+        self._wake = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connected = False
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected
+
+    async def publish(self, hint: Hint) -> None:
+        self.deliver(hint)
+        if self._connected:
+            self._send(protocol.Announce(hint))
+
+    def receipt(self, receipt: protocol.Receipt) -> None:
+        """Queue a receipt; from any thread."""
+        self._send(receipt)
+
+    def refresh(self) -> None:
+        """Send the state now rather than at the next heartbeat; from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _send(self, message: protocol.Receipt | protocol.Announce) -> None:
+        self._unsent.append(message)
+        self.refresh()
+
+    async def run(self) -> None:
+        """Connect, serve, reconnect with jitter, until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        attempt = 0
+        while True:
+            reason = ""
+            try:
+                async with connect(
+                    self._url,
+                    additional_headers={"Authorization": f"Bearer {self._token}"},
+                    subprotocols=[Subprotocol(protocol.SUBPROTOCOL)],
+                    max_size=protocol.MAX_FRAME_BYTES,
+                    open_timeout=OPEN_SECONDS,
+                    close_timeout=1.0,
+                    ping_interval=PING_SECONDS,
+                    ping_timeout=PING_SECONDS,
+                    compression=None,
+                ) as socket:
+                    attempt = 0
+                    await self._serve(socket)
+            except websockets.InvalidStatus as error:
+                reason = f"the hub refused the connection with status {error.response.status_code}"
+                if error.response.status_code in (401, 403):
+                    reason += "; check KENNEL_WORKER_TOKEN"
+                    attempt = max(attempt, 4)
+            except websockets.ConnectionClosed as error:
+                reason = (
+                    f"the hub closed the connection: {error.rcvd.reason or error.rcvd.code}"
+                    if error.rcvd
+                    else ""
+                )
+            except ProtocolViolation as error:
+                reason = str(error)
+            except (OSError, TimeoutError, websockets.WebSocketException) as error:
+                reason = f"{type(error).__name__}"
+            finally:
+                self._set_connected(False)
+            pause = RECONNECT.delay(attempt)
+            log.info("Hub away (%s); next try in %.1f s", reason or "connection ended", pause)
+            await self._clock.sleep(pause)
+            attempt += 1
+
+    async def _serve(self, socket: ClientConnection) -> None:
+        await socket.send(protocol.encode(self._hello()))
+        async with asyncio.timeout(OPEN_SECONDS):
+            welcome = protocol.decode_from_hub(await socket.recv())
+        if not isinstance(welcome, protocol.Welcome):
+            raise ProtocolViolation(f"the hub's first frame was {type(welcome).__name__}, not Welcome")
+        sender = asyncio.create_task(self._keep_sending(socket, welcome.heartbeat_seconds), name="hub-sender")
+        self._set_connected(True)
+        log.info("Connected to the hub")
+        try:
+            async for frame in socket:
+                match protocol.decode_from_hub(frame):
+                    case protocol.Hinted(hint):
+                        self.deliver(hint)
+                    case protocol.Command() as command:
+                        self._on_command(command)
+                    case protocol.Welcome():
+                        raise ProtocolViolation("the hub sent a second Welcome")
+        finally:
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+
+    async def _keep_sending(self, socket: ClientConnection, heartbeat_seconds: float) -> None:
+        try:
+            while True:
+                self._wake.clear()
+                while self._unsent:
+                    await socket.send(protocol.encode(self._unsent[0]))
+                    self._unsent.popleft()
+                await socket.send(protocol.encode(protocol.State(self._hello().state)))
+                await self._clock.wait(self._wake, heartbeat_seconds)
+        except websockets.ConnectionClosed:
+            return
+
+    async def farewell(self) -> None:
+        """Give what is unsent a moment to go out before the worker ends."""
+        self.refresh()
+        deadline = self._clock.monotonic() + 1.0
+        while self._connected and self._unsent and self._clock.monotonic() < deadline:
+            await self._clock.sleep(0.02)
+
+    def _set_connected(self, connected: bool) -> None:
+        if connected != self._connected:
+            self._connected = connected
+            self.deliver(Hint(topic=RESYNC))

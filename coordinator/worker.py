@@ -1,0 +1,281 @@
+"""`Worker`: one process of the fleet, put together from gates, sequences, listeners and elections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import socket
+import time
+import typing
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from coordinator import protocol
+from coordinator.errors import ConfigurationError
+from coordinator.gates.gate import Gate, Release
+from coordinator.hub import HubConnection
+from coordinator.leadership.election import Election
+from coordinator.queues.listener import QueueListener
+from coordinator.sequences.generator import UniqueIdGenerator
+from coordinator.storage import Storage
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Any], Any]
+H = typing.TypeVar("H", bound=Handler)
+STOP_SECONDS = 20.0
+
+
+class Worker:
+    """A worker process: declares what it does, then `run()`.
+
+    `name` says what kind of worker it is; `identity` (default: name, host, process id) tells it from all others.
+    Storage, hub and token come from the environment unless given: ``AZURE_STORAGE_CONNECTION_STRING`` or
+    ``AZURE_STORAGE_ACCOUNT_URL``, ``KENNEL_PREFIX``, ``KENNEL_HUB_URL``, ``KENNEL_WORKER_TOKEN``. Without a hub URL it
+    polls, and everything still works. No I/O happens before `run()`.
+
+    Raises `ConfigurationError` if the environment names no storage account, or a hub but no token.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        identity: str = "",
+        storage: Storage | None = None,
+        environ: Mapping[str, str] | None = None,
+        stop_seconds: float = STOP_SECONDS,
+    ) -> None:
+        env = os.environ if environ is None else environ
+        self.name = name
+        self.host = socket.gethostname()
+        self.instance = uuid.uuid4().hex
+        self.identity = identity or env.get("KENNEL_WORKER_NAME") or f"{name}-{self.host}-{os.getpid()}"
+        self.storage = storage or Storage.from_env(env)
+        self.storage.identity = self.identity
+        self.mode: typing.Literal["starting", "running", "draining", "stopping"] = "starting"
+        self.stop_seconds = stop_seconds
+        self._started_at = time.time()
+        self._gates: dict[str, Gate] = {}
+        self._sequences: dict[str, UniqueIdGenerator] = {}
+        self._listeners: list[QueueListener[Any]] = []
+        self._elections: list[tuple[Election, Callable[[Any], Awaitable[None]]]] = []
+        self._stop = asyncio.Event()
+        self._hub: HubConnection | None = None
+        if hub_url := env.get("KENNEL_HUB_URL"):
+            token = env.get("KENNEL_WORKER_TOKEN")
+            if not token:
+                raise ConfigurationError(
+                    "KENNEL_HUB_URL is set but KENNEL_WORKER_TOKEN is not: make one in the dashboard"
+                )
+            self._hub = HubConnection(hub_url, token, hello=self._hello, on_command=self._obey)
+            self.storage.bus = self._hub
+
+    # --- what it does -------------------------------------------------------------------------------------------
+
+    def gate(self, name: str, **options: Any) -> Gate:
+        """The gate of that name; its passes are receipted to the dashboard."""
+        if name not in self._gates:
+            options.setdefault("identity", self.identity)
+            gate = self._gates[name] = self.storage.gate(name, **options)
+            gate.on_pass.append(lambda release: self._passed(name, release))
+        return self._gates[name]
+
+    def sequence(self, name: str, **options: Any) -> UniqueIdGenerator:
+        """The sequence of that name, its ranges owned by this worker."""
+        if name not in self._sequences:
+            self._sequences[name] = self.storage.sequence(name, **options)
+        return self._sequences[name]
+
+    def listen(
+        self, queue: str, *, gate: Gate | None = None, tasks: range = range(1, 11), **options: Any
+    ) -> Callable[[H], H]:
+        """Decorate the handler of a queue's messages (`def` or `async def`; its annotation is the message type).
+
+        `tasks` is how few and how many dequeue tasks may run; `gate` holds them until it opens. Other options go to
+        `QueueListener`.
+        """
+
+        def register(handler: H) -> H:
+            annotations = typing.get_type_hints(handler)
+            annotations.pop("return", None)
+            kind = next(iter(annotations.values()), Any)
+            source = self.storage.queue(queue, type=kind)
+            self._listeners.append(source.listener(handler, tasks=tasks, gate=gate, **options))
+            return handler
+
+        return register
+
+    def lead(self, election: str, **options: Any) -> Callable[[H], H]:
+        """Decorate an ``async def task(term)`` that one worker of the fleet runs at a time."""
+
+        def register(task: H) -> H:
+            self._elections.append((self.storage.election(election, identity=self.identity, **options), task))
+            return task
+
+        return register
+
+    # --- running ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until stopped by `stop()`, SIGTERM or SIGINT; then give back what is held, within `stop_seconds`.
+
+        Raises what a part could not recover from (a wrong credential, say), after stopping the others.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with suppress(ValueError, RuntimeError):
+                loop.add_signal_handler(number, self.stop)
+        parts = [
+            asyncio.create_task(listener.run(), name=f"listen:{listener.name}")
+            for listener in self._listeners
+        ]
+        parts += [
+            asyncio.create_task(election.run(task), name=f"lead:{election.name}")
+            for election, task in self._elections
+        ]
+        hub = [asyncio.create_task(self._hub.run(), name="hub")] if self._hub else []
+        watched = {listener.gate for listener in self._listeners}
+        hub += [
+            asyncio.create_task(gate.watch(), name=f"gate:{name}")
+            for name, gate in self._gates.items()
+            if gate not in watched
+        ]
+        stopping = asyncio.create_task(self._stop.wait(), name="stop")
+        self.mode = "running"
+        log.info("Worker %s started", self.identity, extra={"action": "start", "worker": self.identity})
+        try:
+            done, _ = await asyncio.wait([*parts, *hub, stopping], return_when=asyncio.FIRST_COMPLETED)
+            while not self._stop.is_set() and all(task.exception() is None for task in done):
+                rest = [task for task in (*parts, *hub, stopping) if not task.done()]
+                done, _ = await asyncio.wait(rest, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.mode = "stopping"
+            await self._wind_down(parts)
+            for task in (*parts, *hub, stopping):
+                task.cancel()
+            results = await asyncio.gather(*parts, *hub, stopping, return_exceptions=True)
+            await self.storage.aclose()
+            await asyncio.to_thread(self.storage.close)
+            log.info("Worker %s stopped", self.identity, extra={"action": "stop", **self._account()})
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    def stop(self) -> None:
+        """Ask `run()` to end; harmless when repeated."""
+        self._stop.set()
+
+    async def _wind_down(self, parts: list[asyncio.Task[None]]) -> None:
+        if self._hub:
+            self._hub.refresh()
+        for election, _ in self._elections:
+            election.step_down()
+        await asyncio.gather(
+            *(listener.stop(self.stop_seconds) for listener in self._listeners), return_exceptions=True
+        )
+        if parts:
+            await asyncio.wait(parts, timeout=3.0)
+        for sequence in self._sequences.values():
+            try:
+                await asyncio.to_thread(sequence.close)
+            except Exception as error:
+                log.warning("Sequence %s: its unused tail was not returned: %s", sequence.name, error)
+        if self._hub:
+            await self._hub.farewell()
+
+    # --- what it tells ------------------------------------------------------------------------------------------
+
+    def state(self) -> protocol.WorkerState:
+        """Everything the dashboard shows of this worker."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return protocol.WorkerState(
+            mode=self.mode,
+            gates=tuple(gate.status() for gate in self._gates.values()),
+            listeners=tuple(listener.status() for listener in self._listeners),
+            elections=tuple(election.status() for election, _ in self._elections),
+            sequences=tuple(sequence.status() for sequence in self._sequences.values()),
+            requests=self.storage.meter.by_operation(),
+            cpu_seconds=usage.ru_utime + usage.ru_stime,
+            memory_bytes=usage.ru_maxrss * 1024,
+        )
+
+    def _hello(self) -> protocol.Hello:
+        return protocol.Hello(
+            version=protocol.VERSION,
+            worker=self.identity,
+            instance=self.instance,
+            host=self.host,
+            pid=os.getpid(),
+            started_at=self._started_at,
+            software=_software(),
+            prefix=self.storage.config.prefix,
+            state=self.state(),
+        )
+
+    def _passed(self, gate: str, release: Release) -> None:
+        now = time.time()
+        log.info(
+            "Passed the gate %s",
+            gate,
+            extra={
+                "action": "pass",
+                "resource": gate,
+                "epoch": release.epoch,
+                "source": release.source,
+                "at": now,
+            },
+        )
+        if self._hub:
+            self._hub.receipt(
+                protocol.Receipt(
+                    gate=gate,
+                    epoch=release.epoch,
+                    source=release.source,
+                    delay_seconds=release.delay_seconds,
+                    passed_at=now,
+                )
+            )
+
+    def _account(self) -> dict[str, Any]:
+        sequences = [sequence.status() for sequence in self._sequences.values()]
+        return {
+            "requests": self.storage.meter.by_operation(),
+            "conflicts": sum(status.conflicts for status in sequences),
+            "done": sum(listener.status().done for listener in self._listeners),
+        }
+
+    def _obey(self, command: protocol.Command) -> None:
+        log.info(
+            "Asked to %s by %s", command.verb, command.by or "an operator", extra={"action": command.verb}
+        )
+        match command.verb:
+            case "stop":
+                self.stop()
+            case "drain":
+                self.mode = "draining"
+                for listener in self._listeners:
+                    listener.pause()
+            case "resume":
+                self.mode = "running"
+                for listener in self._listeners:
+                    listener.resume()
+            case "step_down":
+                for election, _ in self._elections:
+                    if command.target in ("", election.name):
+                        election.step_down(stay=True)
+        if self._hub:
+            self._hub.refresh()
+
+
+def _software() -> str:
+    try:
+        return f"kennel {version('kennel-coordinator')}"
+    except PackageNotFoundError:
+        return "kennel (source)"
