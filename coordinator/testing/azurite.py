@@ -33,11 +33,17 @@ SERVICES: Final[tuple[Service, ...]] = ("blob", "queue", "table")
 _PROJECT = Path(__file__).resolve().parents[2]
 _LISTENING = re.compile(r"Azurite (Blob|Queue|Table) service is successfully listening at http://[^:]+:(\d+)")
 # Node ends with its parent, whatever killed that: the pipe on its standard input closes.
-_GUARD = "data:text/javascript,process.stdin.on('end',()=>process.kill(process.pid,'SIGTERM')).resume().unref()"
+_GUARD = (
+    "data:text/javascript,process.stdin.on('end',()=>process.kill(process.pid,'SIGTERM')).resume().unref()"
+)
 
 
 class AzuriteError(RuntimeError):
-    """Azurite, or Node to run it, is missing or did not come up. The text says what to do."""
+    """Azurite did not come up, or has no port. The text says what was wrong."""
+
+
+class AzuriteMissing(AzuriteError):
+    """Node or Azurite is not installed."""
 
 
 def find_node() -> Path | None:
@@ -64,7 +70,9 @@ def next_free_port(preferred: int, *, host: str = "127.0.0.1") -> int:
             except OSError:
                 continue
             return port
-    raise AzuriteError(f"no free port from {preferred} to {preferred + 199} on {host}; end a program there and retry")
+    raise AzuriteError(
+        f"no free port from {preferred} to {preferred + 199} on {host}; end a program there and retry"
+    )
 
 
 class Azurite:
@@ -101,16 +109,16 @@ class Azurite:
     def start(self) -> Self:
         """Starts Azurite and returns when blobs, queues and tables answer. Harmless if it runs already.
 
-        Raises AzuriteError if Node or Azurite is missing, or if it doesn't answer in time.
+        Raises AzuriteMissing if Node or Azurite is not installed, AzuriteError if it doesn't answer in time.
         """
         if self.is_running:
             return self
         self._release()
-        ports = self._choose_ports()
+        command = self._command(self._choose_ports())
         deadline = time.monotonic() + self._start_timeout_seconds
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in _release
         self._process = subprocess.Popen(
-            self._command(ports),
+            command,
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -158,7 +166,8 @@ class Azurite:
         if not self.ports:
             raise AzuriteError("Azurite was not started; call start() first")
         endpoints = "".join(
-            f"{service.capitalize()}Endpoint=http://127.0.0.1:{self.ports[service]}/{ACCOUNT};" for service in SERVICES
+            f"{service.capitalize()}Endpoint=http://127.0.0.1:{self.ports[service]}/{ACCOUNT};"
+            for service in SERVICES
         )
         return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};{endpoints}"
 
@@ -187,16 +196,27 @@ class Azurite:
         node = find_node()
         script = _PROJECT / "node_modules" / "azurite" / "dist" / "src" / "azurite.js"
         if node is None:
-            raise AzuriteError("Node is missing, so Azurite cannot run; run `make setup`")
+            raise AzuriteMissing("Node is missing, so Azurite cannot run; run `make setup`")
         if not script.is_file():
-            raise AzuriteError("Azurite is missing in node_modules; run `make setup`")
-        command = [str(node), "--import", _GUARD, str(script), "--disableTelemetry", "--skipApiVersionCheck", "--silent"]
+            raise AzuriteMissing("Azurite is missing in node_modules; run `make setup`")
+        command = [
+            str(node),
+            "--import",
+            _GUARD,
+            str(script),
+            "--disableTelemetry",
+            "--skipApiVersionCheck",
+            "--silent",
+        ]
         for service in SERVICES:
             # 0: the system gives a free port, which Azurite tells; no race for it
             command += [f"--{service}Host", "127.0.0.1", f"--{service}Port", str(ports.get(service, 0))]
         if self.location is None:
             return [*command, "--inMemoryPersistence"]
-        self.location.mkdir(parents=True, exist_ok=True)
+        try:
+            self.location.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AzuriteError(f"cannot keep Azurite's data in {self.location}: {error.strerror}") from error
         return [*command, "--location", str(self.location)]
 
     def _wait_until_it_answers(self, deadline: float) -> None:
@@ -210,7 +230,9 @@ class Azurite:
                     self.ports = ports
                     return
             if process.poll() is not None:
-                raise AzuriteError(f"Azurite ended while starting (exit {process.returncode}): {self._said()[-2000:]}")
+                raise AzuriteError(
+                    f"Azurite ended while starting (exit {process.returncode}): {self._said()[-2000:]}"
+                )
             if time.monotonic() > deadline:
                 raise AzuriteError(
                     f"Azurite did not answer within {self._start_timeout_seconds:g} s: {self._said()[-2000:]}"

@@ -1,0 +1,15 @@
+"""Azurite for tests."""
+
+from __future__ import annotations
+
+from coordinator.testing.azurite import Azurite, AzuriteMissing
+
+from . import missing
+
+
+def started_azurite() -> Azurite:
+    """A new Azurite in memory, answering. The caller stops it."""
+    try:
+        return Azurite().start()
+    except AzuriteMissing as error:
+        missing("Azurite", str(error))
