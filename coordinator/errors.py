@@ -127,6 +127,18 @@ class LeadershipLost(KennelError):
     """The term is over: whatever the leader was about to do must not be done."""
 
 
+class GateCorrupt(KennelError):
+    """The blob of a gate holds something that is not a gate; `gate` names it. Nobody passes until it is put right."""
+
+    def __init__(self, message: str, *, gate: str) -> None:
+        super().__init__(message)
+        self.gate = gate
+
+
+class GateContended(KennelError):
+    """Others won every try to change a gate."""
+
+
 class GateTimeout(KennelError, TimeoutError):
     """The gate did not open within the time given."""
 
