@@ -1,0 +1,71 @@
+"""Commands to a demo that runs: its process ids lie in a file beside its data."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coordinator.storage import Storage
+from dashboard.demo.stack import DemoFailed, Stack
+
+COMMANDS = ("add-worker", "kill-leader", "cut-hub")
+ELECTION = "daily-report"
+
+
+def publish(stack: Stack) -> None:
+    """Write what runs now, whole or not at all."""
+    file = stack.folder / "running.json"
+    content = msgspec.json.encode(
+        stack.describe()["pids"]
+        | {"names": {part.name: part.pid for part in stack.workers}, "storage": stack.azurite.connection_string}
+    )
+    if not file.exists() or file.read_bytes() != content:
+        fresh = file.with_suffix(".new")
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(content)
+        fresh.replace(file)
+
+
+def forget(stack: Stack) -> None:
+    """The demo ends: nothing is to be commanded any more."""
+    (stack.folder / "running.json").unlink(missing_ok=True)
+
+
+def note_new_worker(stack: Stack) -> None:
+    """Start the worker that `add-worker` asked for."""
+    stack.say(f"{stack.add_worker().name} joins.")
+
+
+def send(folder: Path, command: str) -> str:
+    """Do `command` to the demo that runs in `folder`; returns what happened, in words."""
+    try:
+        running: dict[str, Any] = msgspec.json.decode((folder / "running.json").read_bytes())
+        os.kill(running["demo"], 0)
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise DemoFailed("no demo runs here: start it with `make demo` first") from error
+    match command:
+        case "add-worker":
+            os.kill(running["demo"], signal.SIGUSR1)
+            return "One more worker is starting; see it on the Workers page."
+        case "cut-hub":
+            os.kill(running["dashboard"], signal.SIGKILL)
+            return "The dashboard was killed; it is started again in 5 s. Workers poll meanwhile."
+        case _:
+            holder = _leader(running["storage"])
+            if holder not in running["names"]:
+                raise DemoFailed("nobody leads at the moment: try again in a few seconds")
+            os.kill(running["names"][holder], signal.SIGKILL)
+            return f"{holder} led {ELECTION} and was killed; another leads within the lease (15 s)."
+
+
+def _leader(connection_string: str) -> str:
+    storage = Storage.from_connection_string(connection_string)
+    try:
+        blob = storage.blocking.blobs.get_blob_client(storage.config.container("leases"), ELECTION)
+        return str(blob.get_blob_properties().metadata.get("holder", ""))
+    finally:
+        storage.close()

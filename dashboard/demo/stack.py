@@ -1,0 +1,247 @@
+"""The parts of the demo and the order in which they start and stop."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coordinator.testing.azurite import SERVICES, Azurite, next_free_port
+from dashboard.demo import parts
+from dashboard.demo.parts import Part
+
+PROJECT = Path(__file__).resolve().parents[2]
+GATE = "start-order-processing"
+QUEUE = "orders-in"
+SEQUENCE = "orders"
+RESTART_HUB_AFTER_SECONDS = 5.0
+USERS = {"vera": "viewer", "olga": "operator", "adam": "admin"}
+
+
+class DemoFailed(RuntimeError):
+    """A part of the demo did not start or do its work; the text says which and quotes its last lines."""
+
+
+class User(msgspec.Struct):
+    name: str
+    password: str
+    role: str
+
+
+class Credentials(msgspec.Struct):
+    """What the demo made up on its first start and keeps in its folder, readable by its owner alone."""
+
+    users: list[User]
+    worker_token: str
+    secret_key: str
+
+    @classmethod
+    def load(cls, file: Path) -> Credentials:
+        """Read them, or make and keep new ones."""
+        if file.exists():
+            return msgspec.json.decode(file.read_bytes(), type=cls)
+        made = cls(
+            users=[User(name, secrets.token_urlsafe(9), role) for name, role in USERS.items()],
+            worker_token=f"kw_{secrets.token_urlsafe(32)}",
+            secret_key=secrets.token_urlsafe(48),
+        )
+        file.touch(mode=0o600)
+        file.write_bytes(msgspec.json.encode(made))
+        return made
+
+
+@dataclass
+class Stack:
+    """Azurite, the dashboard, workers and a producer, with their data in `folder`.
+
+    `port` is the wanted port of the dashboard, None for any free one. `hub=False` starts workers that only poll.
+    `say` gets progress in plain words.
+    """
+
+    folder: Path
+    say: Callable[[str], None]
+    port: int | None = None
+    storage_ports: tuple[int, int, int] | None = None
+    in_memory: bool = False
+    hub: bool = True
+    work_seconds: float = 0.0
+    dashboard: Part | None = None
+    producer: Part | None = None
+    workers: list[Part] = field(default_factory=list)
+    _hub_down_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.credentials = Credentials.load(self.folder / "credentials.json")
+        self.azurite = Azurite(
+            location=None if self.in_memory else self.folder / "azurite",
+            ports=dict(zip(SERVICES, self.storage_ports, strict=True)) if self.storage_ports else None,
+        )
+        wanted = 8000 if self.port is None else self.port
+        self.web_port = _any_free_port() if self.port is None else next_free_port(wanted)
+        if self.port is not None and self.web_port != wanted:
+            self.say(f"Port {wanted} is taken by another program; the dashboard uses {self.web_port} instead.")
+
+    # --- addresses ----------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.web_port}"
+
+    @property
+    def hub_url(self) -> str:
+        return f"ws://127.0.0.1:{self.web_port}/ws/workers/"
+
+    @property
+    def orders_database(self) -> Path:
+        return self.folder / "orders.sqlite3"
+
+    def environment(self, *, worker: str = "") -> dict[str, str]:
+        """The environment of a part; workers get no secret of the dashboard."""
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("KENNEL_", "AZURE_"))}
+        env |= {
+            "AZURE_STORAGE_CONNECTION_STRING": self.azurite.connection_string,
+            "PYTHONPATH": str(PROJECT),
+            "PYTHONUNBUFFERED": "1",
+            "ORDERS_DATABASE": str(self.orders_database),
+            "ORDERS_WORK_SECONDS": str(self.work_seconds),
+        }
+        if worker:
+            env["KENNEL_WORKER_NAME"] = worker
+            if self.hub:
+                env |= {"KENNEL_HUB_URL": self.hub_url, "KENNEL_WORKER_TOKEN": self.credentials.worker_token}
+        else:
+            env |= {
+                "DATABASE_URL": f"sqlite:///{self.folder / 'dashboard.sqlite3'}",
+                "KENNEL_SECRET_KEY": self.credentials.secret_key,
+                "DEBUG": "1",
+                "ALLOWED_HOSTS": "127.0.0.1,localhost",
+            }
+        return env
+
+    # --- starting -----------------------------------------------------------------------------------------------
+
+    def start(self, *, workers: int) -> None:
+        """Start storage, dashboard and workers; returns when the page answers. The gate is closed."""
+        self.say("Starting the storage emulator …")
+        self.azurite.start()
+        for service, (wanted, got) in self.azurite.moved.items():
+            self.say(f"Port {wanted} is taken by another program; {service} storage uses {got} instead.")
+        self.say("Preparing the dashboard's database …")
+        self._prepare()
+        self.say("Starting the dashboard …")
+        self.start_dashboard()
+        self.say(f"Starting {workers} workers …")
+        for _ in range(workers):
+            self.add_worker()
+
+    def _prepare(self) -> None:
+        users = msgspec.json.encode(self.credentials).decode()
+        part = parts.start(
+            "prepare",
+            [sys.executable, "manage.py", "prepare_demo"],
+            env=self.environment() | {"KENNEL_DEMO_CREDENTIALS": users, "KENNEL_DEMO_GATE": GATE},
+            folder=self.folder,
+            cwd=PROJECT,
+        )
+        if part.process.wait(60) != 0:
+            raise DemoFailed(f"the dashboard's database could not be prepared:\n{part.tail()}")
+
+    def start_dashboard(self) -> None:
+        """Start the dashboard and wait until it answers."""
+        command = [sys.executable, "-m", "uvicorn", "dashboard.asgi:application", "--host", "127.0.0.1"]
+        command += ["--port", str(self.web_port), "--lifespan", "on", "--no-access-log", "--log-level", "info"]
+        self.dashboard = parts.start(
+            "dashboard", command, env=self.environment(), folder=self.folder, cwd=PROJECT
+        )
+        deadline = time.monotonic() + 60
+        while not _answers(f"{self.url}/healthz"):
+            if not self.dashboard.is_running or time.monotonic() > deadline:
+                raise DemoFailed(f"the dashboard did not start:\n{self.dashboard.tail()}")
+            time.sleep(0.1)
+
+    def add_worker(self) -> Part:
+        """Start one more worker."""
+        name = f"orders-{len(self.workers) + 1}"
+        command = [sys.executable, "-m", "coordinator", "--log-json", "run", "examples.orders:worker"]
+        part = parts.start(name, command, env=self.environment(worker=name), folder=self.folder, cwd=PROJECT)
+        self.workers.append(part)
+        return part
+
+    def start_producer(self, *, orders: int, first: int = 1, every_seconds: float = 0.0) -> Part:
+        """Start filling the queue."""
+        command = [sys.executable, "-m", "examples.orders", "--orders", str(orders)]
+        command += ["--first", str(first), "--every", str(every_seconds)]
+        self.producer = parts.start(
+            "producer", command, env=self.environment(worker="producer"), folder=self.folder, cwd=PROJECT
+        )
+        return self.producer
+
+    # --- running ------------------------------------------------------------------------------------------------
+
+    def supervise(self) -> None:
+        """One look at the parts: a dashboard that ended is started again after a while, as an init system would."""
+        if self.dashboard is None or self.dashboard.is_running:
+            return
+        if self._hub_down_since is None:
+            self._hub_down_since = time.monotonic()
+            self.say(f"The dashboard ended; starting it again in {RESTART_HUB_AFTER_SECONDS:.0f} s.")
+        elif time.monotonic() - self._hub_down_since >= RESTART_HUB_AFTER_SECONDS:
+            self._hub_down_since = None
+            try:
+                self.start_dashboard()
+                self.say("The dashboard is back.")
+            except DemoFailed as error:
+                self.say(str(error))
+
+    def describe(self) -> dict[str, Any]:
+        """What a script needs to use the stack."""
+        return {
+            "url": self.url,
+            "users": [msgspec.to_builtins(user) for user in self.credentials.users],
+            "connection_string": self.azurite.connection_string,
+            "hub_url": self.hub_url,
+            "worker_token": self.credentials.worker_token,
+            "pids": {
+                "azurite": self.azurite.pid,
+                "dashboard": self.dashboard.pid if self.dashboard else None,
+                "workers": [part.pid for part in self.workers],
+                "producer": self.producer.pid if self.producer and self.producer.is_running else None,
+                "demo": os.getpid(),
+            },
+            "folder": str(self.folder),
+        }
+
+    def stop(self) -> None:
+        """End every part, those that use others first. Harmless when repeated."""
+        for part in self.workers:
+            if part.is_running:
+                part.process.send_signal(signal.SIGTERM)
+        for part in [*filter(None, [self.producer]), *self.workers, *filter(None, [self.dashboard])]:
+            part.stop()
+        self.azurite.stop()
+
+
+def _any_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2.0):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
