@@ -1,0 +1,41 @@
+"""Whether this process lives, and whether it can serve."""
+
+from __future__ import annotations
+
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, connection
+from django.http import HttpRequest, JsonResponse
+
+
+async def healthz(request: HttpRequest) -> JsonResponse:
+    """200 while the process answers at all; asks nothing of others."""
+    return JsonResponse({"ok": True})
+
+
+def _database_answers() -> bool:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            return bool(cursor.fetchone())
+    except DatabaseError:
+        return False
+
+
+async def readyz(request: HttpRequest) -> JsonResponse:
+    """200 if the hub runs and the database answers. Storage that is away is told, but doesn't make us unready:
+    the pages say so, which is better than no pages."""
+    from dashboard import selectors
+    from dashboard.runtime import current
+
+    database = await sync_to_async(_database_answers)()
+    running = current().is_running
+    fleet = selectors.fleet()
+    body = {
+        "ok": database and running,
+        "database": database,
+        "hub": running,
+        "storage": fleet.storage.unreachable_since is None and fleet.storage.as_of is not None,
+        "storage_error": fleet.storage.error,
+        "degraded": fleet.degraded,
+    }
+    return JsonResponse(body, status=200 if body["ok"] else 503)

@@ -1,0 +1,17 @@
+"""The ASGI application: ``uvicorn dashboard.asgi:application --lifespan on``."""
+
+from __future__ import annotations
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
+django_application = get_asgi_application()
+
+from channels.routing import ProtocolTypeRouter  # noqa: E402
+
+from dashboard.lifespan import lifespan  # noqa: E402
+from dashboard.routing import sockets  # noqa: E402
+
+application = ProtocolTypeRouter({"http": django_application, "websocket": sockets, "lifespan": lifespan})

@@ -1,0 +1,56 @@
+"""Refuses to serve with settings that are unsafe or cannot work, naming the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.exceptions import ImproperlyConfigured
+
+LOCAL_HOSTS = {"localhost", "127.0.0.1", "[::1]", "testserver"}
+
+
+def problems() -> list[CheckMessage]:
+    """What keeps these settings from serving people; empty when all is well."""
+    found: list[CheckMessage] = []
+
+    def error(number: int, message: str, hint: str) -> None:
+        found.append(Error(message, hint=hint, id=f"kennel.E{number:03}"))
+
+    if not settings.DEBUG and not settings.SECRET_KEY_GIVEN:
+        error(
+            1, "KENNEL_SECRET_KEY is not set.", "Set it to a long random text, the same for all processes."
+        )
+    if settings.DEBUG and not set(settings.ALLOWED_HOSTS) <= LOCAL_HOSTS:
+        error(2, "DEBUG is on while ALLOWED_HOSTS names other machines.", "Unset DEBUG.")
+    if "*" in settings.ALLOWED_HOSTS:
+        error(3, "ALLOWED_HOSTS allows every host name.", "Name the hosts that people use.")
+    if settings.PROCESSES > 1 and not settings.REDIS_URL:
+        error(
+            4,
+            f"{settings.PROCESSES} processes without REDIS_URL would not hear of each other.",
+            "Set REDIS_URL, or KENNEL_PROCESSES=1.",
+        )
+    if not settings.STORAGE_ENV.get("AZURE_STORAGE_CONNECTION_STRING") and not settings.STORAGE_ENV.get(
+        "AZURE_STORAGE_ACCOUNT_URL"
+    ):
+        error(
+            5,
+            "No storage account is named.",
+            "Set AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_ACCOUNT_URL.",
+        )
+    return found
+
+
+@register(Tags.security, deploy=True)
+def deployment(**_: Any) -> list[CheckMessage]:
+    """The same problems for `manage.py check --deploy`."""
+    return problems()
+
+
+def refuse_unsafe() -> None:
+    """Raise `ImproperlyConfigured` with every problem and its remedy, if there is any."""
+    found = problems()
+    if found:
+        raise ImproperlyConfigured("; ".join(f"{p.msg} {p.hint} ({p.id})" for p in found))

@@ -1,0 +1,51 @@
+"""A request id for every request: in the answer, in the audit, in the log."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction
+from django.http import HttpRequest, HttpResponse
+from django.utils.decorators import sync_and_async_middleware
+
+request_id_var: ContextVar[str] = ContextVar("kennel_request_id", default="")
+_SAFE = re.compile(r"[A-Za-z0-9._-]{8,64}")
+
+
+def new_request_id() -> str:
+    return uuid.uuid4().hex[:16]
+
+
+def _enter(request: HttpRequest) -> str:
+    given = request.headers.get("X-Request-Id", "")
+    number = given if _SAFE.fullmatch(given) else new_request_id()
+    request_id_var.set(number)
+    return number
+
+
+@sync_and_async_middleware
+def request_id(
+    get_response: Callable[[HttpRequest], Any],
+) -> Callable[[HttpRequest], HttpResponse] | Callable[[HttpRequest], Awaitable[HttpResponse]]:
+    """Take the caller's ``X-Request-Id`` if it is harmless, else make one; answer with it."""
+    if iscoroutinefunction(get_response):
+
+        async def answer_async(request: HttpRequest) -> HttpResponse:
+            number = _enter(request)
+            response: HttpResponse = await get_response(request)
+            response["X-Request-Id"] = number
+            return response
+
+        return answer_async
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        number = _enter(request)
+        response: HttpResponse = get_response(request)
+        response["X-Request-Id"] = number
+        return response
+
+    return answer

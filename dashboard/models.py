@@ -1,0 +1,102 @@
+"""What the dashboard keeps itself: the audit, worker tokens, history. Coordination state is in the storage account."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+
+
+class Outcome(models.TextChoices):
+    INTENT = "intent"
+    DONE = "done"
+    FAILED = "failed"
+    DENIED = "denied"
+    UNKNOWN = "unknown"
+
+
+class AuditRow(models.Model):
+    """One line of the audit: append-only, chained by hash. Written by `dashboard.audit` alone.
+
+    An act has two rows: its intent, and its outcome, which names the intent's `id` in `intent_id`. Ids have no gaps.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    at = models.FloatField(db_index=True)
+    actor = models.CharField(max_length=150)
+    address = models.CharField(max_length=64, blank=True)
+    action = models.CharField(max_length=64)
+    target = models.CharField(max_length=200, blank=True)
+    before = models.TextField(blank=True)
+    after = models.TextField(blank=True)
+    reason = models.TextField(blank=True)
+    outcome = models.CharField(max_length=8, choices=Outcome)
+    request_id = models.CharField(max_length=64, blank=True)
+    intent_id = models.BigIntegerField(null=True, unique=True)
+    closed = models.BooleanField(default=False)
+    previous = models.CharField(max_length=64)
+    digest = models.CharField(max_length=64)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["action", "-id"], name="audit_action"),
+            models.Index(fields=["target", "-id"], name="audit_target"),
+            models.Index(fields=["actor", "-id"], name="audit_actor"),
+        ]
+
+    def __str__(self) -> str:
+        return f"#{self.pk} {self.actor} {self.action} {self.target}: {self.outcome}"
+
+
+class AuditHead(models.Model):
+    """The end of the chain; its one row is what writers of the audit queue up for."""
+
+    last_id = models.BigIntegerField(default=0)
+    digest = models.CharField(max_length=64, blank=True)
+
+    def __str__(self) -> str:
+        return f"#{self.last_id}"
+
+
+class WorkerToken(models.Model):
+    """What a worker shows to connect. Only the digest is kept; the token itself is shown once, when made."""
+
+    name = models.CharField(max_length=100)
+    start = models.CharField(max_length=12)
+    digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.start}…)"
+
+
+class Series(models.Model):
+    """The name of a measured thing, such as ``depth:orders-in``."""
+
+    name = models.CharField(max_length=120, unique=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Chunk(models.Model):
+    """Consecutive samples of a series, packed: `values` are little-endian doubles, NaN where none was taken."""
+
+    series = models.ForeignKey(Series, on_delete=models.CASCADE, related_name="chunks")
+    resolution = models.PositiveSmallIntegerField()
+    start = models.BigIntegerField()
+    values = models.BinaryField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["series", "resolution", "start"], name="chunk_once"),
+        ]
+        indexes = [models.Index(fields=["resolution", "start"], name="chunk_age")]
+
+    def __str__(self) -> str:
+        return f"{self.series_id} from {self.start} every {self.resolution} s"

@@ -1,0 +1,97 @@
+"""Who may do what. Decided here, asked by views, consumers, commands and actions alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Literal
+
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+Role = Literal["admin", "operator", "viewer", ""]
+
+ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
+_RANK: dict[str, int] = {"": 0, "viewer": 1, "operator": 2, "admin": 3}
+
+# The least role for each action; an action that is not listed may be done by nobody.
+ACTIONS: dict[str, Role] = {
+    "page.view": "viewer",
+    "audit.export": "viewer",
+    "gate.open": "operator",
+    "gate.close": "operator",
+    "gate.create": "operator",
+    "queue.create": "operator",
+    "queue.put": "operator",
+    "queue.peek": "operator",
+    "queue.requeue": "operator",
+    "queue.clear": "admin",
+    "queue.delete": "admin",
+    "leader.step_down": "operator",
+    "leader.break": "admin",
+    "worker.drain": "operator",
+    "worker.resume": "operator",
+    "worker.stop": "operator",
+    "token.create": "admin",
+    "token.revoke": "admin",
+}
+
+
+def role_of(user: Any) -> Role:
+    """The highest role of a user; "" for nobody, inactive users and users in none of the groups."""
+    if not getattr(user, "is_authenticated", False) or not user.is_active:
+        return ""
+    if user.is_superuser:
+        return "admin"
+    cached: Role | None = getattr(user, "_kennel_role", None)
+    if cached is None:
+        names = set(user.groups.values_list("name", flat=True))
+        cached = max((role for role in ROLES if role in names), key=_RANK.__getitem__, default="")
+        user._kennel_role = cached
+    return cached
+
+
+def role_may(role: str, action: str, target: str = "") -> bool:
+    """Whether a role allows an action; False for unknown roles and actions."""
+    needed = ACTIONS.get(action)
+    return needed is not None and _RANK.get(role, 0) >= _RANK[needed]
+
+
+def may(user: Any, action: str, target: str = "") -> bool:
+    """Whether this user may do this to that. Asks the database at most once per user object."""
+    return role_may(role_of(user), action, target)
+
+
+def requires(action: str) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+    """Decorate a view: the signed-in user must be allowed `action` on the view's first named argument.
+
+    Nobody signed in: to the sign-in page. Denied: written to the audit (page views excepted) and answered with 403.
+    """
+    if action not in ACTIONS:
+        raise KeyError(f"{action!r} is not in permissions.ACTIONS")
+
+    def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        @wraps(view)
+        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if not request.user.is_authenticated:
+                return redirect_to_login(request.get_full_path())
+            target = str(next(iter(kwargs.values()), ""))
+            if may(request.user, action, target):
+                return view(request, *args, **kwargs)
+            if action != "page.view":
+                from dashboard import audit
+                from dashboard.actions import Actor
+
+                audit.denied(Actor.from_request(request), action, target)
+            return render(
+                request,
+                "403.html",
+                {"action": action, "needed": ACTIONS[action], "role": role_of(request.user)},
+                status=403,
+            )
+
+        guarded.kennel_action = action  # type: ignore[attr-defined]
+        return guarded
+
+    return decorate

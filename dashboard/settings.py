@@ -1,0 +1,192 @@
+"""Settings, all from the environment; this module and `Storage.from_env` are the only readers of it here.
+
+KENNEL_SECRET_KEY     key for sessions and tokens; required unless DEBUG
+DEBUG                 1 for development on this machine
+DATABASE_URL          default: SQLite in .kennel/
+REDIS_URL             shares presence and hints between several dashboard processes
+KENNEL_PROCESSES      how many dashboard processes serve this fleet (default 1; more need REDIS_URL)
+ALLOWED_HOSTS         comma-separated host names; default: this machine only
+KENNEL_TRUSTED_ORIGINS  comma-separated origins behind a proxy, such as https://kennel.example.org
+KENNEL_HTTPS          1 when people reach the dashboard over HTTPS: secure cookies, HSTS
+KENNEL_PREFIX, AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_URL   see `Storage.from_env`
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import dj_database_url
+from csp.constants import NONCE, NONE, SELF
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+STATE_DIR = Path(os.environ.get("KENNEL_STATE_DIR") or BASE_DIR / ".kennel")
+
+
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() in {"1", "true", "yes", "on"}
+
+
+def _list(name: str) -> list[str]:
+    return [part.strip() for part in os.environ.get(name, "").split(",") if part.strip()]
+
+
+DEBUG = _flag("DEBUG")
+HTTPS = _flag("KENNEL_HTTPS")
+PROCESSES = int(os.environ.get("KENNEL_PROCESSES") or 1)
+REDIS_URL = os.environ.get("REDIS_URL", "")
+
+# Without a key of its own a process makes one: tools run, but `checks.refuse_unsafe` lets no server start.
+SECRET_KEY_GIVEN = bool(os.environ.get("KENNEL_SECRET_KEY"))
+SECRET_KEY = os.environ.get("KENNEL_SECRET_KEY") or (
+    "development-only-" + "0" * 40 if DEBUG else secrets.token_urlsafe(50)
+)
+ALLOWED_HOSTS = _list("ALLOWED_HOSTS") or ["localhost", "127.0.0.1", "[::1]"]
+CSRF_TRUSTED_ORIGINS = _list("KENNEL_TRUSTED_ORIGINS")
+
+STORAGE_ENV = {
+    name: os.environ[name]
+    for name in ("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_URL", "KENNEL_PREFIX")
+    if os.environ.get(name)
+}
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_htmx",
+    "template_partials",
+    "dashboard",
+]
+
+MIDDLEWARE = [
+    "dashboard.middleware.request_id",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "dashboard.urls"
+ASGI_APPLICATION = "dashboard.asgi.application"
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "csp.context_processors.nonce",
+                "dashboard.context_processors.kennel",
+            ],
+        },
+    }
+]
+
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+if os.environ.get("DATABASE_URL"):
+    DATABASES: dict[str, Any] = {"default": dj_database_url.parse(os.environ["DATABASE_URL"])}
+else:
+    STATE_DIR.mkdir(exist_ok=True)
+    DATABASES = {
+        "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(STATE_DIR / "dashboard.sqlite3")}
+    }
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+    # IMMEDIATE: a transaction that will write waits for its turn at the start instead of failing at the end.
+    DATABASES["default"]["OPTIONS"] = {
+        "timeout": 20,
+        "transaction_mode": "IMMEDIATE",
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+    }
+
+# Named, not "default": Channels would subscribe every socket to a default layer; we subscribe once per process.
+CHANNEL_LAYERS: dict[str, Any] = {}
+if REDIS_URL:
+    CHANNEL_LAYERS["fleet"] = {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL], "prefix": STORAGE_ENV.get("KENNEL_PREFIX", "kennel-")},
+    }
+
+STATIC_URL = "static/"
+STATIC_ROOT = STATE_DIR / "static"
+STATICFILES_DIRS: list[Any] = [path for path in (BASE_DIR / "static",) if path.is_dir()]
+if (_uplot := BASE_DIR / "node_modules" / "uplot" / "dist").is_dir():
+    STATICFILES_DIRS.append(("uplot", _uplot))
+# `collectstatic` gives hashed names that browsers may keep for ever; without it files are served as they lie.
+_COLLECTED = not DEBUG and (STATIC_ROOT / "staticfiles.json").is_file()
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"
+        if _COLLECTED
+        else "django.contrib.staticfiles.storage.StaticFilesStorage"
+    },
+}
+WHITENOISE_USE_FINDERS = not _COLLECTED
+WHITENOISE_AUTOREFRESH = DEBUG
+
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "login"
+AUTH_PASSWORD_VALIDATORS = [
+    {
+        "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
+        "OPTIONS": {"min_length": 10},
+    },
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+LANGUAGE_CODE = "en"
+USE_I18N = True
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [SELF],
+        "script-src": [SELF, NONCE],
+        "style-src": [SELF, NONCE],
+        "img-src": [SELF, "data:"],
+        "connect-src": [SELF],
+        "object-src": [NONE],
+        "base-uri": [NONE],
+        "frame-ancestors": [NONE],
+        "form-action": [SELF],
+    }
+}
+X_FRAME_OPTIONS = "DENY"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_AGE = 12 * 3600
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+if HTTPS:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SECURE_HSTS_SECONDS = 365 * 24 * 3600
+DATA_UPLOAD_MAX_MEMORY_SIZE = 256 * 1024
+
+LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": "INFO"},
+    # These two tell of every request and every socket.
+    "loggers": {
+        name: {"level": "WARNING"} for name in ("uvicorn.access", "azure.core.pipeline.policies", "azure")
+    },
+}
