@@ -100,18 +100,29 @@ def pip_install(*arguments: str) -> None:
     )
 
 
+def venv_is_sound(version: str) -> bool:
+    """Whether .venv was made here, by this version of Python, to its end.
+
+    A copied or moved folder keeps the old paths in its programs.
+    """
+    config = VENV / "pyvenv.cfg"
+    if not config.is_file() or not PYTHON.exists():
+        return False
+    lines = dict(re.findall(r"^(\w+) = (.*)$", config.read_text(), re.MULTILINE))
+    made_here = lines.get("command", str(VENV)).endswith(str(VENV))
+    same_python = lines.get("version", "").startswith(f"{version}.")
+    has_pip = any(VENV.glob("lib/python3*/site-packages/pip/__main__.py"))
+    return made_here and same_python and has_pip
+
+
 def set_up_python() -> None:
-    where = f"{sys.version_info[0]}.{sys.version_info[1]} {VENV}"
-    # A copied or moved folder keeps the old paths in its programs: hence the place in the stamp.
-    broken = (
-        not PYTHON.exists()
-        or subprocess.run([PYTHON, "-c", "import pip"], capture_output=True).returncode != 0
-    )
-    if broken:
-        step(VENV / ".made", where, "Creating .venv", make_venv)
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if not venv_is_sound(version):
+        say("Creating .venv ...")
+        make_venv()
     step(
         VENV / ".installed",
-        fingerprint([ROOT / name for name in REQUIREMENTS], where),
+        fingerprint([ROOT / name for name in REQUIREMENTS], version),
         "Installing the Python packages into .venv (about a minute)",
         lambda: pip_install("-r", "requirements-dev.txt"),
     )
