@@ -38,7 +38,9 @@ class Backoff:
                 f"back-off needs 0 < base_seconds <= cap_seconds, got {self.base_seconds} and {self.cap_seconds}"
             )
         if self.deadline_seconds <= 0:
-            raise ConfigurationError(f"back-off deadline_seconds must be positive, got {self.deadline_seconds}")
+            raise ConfigurationError(
+                f"back-off deadline_seconds must be positive, got {self.deadline_seconds}"
+            )
 
     def ceiling(self, attempt: int) -> float:
         """The longest delay before try `attempt` + 1 (attempts count from 0), in seconds."""

@@ -35,7 +35,9 @@ class Endpoints:
         for item in filter(None, connection_string.strip().split(";")):
             key, separator, value = item.partition("=")
             if not separator:
-                raise ConfigurationError("the storage connection string has a part without '='; copy it again whole")
+                raise ConfigurationError(
+                    "the storage connection string has a part without '='; copy it again whole"
+                )
             parts[key.strip().lower()] = value.strip()
         if parts.get("usedevelopmentstorage", "").lower() == "true":
             parts = {"accountname": AZURITE_ACCOUNT, "accountkey": AZURITE_KEY} | {
@@ -51,7 +53,9 @@ class Endpoints:
             if not url and account:
                 url = f"{scheme}://{account}.{service}.{suffix}"
             if not url:
-                raise ConfigurationError(f"the storage connection string has no AccountName and no {service} endpoint")
+                raise ConfigurationError(
+                    f"the storage connection string has no AccountName and no {service} endpoint"
+                )
             urls[service] = url.rstrip("/")
         account = account or urlsplit(urls["blob"]).netloc.split(".")[0]
         credential: Credential
@@ -60,7 +64,9 @@ class Endpoints:
         elif sas := parts.get("sharedaccesssignature"):
             credential = AzureSasCredential(sas.lstrip("?"))
         else:
-            raise ConfigurationError("the storage connection string has neither AccountKey nor SharedAccessSignature")
+            raise ConfigurationError(
+                "the storage connection string has neither AccountKey nor SharedAccessSignature"
+            )
         return cls(account, urls["blob"], urls["queue"], urls["table"], credential)
 
     @classmethod

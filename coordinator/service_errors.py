@@ -27,61 +27,50 @@ from coordinator.errors import (
     StorageUnreachable,
 )
 
-BY_CODE: dict[str, type[StorageError]] = {
-    "AccountBeingCreated": StorageBusy,
-    "AuthenticationFailed": AccessDenied,
-    "AuthorizationFailure": AccessDenied,
-    "AuthorizationPermissionMismatch": AccessDenied,
-    "InsufficientAccountPermissions": AccessDenied,
-    "InvalidAuthenticationInfo": AccessDenied,
-    "NoAuthenticationInformation": AccessDenied,
-    "AccountIsDisabled": AccessDenied,
-    "BlobAlreadyExists": AlreadyExists,
-    "ContainerAlreadyExists": AlreadyExists,
-    "EntityAlreadyExists": AlreadyExists,
-    "QueueAlreadyExists": AlreadyExists,
-    "TableAlreadyExists": AlreadyExists,
-    "ContainerBeingDeleted": BeingDeleted,
-    "QueueBeingDeleted": BeingDeleted,
-    "TableBeingDeleted": BeingDeleted,
-    "BlobNotFound": NotFound,
-    "ContainerNotFound": NotFound,
-    "EntityNotFound": NotFound,
-    "QueueNotFound": NotFound,
-    "ResourceNotFound": NotFound,
-    "TableNotFound": NotFound,
-    "ConditionNotMet": PreconditionFailed,
-    "TargetConditionNotMet": PreconditionFailed,
-    "UpdateConditionNotSatisfied": PreconditionFailed,
-    "AppendPositionConditionNotMet": PreconditionFailed,
-    "LeaseAlreadyPresent": LeaseHeld,
-    "LeaseIsBreakingAndCannotBeAcquired": LeaseHeld,
-    "LeaseIdMissing": LeaseHeld,
-    "LeaseAlreadyBroken": LeaseNotHeld,
-    "LeaseIdMismatchWithBlobOperation": LeaseNotHeld,
-    "LeaseIdMismatchWithLeaseOperation": LeaseNotHeld,
-    "LeaseIsBreakingAndCannotBeChanged": LeaseNotHeld,
-    "LeaseIsBrokenAndCannotBeRenewed": LeaseNotHeld,
-    "LeaseLost": LeaseNotHeld,
-    "LeaseNotPresentWithBlobOperation": LeaseNotHeld,
-    "LeaseNotPresentWithLeaseOperation": LeaseNotHeld,
-    "MessageNotFound": ReceiptStale,
-    "PopReceiptMismatch": ReceiptStale,
-    "InternalError": StorageBusy,
-    "OperationTimedOut": StorageBusy,
-    "ServerBusy": StorageBusy,
-    "InvalidHeaderValue": InvalidRequest,
-    "InvalidInput": InvalidRequest,
-    "InvalidMetadata": InvalidRequest,
-    "InvalidQueryParameterValue": InvalidRequest,
-    "InvalidResourceName": InvalidRequest,
-    "InvalidXmlDocument": InvalidRequest,
-    "MessageTooLarge": InvalidRequest,
-    "OutOfRangeInput": InvalidRequest,
-    "OutOfRangeQueryParameterValue": InvalidRequest,
-    "PropertyLimitExceeded": InvalidRequest,
-    "RequestBodyTooLarge": InvalidRequest,
+_CODES: dict[type[StorageError], str] = {
+    AccessDenied: (
+        "AccountIsDisabled AuthenticationFailed AuthorizationFailure AuthorizationPermissionMismatch "
+        "ContainerDisabled InsufficientAccountPermissions InvalidAuthenticationInfo "
+        "NoAuthenticationInformation QueueDisabled UnauthorizedBlobOverwrite"
+    ),
+    AlreadyExists: (
+        "AccountAlreadyExists BlobAlreadyExists ContainerAlreadyExists EntityAlreadyExists QueueAlreadyExists "
+        "ResourceAlreadyExists TableAlreadyExists"
+    ),
+    BeingDeleted: ("ContainerBeingDeleted QueueBeingDeleted TableBeingDeleted"),
+    InvalidRequest: (
+        "BlockCountExceedsLimit BlockListTooLong ConditionHeadersNotSupported ContentLengthMustBeZero "
+        "DuplicatePropertiesSpecified EmptyMetadataKey EntityTooLarge HostInformationNotPresent "
+        "InfiniteLeaseDurationRequired InvalidBlobOrBlock InvalidBlobType InvalidBlockId InvalidBlockList "
+        "InvalidDuplicateRow InvalidHeaderValue InvalidHttpVerb InvalidInput InvalidMarker InvalidMd5 "
+        "InvalidMetadata InvalidOperation InvalidPropertyName InvalidQueryParameterValue InvalidRange "
+        "InvalidResourceName InvalidUri InvalidValueType InvalidXmlDocument InvalidXmlNodeValue "
+        "JsonFormatNotSupported Md5Mismatch MessageTooLarge MetadataTooLarge MethodNotAllowed "
+        "MissingContentLengthHeader MissingRequiredHeader MissingRequiredQueryParameter "
+        "MissingRequiredXmlNode MultipleConditionHeadersNotSupported NotImplemented OutOfRangeInput "
+        "OutOfRangeQueryParameterValue PropertiesNeedValue PropertyLimitExceeded PropertyNameInvalid "
+        "PropertyNameTooLong PropertyValueTooLarge ReadOnlyAttribute RequestBodyTooLarge "
+        "RequestUrlFailedToParse ResourceTypeMismatch TooManyProperties UnsupportedHeader UnsupportedHttpVerb "
+        "UnsupportedQueryParameter UnsupportedRestVersion UnsupportedXmlNode XMethodIncorrectCount "
+        "XMethodIncorrectValue XMethodNotUsingPost"
+    ),
+    LeaseHeld: ("LeaseAlreadyPresent LeaseIdMissing LeaseIsBreakingAndCannotBeAcquired"),
+    LeaseNotHeld: (
+        "LeaseAlreadyBroken LeaseIdMismatchWithBlobOperation LeaseIdMismatchWithContainerOperation "
+        "LeaseIdMismatchWithLeaseOperation LeaseIsAlreadyBroken LeaseIsBreakingAndCannotBeChanged "
+        "LeaseIsBrokenAndCannotBeRenewed LeaseLost LeaseNameMismatch LeaseNotPresentWithBlobOperation "
+        "LeaseNotPresentWithContainerOperation LeaseNotPresentWithLeaseOperation"
+    ),
+    NotFound: ("BlobNotFound ContainerNotFound EntityNotFound QueueNotFound ResourceNotFound TableNotFound"),
+    PreconditionFailed: (
+        "AppendPositionConditionNotMet BlobOverwritten ConditionNotMet MaxBlobSizeConditionNotMet "
+        "QueueNotEmpty SequenceNumberConditionNotMet SourceConditionNotMet TargetConditionNotMet "
+        "UpdateConditionNotSatisfied"
+    ),
+    ReceiptStale: ("MessageNotFound PopReceiptMismatch"),
+    StorageBusy: ("AccountBeingCreated InternalError OperationTimedOut ServerBusy SystemInUse"),
 }
+BY_CODE = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
 
 BY_STATUS: dict[int, type[StorageError]] = {
     400: InvalidRequest,

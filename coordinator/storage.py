@@ -66,7 +66,9 @@ class Storage:
         self.meter = Meter()
         self.identity = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._lock = threading.Lock()
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AioClients] = weakref.WeakKeyDictionary()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AioClients] = (
+            weakref.WeakKeyDictionary()
+        )
         self._threads: _BlockingClients | None = None
 
     @classmethod
@@ -94,7 +96,9 @@ class Storage:
         return cls(Endpoints.from_connection_string(connection_string), **options)
 
     @classmethod
-    def from_account_url(cls, url: str, credential: str | TokenCredential | None = None, **options: Any) -> Storage:
+    def from_account_url(
+        cls, url: str, credential: str | TokenCredential | None = None, **options: Any
+    ) -> Storage:
         """Connect to ``https://ACCOUNT.blob.core.windows.net`` with a SAS, a token credential, or (None) the
         machine's own identity through `DefaultAzureCredential`."""
         return cls(Endpoints.from_account_url(url, credential), **options)
@@ -123,7 +127,9 @@ class Storage:
         """One leader at a time (S15). See `Election`."""
         from coordinator.leadership.azure_store import make_election
 
-        return make_election(self, check_name("election", name), identity=identity or self.identity, **options)
+        return make_election(
+            self, check_name("election", name), identity=identity or self.identity, **options
+        )
 
     def mutex(self, name: str, *, identity: str = "", **options: Any) -> BlobDistributedMutex:
         """A lock across nodes (S15). See `BlobDistributedMutex`."""
@@ -226,6 +232,6 @@ class _BlockingClients:
         credential: Any = endpoints.credential
         self.blobs = BlobServiceClient(endpoints.blob, credential, **options("blob", endpoints.blob))
         self.queues = QueueServiceClient(endpoints.queue, credential, **options("queue", endpoints.queue))
-        self.tables = TableServiceClient(endpoints.table, credential=credential, **options("table", endpoints.table))
-
-
+        self.tables = TableServiceClient(
+            endpoints.table, credential=credential, **options("table", endpoints.table)
+        )

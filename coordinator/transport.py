@@ -86,7 +86,9 @@ def classify(service: str, method: str, url: str, base_path: str) -> Request:
 class CountingAioTransport(AioHttpTransport):  # type: ignore[misc,unused-ignore]
     """The SDK's asyncio transport over a shared session; counts each request as it is sent."""
 
-    def __init__(self, session: aiohttp.ClientSession, *, service: str, base_path: str, meter: Meter, **config: Any):
+    def __init__(
+        self, session: aiohttp.ClientSession, *, service: str, base_path: str, meter: Meter, **config: Any
+    ):
         super().__init__(session=session, session_owner=False, **config)
         self._service, self._base_path, self._meter = service, base_path, meter
 
@@ -98,7 +100,9 @@ class CountingAioTransport(AioHttpTransport):  # type: ignore[misc,unused-ignore
 class CountingRequestsTransport(RequestsTransport):  # type: ignore[misc,unused-ignore]
     """The SDK's blocking transport over a shared session; counts each request as it is sent."""
 
-    def __init__(self, session: requests.Session, *, service: str, base_path: str, meter: Meter, **config: Any):
+    def __init__(
+        self, session: requests.Session, *, service: str, base_path: str, meter: Meter, **config: Any
+    ):
         super().__init__(session=session, session_owner=False, **config)
         self._service, self._base_path, self._meter = service, base_path, meter
 

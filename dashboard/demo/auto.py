@@ -85,7 +85,12 @@ def run(stack: Stack, *, workers: int, orders: int, seconds: float) -> dict[str,
     stack.start(workers=workers)
     stack.say(f"Filling the queue with {orders} orders …")
     producer = stack.start_producer(orders=orders)
-    _wait(lambda: len(list(_passages(stack, "wait"))) >= workers, READY_SECONDS, "the workers wait at the gate", stack)
+    _wait(
+        lambda: len(list(_passages(stack, "wait"))) >= workers,
+        READY_SECONDS,
+        "the workers wait at the gate",
+        stack,
+    )
     if producer.process.wait(READY_SECONDS) != 0:
         raise DemoFailed(f"the producer failed:\n{producer.tail()}")
     person = Person(stack.url)
@@ -95,7 +100,10 @@ def run(stack: Stack, *, workers: int, orders: int, seconds: float) -> dict[str,
     pressed = person.press_unleash(GATE)
     started = time.monotonic()
     passes = _wait(
-        lambda: _complete(list(_passages(stack, "pass")), workers), RELEASE_SECONDS, "all workers passed", stack
+        lambda: _complete(list(_passages(stack, "pass")), workers),
+        RELEASE_SECONDS,
+        "all workers passed",
+        stack,
     )
     delays = sorted((line["at"] - pressed) * 1000 for line in passes)
     stack.say(f"{len(delays)} of {workers} released, the last after {delays[-1]:.0f} ms. Draining …")
@@ -120,9 +128,7 @@ def run(stack: Stack, *, workers: int, orders: int, seconds: float) -> dict[str,
         "requests": sum(sum(line["requests"].values()) for line in accounts),
         "ledger": ledger,
     }
-    verdict["ok"] = (
-        done == distinct == orders and len(delays) == workers == len(accounts) and ledger == "ok"
-    )
+    verdict["ok"] = done == distinct == orders and len(delays) == workers == len(accounts) and ledger == "ok"
     return verdict
 
 
@@ -165,7 +171,9 @@ def _count(stack: Stack) -> tuple[int, int]:
         return 0, 0
     with closing(sqlite3.connect(stack.orders_database, timeout=30)) as connection:
         try:
-            row = connection.execute("SELECT count(DISTINCT order_id), count(DISTINCT number) FROM orders").fetchone()
+            row = connection.execute(
+                "SELECT count(DISTINCT order_id), count(DISTINCT number) FROM orders"
+            ).fetchone()
         except sqlite3.OperationalError:  # the first worker has not made the table yet
             return 0, 0
     return int(row[0]), int(row[1])
@@ -175,7 +183,13 @@ def _verify(stack: Stack) -> str:
     """What ``ids verify`` says: "ok", or its last line."""
     command = [sys.executable, "-m", "coordinator", "ids", "verify", SEQUENCE]
     result = subprocess.run(
-        command, env=stack.environment(worker="verify"), cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False
+        command,
+        env=stack.environment(worker="verify"),
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     if result.returncode == 0:
         return "ok"

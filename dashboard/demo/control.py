@@ -21,7 +21,10 @@ def publish(stack: Stack) -> None:
     file = stack.folder / "running.json"
     content = msgspec.json.encode(
         stack.describe()["pids"]
-        | {"names": {part.name: part.pid for part in stack.workers}, "storage": stack.azurite.connection_string}
+        | {
+            "names": {part.name: part.pid for part in stack.workers},
+            "storage": stack.azurite.connection_string,
+        }
     )
     if not file.exists() or file.read_bytes() != content:
         fresh = file.with_suffix(".new")

@@ -91,7 +91,9 @@ class Stack:
         wanted = 8000 if self.port is None else self.port
         self.web_port = _any_free_port() if self.port is None else next_free_port(wanted)
         if self.port is not None and self.web_port != wanted:
-            self.say(f"Port {wanted} is taken by another program; the dashboard uses {self.web_port} instead.")
+            self.say(
+                f"Port {wanted} is taken by another program; the dashboard uses {self.web_port} instead."
+            )
 
     # --- addresses ----------------------------------------------------------------------------------------------
 
@@ -161,7 +163,15 @@ class Stack:
     def start_dashboard(self) -> None:
         """Start the dashboard and wait until it answers."""
         command = [sys.executable, "-m", "uvicorn", "dashboard.asgi:application", "--host", "127.0.0.1"]
-        command += ["--port", str(self.web_port), "--lifespan", "on", "--no-access-log", "--log-level", "info"]
+        command += [
+            "--port",
+            str(self.web_port),
+            "--lifespan",
+            "on",
+            "--no-access-log",
+            "--log-level",
+            "info",
+        ]
         self.dashboard = parts.start(
             "dashboard", command, env=self.environment(), folder=self.folder, cwd=PROJECT
         )

@@ -33,13 +33,19 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("what", nargs="?", default="start", choices=["start", *control.COMMANDS])
-        parser.add_argument("--auto", action="store_true", help="run to the end without a person and print a verdict")
-        parser.add_argument("--json", action="store_true", help="free ports, fresh storage, one line of JSON when ready")
+        parser.add_argument(
+            "--auto", action="store_true", help="run to the end without a person and print a verdict"
+        )
+        parser.add_argument(
+            "--json", action="store_true", help="free ports, fresh storage, one line of JSON when ready"
+        )
         parser.add_argument("--workers", type=int, default=4)
         parser.add_argument("--orders", type=int, default=2000)
         parser.add_argument("--without-hub", action="store_true", help="workers poll and have no socket")
         parser.add_argument("--port", type=int, default=8000, help="wanted port of the dashboard")
-        parser.add_argument("--seconds", type=float, default=300.0, help="with --auto: how long draining may take")
+        parser.add_argument(
+            "--seconds", type=float, default=300.0, help="with --auto: how long draining may take"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["workers"] < 1 or options["orders"] < 1:
@@ -74,7 +80,9 @@ class Command(BaseCommand):
         stack = Stack(folder, self._note, in_memory=True, hub=not options["without_hub"])
         signal.signal(signal.SIGTERM, _interrupt)
         try:
-            verdict = auto.run(stack, workers=options["workers"], orders=options["orders"], seconds=options["seconds"])
+            verdict = auto.run(
+                stack, workers=options["workers"], orders=options["orders"], seconds=options["seconds"]
+            )
         finally:
             stack.stop()
         shutil.rmtree(folder)
@@ -135,5 +143,3 @@ def _orders_so_far(stack: Stack) -> int:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-

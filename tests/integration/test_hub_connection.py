@@ -1,0 +1,145 @@
+"""The worker's end of the socket against a server that behaves and one that does not."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from websockets.asyncio.server import serve
+
+from coordinator import protocol
+from coordinator.bus import RESYNC, Hint
+from coordinator.hub import HubConnection
+
+
+def hello() -> protocol.Hello:
+    return protocol.Hello(
+        version=1,
+        worker="w",
+        instance="i",
+        host="h",
+        pid=1,
+        started_at=0.0,
+        software="s",
+        prefix="kennel-",
+        state=protocol.WorkerState(),
+    )
+
+
+class Hub:
+    """A hub of a few lines: welcomes, keeps what it hears, says what it is told to."""
+
+    def __init__(
+        self, *, first: str = protocol.encode(protocol.Welcome(1, 0.05, 0.0)), refuse: int = 0
+    ) -> None:
+        self.first, self.refuse = first, refuse
+        self.heard: list[protocol.FromWorker] = []
+        self.authorization: list[str | None] = []
+        self.sockets: list = []
+        self.port = 0
+
+    async def handle(self, socket):
+        self.sockets.append(socket)
+        await socket.send(self.first)
+        async for frame in socket:
+            self.heard.append(protocol.decode_from_worker(frame))
+
+    def check(self, connection, request):
+        self.authorization.append(request.headers.get("Authorization"))
+        return connection.respond(self.refuse, "no") if self.refuse else None
+
+    @asynccontextmanager
+    async def running(self):
+        async with serve(
+            self.handle,
+            "127.0.0.1",
+            self.port,
+            subprotocols=[protocol.SUBPROTOCOL],
+            process_request=self.check,
+        ) as server:
+            self.port = server.sockets[0].getsockname()[1]
+            yield self
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(message, kind) for message in self.heard)
+
+
+@asynccontextmanager
+async def connected(hub: Hub, commands: list | None = None):
+    connection = HubConnection(
+        f"ws://127.0.0.1:{hub.port}/",
+        "sesame",
+        hello=hello,
+        on_command=(commands if commands is not None else []).append,
+    )
+    task = asyncio.create_task(connection.run())
+    try:
+        yield connection
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition, seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - conditions of another process have no event
+            await asyncio.sleep(0.01)
+
+
+async def test_it_says_who_it_is_with_its_token_and_then_its_state_each_heartbeat():
+    async with Hub().running() as hub, connected(hub):
+        await until(lambda: hub.count(protocol.State) >= 3)
+    assert hub.authorization[0] == "Bearer sesame"
+    assert isinstance(hub.heard[0], protocol.Hello)
+
+
+async def test_hints_and_commands_arrive_and_a_receipt_goes_out():
+    commands: list[protocol.Command] = []
+    seen: list[Hint] = []
+    async with Hub().running() as hub, connected(hub, commands) as connection:
+        connection.subscribe("gate:a", seen.append)
+        await until(lambda: connection.is_connected)
+        await hub.sockets[0].send(protocol.encode(protocol.Hinted(Hint("gate:a", epoch=7))))
+        await hub.sockets[0].send(protocol.encode(protocol.Command("drain", "1")))
+        connection.receipt(protocol.Receipt("a", 7, "push", 0.0, 0.0))
+        await connection.publish(Hint("queue:b"))
+        await until(lambda: commands and hub.count(protocol.Receipt) and hub.count(protocol.Announce))
+    assert [hint.epoch for hint in seen if hint.topic == "gate:a"] == [7]
+
+
+async def test_after_a_cut_it_reconnects_says_all_again_and_tells_subscribers_to_look_again():
+    seen: list[str] = []
+    hub = Hub()
+    async with hub.running(), connected(hub) as connection:
+        connection.subscribe("gate:a", lambda hint: seen.append(hint.topic))
+        await until(lambda: connection.is_connected)
+        await hub.sockets[0].close(code=protocol.CLOSE_GOING_AWAY)
+        await until(lambda: not connection.is_connected)
+        connection.receipt(protocol.Receipt("a", 1, "poll", 0.0, 0.0))
+        await until(lambda: connection.is_connected)
+        await until(lambda: hub.count(protocol.Receipt) == 1)
+    assert hub.count(protocol.Hello) == 2
+    assert seen.count(RESYNC) >= 3
+
+
+@pytest.mark.parametrize(
+    "hub",
+    [Hub(refuse=403), Hub(first="nonsense"), Hub(first=protocol.encode(protocol.Command("stop", "1")))],
+    ids=["refused", "malformed", "no welcome"],
+)
+async def test_a_hub_that_misbehaves_is_tried_again_and_never_obeyed(hub):
+    commands: list[protocol.Command] = []
+    async with hub.running(), connected(hub, commands) as connection:
+        await until(lambda: len(hub.authorization) >= 2)
+        assert not connection.is_connected
+    assert commands == []
+
+
+async def test_hints_published_without_a_connection_stay_in_this_process():
+    hub = Hub()
+    async with hub.running():
+        pass
+    seen: list[str] = []
+    async with connected(hub) as connection:
+        connection.subscribe("queue:a", lambda hint: seen.append(hint.topic))
+        await connection.publish(Hint("queue:a"))
+    assert "queue:a" in seen

@@ -1,0 +1,76 @@
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator import protocol
+from coordinator.bus import Hint
+from coordinator.errors import ProtocolViolation
+
+HELLO = protocol.Hello(
+    version=1,
+    worker="w-1",
+    instance="i",
+    host="h",
+    pid=1,
+    started_at=1.0,
+    software="s",
+    prefix="kennel-",
+    state=protocol.WorkerState(
+        gates=(protocol.GateStatus("start", waiting=True),), requests={"queue.GetMessages": 3}
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HELLO,
+        protocol.State(HELLO.state),
+        protocol.Receipt("g", 2, "push", 0.1, 5.0),
+        protocol.Announce(Hint("queue:a")),
+    ],
+)
+def test_what_a_worker_sends_arrives_unchanged(message):
+    assert protocol.decode_from_worker(protocol.encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        protocol.Welcome(1, 1.0, 2.0),
+        protocol.Hinted(Hint("gate:a", epoch=3)),
+        protocol.Command("drain", "1", by="olga"),
+    ],
+)
+def test_what_the_hub_sends_arrives_unchanged(message):
+    assert protocol.decode_from_hub(protocol.encode(message)) == message
+
+
+def test_a_field_of_a_newer_version_is_ignored():
+    newer = msgspec.json.decode(protocol.encode(HELLO)) | {"invented_later": 1}
+    assert protocol.decode_from_worker(msgspec.json.encode(newer)) == HELLO
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        ("", "not a known message"),
+        ('{"type":"surprise"}', "surprise"),
+        ('{"type":"receipt","gate":1}', r"\$.gate"),
+        (b"\xff\xfe", "not a known message"),
+        ("[" * 5_000, "not a known message"),
+        ('"' + "x" * protocol.MAX_FRAME_BYTES + '"', "at most"),
+    ],
+)
+def test_a_malformed_frame_is_refused_with_the_reason(frame, reason):
+    with pytest.raises(ProtocolViolation, match=reason):
+        protocol.decode_from_worker(frame)
+
+
+@given(st.binary(max_size=300) | st.text(max_size=300))
+def test_no_frame_does_anything_but_decode_or_be_refused(frame):
+    with contextlib.suppress(ProtocolViolation):
+        protocol.decode_from_worker(frame)
