@@ -33,7 +33,7 @@ from coordinator.transport import (
 )
 
 if TYPE_CHECKING:
-    from coordinator.gates.flag import BlobFlag
+    from coordinator.gates.azure_store import BlobFlag
     from coordinator.gates.gate import Gate
     from coordinator.leadership.election import Election
     from coordinator.leadership.mutex import BlobDistributedMutex

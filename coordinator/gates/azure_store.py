@@ -1,0 +1,177 @@
+"""Gates and flags in blobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from azure.core import MatchConditions
+from azure.core.exceptions import HttpResponseError
+from azure.storage.blob import ContentSettings
+
+from coordinator.errors import AlreadyExists, NotFound
+from coordinator.gates import state as rules
+from coordinator.gates.gate import Gate
+from coordinator.gates.offset import parse_date
+from coordinator.gates.state import GateState
+from coordinator.gates.store import Answer
+from coordinator.service_errors import translated
+
+if TYPE_CHECKING:
+    from coordinator.storage import Storage
+
+T = TypeVar("T")
+
+_MIRROR = "gate"
+_JSON = ContentSettings(content_type="application/json")
+
+
+class BlobGateStore:
+    """One gate in the blob `{prefix}gates/{name}`: JSON, mirrored in the metadata so that one request lists all."""
+
+    def __init__(self, storage: Storage, name: str, *, request_seconds: float = 5.0) -> None:
+        self.name = name
+        self._storage = storage
+        self._request_seconds = request_seconds
+        self._container = storage.config.container("gates")
+
+    async def read(self, etag: str) -> Answer:
+        blob = self._storage.aio.blobs.get_blob_client(self._container, self.name)
+        dates: list[float | None] = []
+        condition: dict[str, Any] = (
+            {"etag": etag, "match_condition": MatchConditions.IfModified} if etag else {}
+        )
+
+        def note(response: Any) -> None:
+            dates.append(parse_date(response.http_response.headers.get("Date")))
+
+        try:
+            with translated("read the gate", self.name):
+                async with asyncio.timeout(self._request_seconds):
+                    try:
+                        download = await blob.download_blob(
+                            raw_response_hook=note, max_concurrency=1, **condition
+                        )
+                        content = await download.readall()
+                    except HttpResponseError as error:
+                        if error.status_code != 304:
+                            raise
+                        return Answer(None, etag, dates[-1] if dates else None)
+        except NotFound:
+            return Answer(GateState(name=self.name), "", dates[-1] if dates else None)
+        return Answer(
+            rules.decode(self.name, content), download.properties.etag, dates[-1] if dates else None
+        )
+
+    async def write(self, state: GateState, etag: str) -> str:
+        text = rules.encode(state)
+        condition: dict[str, Any] = (
+            {"overwrite": True, "etag": etag, "match_condition": MatchConditions.IfNotModified}
+            if etag
+            else {}
+        )
+
+        async def upload() -> str:
+            blob = self._storage.aio.blobs.get_blob_client(self._container, self.name)
+            with translated("change the gate", self.name):
+                async with asyncio.timeout(self._request_seconds):
+                    answer = await blob.upload_blob(
+                        text.encode(), metadata={_MIRROR: text}, content_settings=_JSON, **condition
+                    )
+            return str(answer["etag"])
+
+        return await _in_container(self._storage, self._container, upload)
+
+
+class BlobFlag:
+    """A flag whose blob is there or not (S2). See `GlobalFlag`."""
+
+    def __init__(self, storage: Storage, blob: str, *, container: str, request_seconds: float = 5.0) -> None:
+        self._storage = storage
+        self._container = container
+        self._blob = blob
+        self._request_seconds = request_seconds
+
+    async def get_flag(self) -> bool:
+        """Whether the blob is there."""
+        with translated("look for the flag", self._blob):
+            async with asyncio.timeout(self._request_seconds):
+                blob = self._storage.aio.blobs.get_blob_client(self._container, self._blob)
+                return bool(await blob.exists())
+
+    async def set_flag(self, value: bool) -> None:
+        """Make or delete the blob; harmless when repeated."""
+
+        async def upload() -> None:
+            with translated("set the flag", self._blob):
+                async with asyncio.timeout(self._request_seconds):
+                    blob = self._storage.aio.blobs.get_blob_client(self._container, self._blob)
+                    await blob.upload_blob(b"", overwrite=True)
+
+        async def delete() -> None:
+            with translated("clear the flag", self._blob):
+                async with asyncio.timeout(self._request_seconds):
+                    blob = self._storage.aio.blobs.get_blob_client(self._container, self._blob)
+                    await blob.delete_blob()
+
+        if value:
+            await _in_container(self._storage, self._container, upload)
+        else:
+            try:
+                await delete()
+            except NotFound:
+                return
+
+
+def make_gate(storage: Storage, name: str, *, identity: str = "", **options: Any) -> Gate:
+    """The gate of that name; see `Gate` for the options."""
+    return Gate(
+        BlobGateStore(storage, name),
+        identity=identity or storage.identity,
+        bus=lambda: storage.bus,
+        clock=storage.clock,
+        **options,
+    )
+
+
+def make_flag(storage: Storage, name: str, *, container: str = "") -> BlobFlag:
+    """The flag in the blob `name` of `container`, by default `{prefix}flags`."""
+    return BlobFlag(storage, name, container=container or storage.config.container("flags"))
+
+
+async def list_gates(storage: Storage) -> list[GateState]:
+    """All gates, by name; one request for up to 5,000 of them."""
+    container = storage.config.container("gates")
+    found: list[GateState] = []
+    missing: list[str] = []
+    try:
+        with translated("list the gates in", container):
+            async for blob in storage.aio.blobs.get_container_client(container).list_blobs(
+                include=["metadata"]
+            ):
+                mirror = (blob.metadata or {}).get(_MIRROR)
+                if mirror is None:
+                    missing.append(blob.name)
+                else:
+                    found.append(rules.decode(blob.name, mirror))
+    except NotFound:
+        return []
+    for name in missing:  # written by somebody else's program
+        answer = await BlobGateStore(storage, name).read("")
+        if answer.state is not None:
+            found.append(answer.state)
+    return sorted(found, key=lambda state: state.name)
+
+
+async def _in_container(storage: Storage, container: str, call: Callable[[], Awaitable[T]]) -> T:
+    """Make the container only when it turns out to be missing."""
+    try:
+        return await call()
+    except NotFound:
+        try:
+            with translated("create the container", container):
+                await storage.aio.blobs.create_container(container)
+        except AlreadyExists:
+            pass
+        return await call()

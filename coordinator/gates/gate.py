@@ -1,0 +1,367 @@
+"""The gate (S4): a flag for state and a bus for speed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from coordinator.backoff import TRANSIENT
+from coordinator.bus import RESYNC, Bus, Hint
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import ConfigurationError, GateTimeout, KennelError
+from coordinator.gates import state as rules
+from coordinator.gates.offset import ClockOffset
+from coordinator.gates.state import GateState
+from coordinator.gates.store import GateStore
+from coordinator.gates.view import GateView
+from coordinator.protocol import GateStatus
+
+When = float | datetime
+
+_log = logging.getLogger("coordinator.gates")
+
+
+@dataclass(frozen=True)
+class GateConfig:
+    """How often a gate looks at storage.
+
+    `poll_seconds`: while hints cannot be expected to arrive (no hub, or cut off), 2.5 by default. Each pause is
+    0.8-1.0 of it, so that a fleet spreads out but nobody is later than that. Smaller releases sooner and costs more.
+    `push_poll_seconds`: while hints arrive, 60 by default, each pause 1.0-1.1 of it: the safety net under a push that
+    went silent without saying so. `confirm_seconds`: how long before a set time the gate is looked at once more.
+    `write_seconds`: how long `open` and `close` go on trying.
+    """
+
+    poll_seconds: float = 2.5
+    push_poll_seconds: float = 60.0
+    confirm_seconds: float = 2.0
+    write_seconds: float = 15.0
+
+    def __post_init__(self) -> None:
+        for field in ("poll_seconds", "push_poll_seconds", "confirm_seconds", "write_seconds"):
+            if not 0 < getattr(self, field) <= 3600:
+                raise ConfigurationError(
+                    f"{field} must be above 0 and at most 3600, got {getattr(self, field)}"
+                )
+
+
+@dataclass(frozen=True)
+class Release:
+    """A pass through a gate.
+
+    `source` tells what let the worker through: "open" (it was open when the worker came), "push", "poll", or "clock"
+    (an opening at a set time). `delay_seconds` is from the opening to the pass, by wall clocks.
+    """
+
+    gate: str
+    epoch: int
+    source: str
+    delay_seconds: float
+    passed_at: float
+
+
+class Gate:
+    """Holds workers until an operator lets them go (S2, S3 and S4 in one).
+
+    Guarantees: `wait` returns only if storage said, in an answer to a request sent after `wait` was called, that
+    this worker may pass; for an opening at a set time that answer is at most a few seconds old. No hint can open a
+    gate, however wrong it is. Nobody waits longer than one poll interval after an opening while storage answers,
+    whether or not hints arrive. A change that was confirmed is never overwritten by an older one.
+    Does not guarantee that nobody is inside a gate when `close` returns: workers learn of it by push, or at their
+    next poll; `passing` and the receipts tell who still is.
+
+    Costs while waiting: with push at most 60 requests an hour, without about 1,600.
+    """
+
+    def __init__(
+        self,
+        store: GateStore,
+        *,
+        identity: str,
+        bus: Callable[[], Bus],
+        clock: Clock = SYSTEM_CLOCK,
+        config: GateConfig | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.name = store.name
+        self.identity = identity
+        self.config = config or GateConfig()
+        self.on_pass: Callable[[Release], None] | None = None
+        self.waiting = 0
+        self.inside = 0
+        self.passed_epoch = 0
+        self._store = store
+        self._view = GateView(store, clock)
+        self._bus = bus
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._confirm_seconds = self.config.confirm_seconds * self._rng.uniform(0.5, 1.0)
+        self._watchers = 0
+        self._follower: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._hinted = False
+        self._resync = False
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> GateState | None:
+        """The newest state that storage told; None before the first answer."""
+        return self._view.state
+
+    @property
+    def offset(self) -> ClockOffset:
+        """How far this machine's clock is from the storage service's."""
+        return self._view.offset
+
+    @property
+    def error(self) -> KennelError | None:
+        """Why the newest look failed; None if it did not."""
+        return self._view.error
+
+    def now(self) -> float:
+        """Seconds since 1970, by this machine's clock as corrected by the storage service's."""
+        return self._view.now()
+
+    def is_open(self) -> bool:
+        """Whether this worker may go on, as far as it knows: False until the first answer.
+
+        As fresh as the last look; run inside `watch()` to keep looking.
+        """
+        return self.state is not None and rules.admits(self.state, self.identity, self.now())
+
+    async def read(self) -> GateState:
+        """The gate as stored now; one request. Raises `StorageError` or `GateCorrupt`."""
+        await self._view.look("poll")
+        assert self.state is not None
+        return self.state
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[Gate]:
+        """Keep `state` and `is_open` following the gate while the block runs, for work that must notice a close."""
+        self._watchers += 1
+        if self._follower is None:
+            self._wake = asyncio.Event()
+            self._follower = asyncio.create_task(self._follow(self._wake), name=f"gate {self.name}")
+            self._follower.add_done_callback(lambda _: self._view.notify())
+        try:
+            yield self
+        finally:
+            self._watchers -= 1
+            if self._watchers == 0:
+                follower, self._follower = self._follower, None
+                follower.cancel()
+                await asyncio.wait([follower])
+
+    def status(self) -> GateStatus:
+        """For telemetry; no I/O."""
+        return GateStatus(
+            name=self.name,
+            state=rules.phase(self.state, self.now()) if self.state else "unknown",
+            epoch=self.state.epoch if self.state else 0,
+            waiting=self.waiting > 0,
+            passed_epoch=self.passed_epoch,
+        )
+
+    # --- passing ------------------------------------------------------------------------------------------------
+
+    async def wait(self, timeout: float | None = None) -> Release:
+        """Return as soon as this worker may pass; at once if the gate is open already.
+
+        `timeout` in seconds; raises `GateTimeout` after it. An unreachable or busy store is waited for; any other
+        storage error and `GateCorrupt` are raised.
+        """
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        async with self.watch(), self._view.notified() as event:
+            # Only the answer to a request sent from here on counts, not one that was on its way already.
+            needed = self._view.sends + 1
+            known: int | None = None
+            self._wake.set()
+            self.waiting += 1
+            try:
+                while True:
+                    self._raise_what_waiting_cannot_cure()
+                    if self._view.confirmed >= needed and self.state is not None:
+                        if self.is_open():
+                            return self._pass(known)
+                        known = self.state.epoch
+                    pause = self._until_next_moment()
+                    if deadline is not None:
+                        left = deadline - self._clock.monotonic()
+                        if left <= 0:
+                            raise GateTimeout(f"gate {self.name} did not open within {timeout:g} s")
+                        pause = min(pause, left)
+                    event.clear()
+                    await self._clock.wait(event, pause)
+            finally:
+                self.waiting -= 1
+
+    @asynccontextmanager
+    async def passing(self, timeout: float | None = None) -> AsyncIterator[None]:
+        """Wait for the gate, then hold a place inside it for work that must finish before a close is complete.
+
+        Inside `watch()` this costs no request while the gate is known to be open.
+        """
+        async with self.watch():
+            if not (self._watchers > 1 and self.is_open()):
+                await self.wait(timeout)
+            self.inside += 1
+            try:
+                yield
+            finally:
+                self.inside -= 1
+                self._view.notify()
+
+    async def wait_leashed(self, timeout: float | None = None) -> None:
+        """Return when the gate is known to be closed to this worker and nothing is `passing` any more."""
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        async with self.watch(), self._view.notified() as event:
+            needed = self._view.sends + 1
+            self._wake.set()
+            while True:
+                self._raise_what_waiting_cannot_cure()
+                if self._view.confirmed >= needed and not self.is_open() and not self.inside:
+                    return
+                pause = self._until_next_moment()
+                if deadline is not None:
+                    pause = min(pause, deadline - self._clock.monotonic())
+                    if pause <= 0:
+                        raise GateTimeout(f"gate {self.name} was not left within {timeout:g} s")
+                event.clear()
+                await self._clock.wait(event, pause)
+
+    def _pass(self, known: int | None) -> Release:
+        state = self.state
+        assert state is not None
+        source = "open" if known is None else "clock" if known == state.epoch else self._view.source
+        passed_at = self.now()
+        release = Release(self.name, state.epoch, source, max(0.0, passed_at - state.opened_at), passed_at)
+        if state.epoch != self.passed_epoch:
+            self.passed_epoch = state.epoch
+            if self.on_pass is not None:
+                self.on_pass(release)
+        return release
+
+    def _until_next_moment(self) -> float:
+        """Seconds until the clock alone may let somebody through; long if it never will."""
+        now = self.now()
+        moment = rules.next_moment(self.state, now) if self.state else None
+        return 3600.0 if moment is None else moment - now
+
+    def _raise_what_waiting_cannot_cure(self) -> None:
+        if self.error is not None and not isinstance(self.error, TRANSIENT):
+            raise self.error
+        if self._follower is not None and self._follower.done() and not self._follower.cancelled():
+            self._follower.result()
+
+    # --- following ----------------------------------------------------------------------------------------------
+
+    async def _follow(self, wake: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+
+        def heard(hint: Hint) -> None:
+            with suppress(RuntimeError):  # the loop ended while the hint was on its way
+                loop.call_soon_threadsafe(self._heard, hint)
+
+        unsubscribe = self._bus().subscribe(f"gate:{self.name}", heard)
+        try:
+            while True:
+                wake.clear()
+                if self._resync and not self._hinted:
+                    # A cut hub wakes the whole fleet in the same instant: spread its requests.
+                    await self._clock.wait(wake, self._rng.uniform(0.0, 0.5))
+                self._resync = False
+                await self._step()
+                await self._clock.wait(wake, self._pause())
+        finally:
+            unsubscribe()
+
+    def _heard(self, hint: Hint) -> None:
+        if hint.topic == RESYNC:
+            self._resync = True
+        else:
+            self._hinted = True
+        self._wake.set()
+
+    async def _step(self) -> None:
+        """One look; errors are kept for those who wait."""
+        source, self._hinted = "push" if self._hinted else "poll", False
+        if error := await self._view.try_look(source):
+            _log.warning(
+                "Gate %s cannot be read: %s",
+                self.name,
+                error,
+                extra={"action": "read", "resource": self.name},
+            )
+
+    def _pause(self) -> float:
+        if self._bus().is_connected and self.error is None:
+            pause = self.config.push_poll_seconds * self._rng.uniform(1.0, 1.1)
+        else:
+            pause = self.config.poll_seconds * self._rng.uniform(0.8, 1.0)
+        state, now = self.state, self.now()
+        if state is not None and state.not_before is not None and rules.phase(state, now) == "armed":
+            # A close whose hint was lost must not be found out only after the set time.
+            confirm = state.not_before - self._confirm_seconds - now
+            if confirm > 0.01:
+                pause = min(pause, confirm)
+        return pause
+
+    # --- changing -----------------------------------------------------------------------------------------------
+
+    async def open(
+        self,
+        *,
+        by: str,
+        reason: str = "",
+        at: When | None = None,
+        share: float = 1.0,
+        until: When | None = None,
+    ) -> GateState:
+        """Let workers go (unleash). Returns the gate as stored afterwards; opening what is open changes nothing.
+
+        `at`: open at that time, by each worker's own clock; `share`: let only that part of the fleet through, the
+        same part every time, widened by opening again; `until`: close by itself at that time. Times are aware
+        datetimes or seconds since 1970. `by` and `reason` are for people.
+        Raises `ConfigurationError` for a change that makes no sense, `GateContended` or `StorageError` if it could
+        not be stored; after `StorageError.maybe_done` it may be stored all the same: read, or open again.
+        """
+        opens, ends = _seconds("at", at), _seconds("until", until)
+        return await self._change(
+            lambda state, now, nonce: rules.opened(
+                state, now=now, nonce=nonce, by=by, reason=reason, at=opens, share=share, until=ends
+            )
+        )
+
+    async def close(self, *, by: str, reason: str = "") -> GateState:
+        """Hold workers from now on (leash). Returns the gate as stored afterwards. Errors as for `open`."""
+        return await self._change(
+            lambda state, now, nonce: rules.closed(state, now=now, nonce=nonce, by=by, reason=reason)
+        )
+
+    async def extend(self, *, by: str, until: When | None, reason: str = "") -> GateState:
+        """Let this opening end at `until` instead; None lets it stay open. Errors as for `open`."""
+        ends = _seconds("until", until)
+        return await self._change(
+            lambda state, now, nonce: rules.extended(
+                state, now=now, nonce=nonce, by=by, reason=reason, until=ends
+            )
+        )
+
+    async def _change(self, transition: Callable[[GateState, float, str], GateState]) -> GateState:
+        state = await self._view.change(transition, deadline_seconds=self.config.write_seconds)
+        await self._bus().publish(Hint(topic=f"gate:{self.name}", epoch=state.epoch, origin=self.identity))
+        return state
+
+
+def _seconds(name: str, when: When | None) -> float | None:
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise ConfigurationError(f"{name} has no time zone: give an aware datetime or seconds since 1970")
+        return when.timestamp()
+    return when

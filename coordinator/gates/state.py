@@ -1,0 +1,213 @@
+"""The states of a gate and every change between them: no I/O, no clock.
+
+    from \\ change   open          open(at=later)   close      extend
+    closed          open          armed            –          refused
+    armed           open          armed, newly     closed     until
+    open            – or wider    refused          closed     until
+
+Each change makes a new epoch; "–" changes nothing and keeps the epoch. `open` never takes an opening away from
+anybody: a smaller share or a later time for a gate that is open is refused. An armed gate is open from `not_before`
+on, and every opening ends at `until`, by the clock alone, without a further change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Literal
+
+import msgspec
+
+from coordinator.errors import ConfigurationError, GateCorrupt
+
+Phase = Literal["closed", "armed", "open"]
+
+MAX_BY = 100
+MAX_REASON = 500
+_REMEMBERED = 8
+
+
+class GateState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A gate as stored. Times are seconds since 1970 by the storage service's clock.
+
+    `state` is what was asked for; what holds now is `phase(state, now)`. `share` is the part of the fleet let through
+    (1.0 is all). `recent` are the nonces of the newest changes, own nonce first: how a writer whose answer was lost
+    recognises its change even after somebody changed the gate again.
+    """
+
+    name: str = ""
+    epoch: int = 0
+    state: Phase = "closed"
+    changed_at: float = 0.0
+    not_before: float | None = None
+    until: float | None = None
+    share: float = 1.0
+    by: str = ""
+    reason: str = ""
+    recent: tuple[str, ...] = ()
+
+    @property
+    def opened_at(self) -> float:
+        """When this opening began or begins."""
+        return self.changed_at if self.not_before is None else self.not_before
+
+
+_decoder = msgspec.json.Decoder(GateState)
+
+
+def encode(state: GateState) -> str:
+    """The stored form: JSON in ASCII, so that it also fits a metadata header."""
+    return json.dumps(msgspec.to_builtins(state), separators=(",", ":"))
+
+
+def decode(name: str, text: str | bytes) -> GateState:
+    """Read the stored form; raises `GateCorrupt` naming the fault. Unknown fields are ignored."""
+    try:
+        state = _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise GateCorrupt(
+            f"gate {name}: the blob does not hold a gate ({error}); close or open the gate again after removing it",
+            gate=name,
+        ) from error
+    if state.epoch < 0 or not 0 < state.share <= 1:
+        raise GateCorrupt(
+            f"gate {name}: epoch {state.epoch} or share {state.share} is out of bounds", gate=name
+        )
+    return msgspec.structs.replace(state, name=name)
+
+
+def phase(state: GateState, now: float) -> Phase:
+    """What the gate is at that moment."""
+    if state.state == "closed" or (state.until is not None and now >= state.until):
+        return "closed"
+    if state.not_before is not None and now < state.not_before:
+        return "armed"
+    return "open"
+
+
+def place(gate: str, identity: str) -> float:
+    """The fixed place of a worker in [0, 1) before this gate: a share lets through all places below it."""
+    digest = hashlib.sha256(f"{gate}\0{identity}".encode()).digest()
+    return int.from_bytes(digest[:8]) / 2**64
+
+
+def admits(state: GateState, identity: str, now: float) -> bool:
+    """Whether this worker may pass at that moment."""
+    return phase(state, now) == "open" and (state.share >= 1 or place(state.name, identity) < state.share)
+
+
+def next_moment(state: GateState, now: float) -> float | None:
+    """When the clock alone will change the phase; None if it will not."""
+    if state.state == "closed":
+        return None
+    moments = [moment for moment in (state.not_before, state.until) if moment is not None and moment > now]
+    return min(moments, default=None)
+
+
+def opened(
+    state: GateState,
+    *,
+    now: float,
+    nonce: str,
+    by: str,
+    reason: str = "",
+    at: float | None = None,
+    share: float = 1.0,
+    until: float | None = None,
+) -> GateState:
+    """The state after `open`; the same object if nothing changes. A time `at` that has passed opens at once."""
+    if not 0 < share <= 1:
+        raise ConfigurationError(f"gate {state.name}: share must be above 0 and at most 1, got {share}")
+    later = at if at is not None and at > now else None
+    _check_until(state, until, after=later or now)
+    if phase(state, now) == "open":
+        if later is not None:
+            raise ConfigurationError(
+                f"gate {state.name} is open; close it before you set a time for its opening"
+            )
+        if share < state.share:
+            raise ConfigurationError(
+                f"gate {state.name} is open for {state.share:.0%}; close it before you open it for {share:.0%}"
+            )
+        if share == state.share and until == state.until:
+            return state
+    return _changed(
+        state,
+        now=now,
+        nonce=nonce,
+        by=by,
+        reason=reason,
+        target="open" if later is None else "armed",
+        not_before=later,
+        until=until,
+        share=share,
+    )
+
+
+def closed(state: GateState, *, now: float, nonce: str, by: str, reason: str = "") -> GateState:
+    """The state after `close`; the same object if it is closed already."""
+    if phase(state, now) == "closed":
+        return state
+    return _changed(state, now=now, nonce=nonce, by=by, reason=reason, target="closed")
+
+
+def extended(
+    state: GateState, *, now: float, nonce: str, by: str, reason: str = "", until: float | None
+) -> GateState:
+    """The state after `extend`: the opening ends at `until` instead, earlier or later; None means never by itself."""
+    current = phase(state, now)
+    if current == "closed":
+        raise ConfigurationError(
+            f"gate {state.name} is closed; there is no opening to extend, open it instead"
+        )
+    _check_until(state, until, after=max(now, state.opened_at))
+    if until == state.until:
+        return state
+    return _changed(
+        state,
+        now=now,
+        nonce=nonce,
+        by=by,
+        reason=reason,
+        target=state.state,
+        not_before=state.not_before,
+        until=until,
+        share=state.share,
+    )
+
+
+def _check_until(state: GateState, until: float | None, *, after: float) -> None:
+    if until is not None and until <= after:
+        raise ConfigurationError(f"gate {state.name}: until must be later than the opening and than now")
+
+
+def _changed(
+    state: GateState,
+    *,
+    now: float,
+    nonce: str,
+    by: str,
+    reason: str,
+    target: Phase,
+    not_before: float | None = None,
+    until: float | None = None,
+    share: float = 1.0,
+) -> GateState:
+    if not by or len(by) > MAX_BY:
+        raise ConfigurationError(f"gate {state.name}: say who changes it, in 1-{MAX_BY} characters")
+    if len(reason) > MAX_REASON:
+        raise ConfigurationError(
+            f"gate {state.name}: the reason has {len(reason)} characters; at most {MAX_REASON}"
+        )
+    return GateState(
+        name=state.name,
+        epoch=state.epoch + 1,
+        state=target,
+        changed_at=now,
+        not_before=not_before,
+        until=until,
+        share=share,
+        by=by,
+        reason=reason,
+        recent=(nonce, *state.recent)[:_REMEMBERED],
+    )

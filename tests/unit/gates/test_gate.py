@@ -1,0 +1,388 @@
+"""What a gate promises to those who wait at it, on a clock that tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.bus import RESYNC, Hint, LocalBus
+from coordinator.errors import AccessDenied, ConfigurationError, GateTimeout, StorageUnreachable
+from coordinator.gates.gate import Gate, GateConfig, Release
+from coordinator.gates.state import GateState
+from coordinator.testing.clock import ManualClock
+from coordinator.testing.gates import MemoryGateStore
+
+TOPIC = "gate:test-gate"
+
+
+class PushBus(LocalBus):
+    """A bus that says it is connected."""
+
+    connected = True
+
+    @property
+    def is_connected(self) -> bool:
+        return self.connected
+
+
+class Yard:
+    """A gate store, a bus and a clock, and workers at the gate."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.bus = LocalBus()
+        self.push = PushBus()
+        self.store = MemoryGateStore(clock=self.clock)
+        self.operator = self.gate(bus=LocalBus(), identity="operator")
+        self.tasks: list[asyncio.Task[Release]] = []
+
+    def gate(self, *, bus: LocalBus | None = None, identity: str = "worker-1") -> Gate:
+        return Gate(
+            self.store, identity=identity, bus=lambda: bus or self.bus, clock=self.clock, rng=random.Random(7)
+        )
+
+    def arrive(self, gate: Gate, timeout: float | None = None) -> asyncio.Task[Release]:
+        task = asyncio.ensure_future(gate.wait(timeout))
+        self.tasks.append(task)
+        return task
+
+
+@pytest.fixture
+async def yard() -> Yard:
+    return Yard()
+
+
+@pytest.fixture(autouse=True)
+async def end_waits(yard: Yard) -> Iterator[None]:  # type: ignore[misc]
+    yield
+    for task in yard.tasks:
+        task.cancel()
+    await asyncio.gather(*yard.tasks, return_exceptions=True)
+
+
+async def test_an_open_gate_lets_pass_at_once(yard: Yard) -> None:
+    await yard.operator.open(by="olga", reason="tickets on sale")
+    release = await yard.gate().wait()
+    assert (release.gate, release.epoch, release.source) == ("test-gate", 1, "open")
+
+
+async def test_a_gate_that_nobody_made_holds(yard: Yard) -> None:
+    waiting = yard.arrive(yard.gate())
+    await yard.clock.advance(600)
+    assert not waiting.done()
+
+
+async def test_polling_alone_releases_within_one_interval(yard: Yard) -> None:
+    waiting = [yard.arrive(yard.gate(identity=f"w{i}")) for i in range(20)]
+    await yard.clock.advance(100)
+    await yard.operator.open(by="olga")
+    await yard.clock.advance(2.5)
+    assert [task.result().source for task in waiting] == ["poll"] * 20
+    assert max(task.result().delay_seconds for task in waiting) <= 2.5
+
+
+async def test_a_hint_releases_at_once(yard: Yard) -> None:
+    waiting = yard.arrive(yard.gate(bus=yard.push))
+    await yard.clock.advance(10)
+    await yard.operator.open(by="olga")
+    await yard.push.publish(Hint(TOPIC, epoch=1))
+    await yard.clock.settle()
+    assert (waiting.result().source, waiting.result().delay_seconds) == ("push", 0.0)
+
+
+async def test_a_hint_that_lies_opens_nothing(yard: Yard) -> None:
+    waiting = yard.arrive(yard.gate(bus=yard.push))
+    await yard.clock.advance(10)
+    for epoch in range(1, 50):
+        await yard.push.publish(Hint(TOPIC, epoch=epoch))
+        await yard.clock.settle()
+    assert not waiting.done()
+
+
+async def test_polling_goes_on_while_push_looks_healthy_but_is_dead(yard: Yard) -> None:
+    """Mistake 9: the bus says it is connected and delivers nothing."""
+    waiting = yard.arrive(yard.gate(bus=yard.push))
+    await yard.clock.advance(10)
+    await yard.operator.open(by="olga")
+    await yard.clock.advance(66)
+    assert waiting.result().source == "poll"
+
+
+async def test_waiting_with_push_costs_at_most_60_requests_an_hour(yard: Yard) -> None:
+    yard.arrive(yard.gate(bus=yard.push))
+    await yard.clock.advance(0)
+    before = yard.store.reads
+    await yard.clock.advance(3600)
+    assert 50 <= yard.store.reads - before <= 60
+
+
+async def test_losing_the_bus_brings_polling_back_within_one_interval(yard: Yard) -> None:
+    waiting = yard.arrive(yard.gate(bus=yard.push))
+    await yard.clock.advance(10)
+    yard.push.connected = False
+    yard.push.deliver(Hint(RESYNC))
+    await yard.clock.advance(20)
+    await yard.operator.open(by="olga")
+    await yard.clock.advance(2.5)
+    assert waiting.done()
+
+
+async def test_a_release_during_a_cut_is_found_on_reconnect(yard: Yard) -> None:
+    waiting = yard.arrive(yard.gate(bus=yard.push))
+    await yard.clock.advance(10)
+    await yard.operator.open(by="olga")  # its hint is lost
+    yard.push.deliver(Hint(RESYNC))
+    await yard.clock.advance(0.5)
+    assert waiting.done()
+
+
+async def test_an_answer_overtaken_by_a_newer_one_is_not_applied(yard: Yard) -> None:
+    """Mistake 10: a slow poll that saw the open gate comes in after the news that it was closed."""
+    gate = yard.gate()
+    await yard.operator.open(by="olga")
+    late, go = asyncio.Event(), asyncio.Event()
+
+    async def hold_the_answer() -> None:
+        if not late.is_set():
+            late.set()
+            await go.wait()
+
+    yard.store.after_read = hold_the_answer  # type: ignore[method-assign]
+    slow = asyncio.ensure_future(gate.read())
+    await late.wait()
+    await yard.operator.close(by="olga")
+    await gate.read()
+    go.set()
+    await slow
+    assert gate.state is not None
+    assert (gate.state.epoch, gate.is_open()) == (2, False)
+
+
+async def test_a_worker_that_comes_after_the_close_is_held_whatever_was_known_before(yard: Yard) -> None:
+    gate = yard.gate(bus=yard.push)
+    await yard.operator.open(by="olga")
+    async with gate.watch():
+        await gate.wait()
+        await yard.operator.close(by="olga")  # no hint reaches this worker, whose next poll is a minute away
+        assert gate.is_open()
+        waiting = yard.arrive(gate)
+        await yard.clock.settle()
+        assert not waiting.done()
+        assert not gate.is_open()
+
+
+async def test_an_armed_gate_opens_by_the_clock_without_storage_or_hub(yard: Yard) -> None:
+    waiting = [yard.arrive(yard.gate(identity=f"w{i}")) for i in range(20)]
+    await yard.operator.open(by="olga", at=yard.clock.time() + 30)
+    await yard.clock.advance(29.9)
+    assert not any(task.done() for task in waiting)
+
+    async def unreachable() -> None:
+        raise StorageUnreachable("cut off")
+
+    yard.store.before_read = unreachable  # type: ignore[method-assign]
+    await yard.clock.advance(0.101)
+    assert {task.result().source for task in waiting} == {"clock"}
+    assert max(task.result().delay_seconds for task in waiting) < 0.002
+
+
+async def test_a_close_just_before_the_set_time_is_seen_though_its_hint_is_lost(yard: Yard) -> None:
+    waiting = yard.arrive(yard.gate(bus=yard.push))
+    await yard.operator.open(by="olga", at=yard.clock.time() + 100)
+    yard.push.deliver(Hint(TOPIC))
+    await yard.clock.advance(97)
+    await yard.operator.close(by="olga", reason="not yet")
+    await yard.clock.advance(10)
+    assert not waiting.done()
+
+
+async def test_an_opening_ends_by_itself(yard: Yard) -> None:
+    await yard.operator.open(by="olga", until=yard.clock.time() + 60)
+    gate = yard.gate()
+    await gate.wait()
+    assert gate.is_open()
+    await yard.clock.advance(60)
+    assert not gate.is_open()
+    waiting = yard.arrive(gate)
+    await yard.clock.advance(60)
+    assert not waiting.done()
+
+
+async def test_a_share_lets_the_same_workers_through_and_widening_adds_to_them(yard: Yard) -> None:
+    waiting = [yard.arrive(yard.gate(identity=f"w{i}")) for i in range(200)]
+    await yard.operator.open(by="olga", share=0.1)
+    await yard.clock.advance(3)
+    tenth = {number for number, task in enumerate(waiting) if task.done()}
+    assert 8 <= len(tenth) <= 36
+    await yard.operator.open(by="olga", share=0.5)
+    await yard.clock.advance(3)
+    half = {number for number, task in enumerate(waiting) if task.done()}
+    assert tenth < half
+    await yard.operator.open(by="olga")
+    await yard.clock.advance(3)
+    assert all(task.done() for task in waiting)
+
+
+async def test_opening_twice_is_one_epoch(yard: Yard) -> None:
+    first = await yard.operator.open(by="olga")
+    assert await yard.operator.open(by="piet") == first
+    assert yard.store.writes == 1
+
+
+async def test_closing_is_a_new_epoch(yard: Yard) -> None:
+    await yard.operator.open(by="olga")
+    closed = await yard.operator.close(by="olga")
+    again = await yard.operator.open(by="olga")
+    assert (closed.epoch, again.epoch) == (2, 3)
+
+
+async def test_a_change_whose_answer_was_lost_is_recognised_after_others_wrote(yard: Yard) -> None:
+    """The opening won, its answer was lost, and somebody closed the gate: retrying must not open it again."""
+    rival = yard.gate(bus=LocalBus(), identity="rival")
+
+    async def lose_the_answer() -> None:
+        del yard.store.after_write  # type: ignore[attr-defined]
+        await rival.close(by="piet")
+        raise StorageUnreachable("connection cut", maybe_done=True)
+
+    yard.store.after_write = lose_the_answer  # type: ignore[method-assign]
+    opening = asyncio.ensure_future(yard.operator.open(by="olga"))
+    await yard.clock.advance(5)
+    assert (await opening).state == "closed"
+    assert yard.store.state is not None
+    assert (yard.store.state.epoch, yard.store.state.state) == (2, "closed")
+
+
+async def test_two_operators_at_once_both_get_what_they_asked_for_in_some_order(yard: Yard) -> None:
+    await yard.operator.open(by="olga", share=0.1)
+    changes = asyncio.gather(
+        yard.gate(bus=LocalBus()).open(by="olga", share=0.5), yard.gate(bus=LocalBus()).close(by="piet")
+    )
+    await yard.clock.advance(5)
+    states = await changes
+    assert sorted(state.epoch for state in states) == [2, 3]
+
+
+async def test_an_unreachable_store_is_waited_for(yard: Yard) -> None:
+    async def unreachable() -> None:
+        raise StorageUnreachable("connection refused")
+
+    yard.store.before_read = unreachable  # type: ignore[method-assign]
+    gate = yard.gate(bus=yard.push)
+    waiting = yard.arrive(gate)
+    await yard.clock.advance(100)
+    assert isinstance(gate.error, StorageUnreachable)
+    del yard.store.before_read  # type: ignore[attr-defined]
+    await yard.operator.open(by="olga")
+    await yard.clock.advance(2.5)
+    assert waiting.done()
+
+
+async def test_a_wrong_credential_is_told_to_whoever_waits(yard: Yard) -> None:
+    async def denied() -> None:
+        raise AccessDenied("403")
+
+    yard.store.before_read = denied  # type: ignore[method-assign]
+    with pytest.raises(AccessDenied):
+        await yard.gate().wait()
+
+
+async def test_a_wait_ends_at_its_timeout(yard: Yard) -> None:
+    waiting = yard.arrive(yard.gate(), 5)
+    await yard.clock.advance(4.9)
+    assert not waiting.done()
+    await yard.clock.advance(0.2)
+    with pytest.raises(GateTimeout, match="test-gate did not open within 5 s"):
+        waiting.result()
+
+
+async def test_a_worker_passes_once_per_epoch(yard: Yard) -> None:
+    gate = yard.gate()
+    receipts: list[int] = []
+    gate.on_pass = lambda release: receipts.append(release.epoch)
+    await yard.operator.open(by="olga")
+    await gate.wait()
+    await gate.wait()
+    await yard.operator.close(by="olga")
+    await yard.operator.open(by="olga")
+    await gate.wait()
+    assert receipts == [1, 3]
+
+
+async def test_a_removed_gate_holds_and_a_new_one_of_its_name_releases(yard: Yard) -> None:
+    gate = yard.gate()
+    for _ in range(3):
+        await yard.operator.open(by="olga")
+        await yard.operator.close(by="olga")
+    waiting = yard.arrive(gate)
+    await yard.clock.advance(5)
+    yard.store.remove()
+    await yard.clock.advance(5)
+    await yard.operator.open(by="olga")
+    await yard.clock.advance(5)
+    assert waiting.result().epoch == 1
+
+
+async def test_a_close_is_complete_when_nothing_is_inside(yard: Yard) -> None:
+    gate, leave = yard.gate(), asyncio.Event()
+    await yard.operator.open(by="olga")
+
+    async def work() -> None:
+        async with gate.passing():
+            await leave.wait()
+
+    working = asyncio.ensure_future(work())
+    await yard.clock.settle()
+    leashed = asyncio.ensure_future(gate.wait_leashed())
+    await yard.operator.close(by="olga")
+    await yard.clock.advance(5)
+    assert (gate.is_open(), gate.inside, leashed.done()) == (False, 1, False)
+    leave.set()
+    await yard.clock.settle()
+    await working
+    assert leashed.done()
+
+
+async def test_passing_inside_a_watch_costs_no_request(yard: Yard) -> None:
+    gate = yard.gate(bus=yard.push)
+    await yard.operator.open(by="olga")
+    async with gate.watch():
+        await gate.wait()
+        before = yard.store.reads
+        for _ in range(100):
+            async with gate.passing():
+                pass
+        assert yard.store.reads == before
+
+
+async def test_many_waiters_of_one_process_share_the_polling(yard: Yard) -> None:
+    gate = yard.gate()
+    for _ in range(50):
+        yard.arrive(gate)
+    await yard.clock.settle()
+    before = yard.store.reads
+    await yard.clock.advance(25)
+    assert yard.store.reads - before <= 13
+
+
+async def test_status_is_unknown_before_the_first_answer(yard: Yard) -> None:
+    gate = yard.gate()
+    assert gate.status().state == "unknown"
+    await gate.read()
+    assert gate.status().state == "closed"
+
+
+@pytest.mark.parametrize("field", ["poll_seconds", "push_poll_seconds", "confirm_seconds", "write_seconds"])
+def test_bad_settings_are_named(field: str) -> None:
+    with pytest.raises(ConfigurationError, match=field):
+        GateConfig(**{field: 0.0})
+
+
+async def test_a_gate_known_by_its_state_tells_who_and_why(yard: Yard) -> None:
+    await yard.operator.open(by="olga", reason="tickets on sale")
+    state = await yard.gate().read()
+    assert isinstance(state, GateState)
+    assert (state.by, state.reason) == ("olga", "tickets on sale")
