@@ -12,7 +12,7 @@ import time
 import typing
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -84,7 +84,7 @@ class Worker:
         if name not in self._gates:
             options.setdefault("identity", self.identity)
             gate = self._gates[name] = self.storage.gate(name, **options)
-            gate.on_pass.append(lambda release: self._passed(name, release))
+            gate.on_pass = lambda release: self._passed(name, release)
         return self._gates[name]
 
     def sequence(self, name: str, **options: Any) -> UniqueIdGenerator:
@@ -132,38 +132,39 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT):
             with suppress(ValueError, RuntimeError):
                 loop.add_signal_handler(number, self.stop)
-        parts = [
-            asyncio.create_task(listener.run(), name=f"listen:{listener.name}")
-            for listener in self._listeners
-        ]
+        log.info("Worker %s started", self.identity, extra={"action": "start", "worker": self.identity})
+        try:
+            async with AsyncExitStack() as gates:
+                for gate in self._gates.values():
+                    await gates.enter_async_context(gate.watch())
+                await self._work()
+        finally:
+            await self.storage.aclose()
+            await asyncio.to_thread(self.storage.close)
+            log.info("Worker %s stopped", self.identity, extra={"action": "stop", **self._account()})
+
+    async def _work(self) -> None:
+        parts = [asyncio.create_task(part.run(), name=f"listen:{part.name}") for part in self._listeners]
         parts += [
             asyncio.create_task(election.run(task), name=f"lead:{election.name}")
             for election, task in self._elections
         ]
-        hub = [asyncio.create_task(self._hub.run(), name="hub")] if self._hub else []
-        watched = {listener.gate for listener in self._listeners}
-        hub += [
-            asyncio.create_task(gate.watch(), name=f"gate:{name}")
-            for name, gate in self._gates.items()
-            if gate not in watched
-        ]
-        stopping = asyncio.create_task(self._stop.wait(), name="stop")
+        others: list[asyncio.Task[Any]] = [asyncio.create_task(self._stop.wait(), name="stop")]
+        if self._hub:
+            others.append(asyncio.create_task(self._hub.run(), name="hub"))
         self.mode = "running"
-        log.info("Worker %s started", self.identity, extra={"action": "start", "worker": self.identity})
+        running: set[asyncio.Task[Any]] = {*parts, *others}
         try:
-            done, _ = await asyncio.wait([*parts, *hub, stopping], return_when=asyncio.FIRST_COMPLETED)
-            while not self._stop.is_set() and all(task.exception() is None for task in done):
-                rest = [task for task in (*parts, *hub, stopping) if not task.done()]
-                done, _ = await asyncio.wait(rest, return_when=asyncio.FIRST_COMPLETED)
+            while not self._stop.is_set() and not any(task.done() and task.exception() for task in running):
+                await asyncio.wait(
+                    [task for task in running if not task.done()], return_when=asyncio.FIRST_COMPLETED
+                )
         finally:
             self.mode = "stopping"
             await self._wind_down(parts)
-            for task in (*parts, *hub, stopping):
+            for task in running:
                 task.cancel()
-            results = await asyncio.gather(*parts, *hub, stopping, return_exceptions=True)
-            await self.storage.aclose()
-            await asyncio.to_thread(self.storage.close)
-            log.info("Worker %s stopped", self.identity, extra={"action": "stop", **self._account()})
+            results = await asyncio.gather(*running, return_exceptions=True)
         for result in results:
             if isinstance(result, Exception):
                 raise result

@@ -149,11 +149,10 @@ class Stack:
             self.add_worker()
 
     def _prepare(self) -> None:
-        users = msgspec.json.encode(self.credentials).decode()
         part = parts.start(
             "prepare",
-            [sys.executable, "manage.py", "prepare_demo"],
-            env=self.environment() | {"KENNEL_DEMO_CREDENTIALS": users, "KENNEL_DEMO_GATE": GATE},
+            [sys.executable, "manage.py", "prepare_demo", str(self.folder / "credentials.json")],
+            env=self.environment(),
             folder=self.folder,
             cwd=PROJECT,
         )

@@ -1,0 +1,48 @@
+"""``manage.py prepare_demo``: the database, users, worker token and closed gate that the demo starts from."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandParser
+
+from coordinator.storage import Storage
+from dashboard.demo.stack import GATE, Credentials
+from dashboard.models import WorkerToken
+from dashboard.tokens import digest_of
+
+
+class Command(BaseCommand):
+    help = "Prepare the database and the storage for the demo. Harmless when repeated."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "credentials", type=Path, help="file that the demo keeps its made-up users and token in"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        credentials = Credentials.load(options["credentials"])
+        call_command("migrate", verbosity=0, interactive=False)
+        for person in credentials.users:
+            user, _ = get_user_model().objects.get_or_create(username=person.name)
+            user.set_password(person.password)
+            user.save()
+            user.groups.set([Group.objects.get(name=person.role)])
+        WorkerToken.objects.get_or_create(
+            digest=digest_of(credentials.worker_token),
+            defaults={"name": "demo workers", "start": credentials.worker_token[:6]},
+        )
+        asyncio.run(_hold())
+
+
+async def _hold() -> None:
+    """The demo starts with the workers on the leash."""
+    async with Storage.from_env(settings.STORAGE_ENV) as storage:
+        await storage.gate(GATE).close(by="demo", reason="waiting for the tickets to go on sale")
