@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FETCHED_NAMES = ("chrome", "headless_shell", "chrome-headless-shell", "Chromium", "Google Chrome for Testing")
 ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ROOT / ".kennel" / "browsers"
 LAUNCH_ARGS = [
@@ -35,9 +36,14 @@ def find_chromium() -> Path | None:
         if found:
             return Path(found)
     fetched = [
-        path for path in BROWSERS.glob("chromium*/chrome-*/*") if path.name in ("chrome", "headless_shell")
+        path for path in BROWSERS.glob("chromium*/**/*") if path.name in FETCHED_NAMES and path.is_file()
     ]
-    return sorted(fetched)[0] if fetched else None
+    return next((path for path in sorted(fetched) if _runs(path)), None)
+
+
+def _runs(program: Path) -> bool:
+    """A fetched browser may lack libraries of the system."""
+    return subprocess.run([program, "--version"], capture_output=True).returncode == 0
 
 
 def install_chromium() -> Path | None:
