@@ -81,7 +81,7 @@ async def connected(hub: Hub, commands: list | None = None):
 
 async def until(condition, seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - conditions of another process have no event
+        while not condition():
             await asyncio.sleep(0.01)
 
 
