@@ -15,7 +15,7 @@ from coordinator.bus import RESYNC, Bus, Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ConfigurationError, GateTimeout, KennelError
 from coordinator.gates import state as rules
-from coordinator.gates.offset import ClockOffset
+from coordinator.offset import ClockOffset
 from coordinator.gates.state import GateState
 from coordinator.gates.store import GateStore
 from coordinator.gates.view import GateView
@@ -189,6 +189,12 @@ class Gate:
                     if self._view.confirmed >= needed and self.state is not None:
                         if self.is_open():
                             return self._pass(known)
+                        if known is None:
+                            _log.info(
+                                "Waiting at the gate %s",
+                                self.name,
+                                extra={"action": "wait", "resource": self.name, "epoch": self.state.epoch},
+                            )
                         known = self.state.epoch
                     pause = self._until_next_moment()
                     if deadline is not None:
