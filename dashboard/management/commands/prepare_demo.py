@@ -14,8 +14,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from coordinator.storage import Storage
 from dashboard.demo.stack import GATE, Credentials
-from dashboard.models import WorkerToken
-from dashboard.tokens import digest_of
+from dashboard.hub import tokens
 
 
 class Command(BaseCommand):
@@ -35,10 +34,7 @@ class Command(BaseCommand):
             user.set_password(person.password)
             user.save()
             user.groups.set([Group.objects.get(name=person.role)])
-        WorkerToken.objects.get_or_create(
-            digest=digest_of(credentials.worker_token),
-            defaults={"name": "demo workers", "start": credentials.worker_token[:6]},
-        )
+        tokens.create("demo workers", token=credentials.worker_token)
         asyncio.run(_hold())
 
 
