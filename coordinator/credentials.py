@@ -49,7 +49,7 @@ class Endpoints:
         suffix = parts.get("endpointsuffix", "core.windows.net")
         urls: dict[str, str] = {}
         for service in _SERVICES:
-            url: str = parts.get(f"{service}endpoint") or ""
+            url = parts.get(f"{service}endpoint", "")
             if not url and account:
                 url = f"{scheme}://{account}.{service}.{suffix}"
             if not url:
@@ -59,8 +59,8 @@ class Endpoints:
             urls[service] = url.rstrip("/")
         account = account or urlsplit(urls["blob"]).netloc.split(".")[0]
         credential: Credential
-        if key := parts.get("accountkey"):
-            credential = AzureNamedKeyCredential(account, key)
+        if account_key := parts.get("accountkey"):
+            credential = AzureNamedKeyCredential(account, account_key)
         elif sas := parts.get("sharedaccesssignature"):
             credential = AzureSasCredential(sas.lstrip("?"))
         else:

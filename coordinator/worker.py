@@ -144,16 +144,18 @@ class Worker:
             log.info("Worker %s stopped", self.identity, extra={"action": "stop", **self._account()})
 
     async def _work(self) -> None:
-        parts = [asyncio.create_task(part.run(), name=f"listen:{part.name}") for part in self._listeners]
-        parts += [
+        leaders: list[asyncio.Task[Any]] = [
             asyncio.create_task(election.run(task), name=f"lead:{election.name}")
             for election, task in self._elections
         ]
-        others: list[asyncio.Task[Any]] = [asyncio.create_task(self._stop.wait(), name="stop")]
+        running: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self._stop.wait(), name="stop"),
+            *leaders,
+            *(asyncio.create_task(part.run(), name=f"listen:{part.name}") for part in self._listeners),
+        ]
         if self._hub:
-            others.append(asyncio.create_task(self._hub.run(), name="hub"))
+            running.append(asyncio.create_task(self._hub.run(), name="hub"))
         self.mode = "running"
-        running: set[asyncio.Task[Any]] = {*parts, *others}
         try:
             while not self._stop.is_set() and not any(task.done() and task.exception() for task in running):
                 await asyncio.wait(
@@ -161,7 +163,7 @@ class Worker:
                 )
         finally:
             self.mode = "stopping"
-            await self._wind_down(parts)
+            await self._wind_down(leaders)
             for task in running:
                 task.cancel()
             results = await asyncio.gather(*running, return_exceptions=True)
@@ -173,16 +175,14 @@ class Worker:
         """Ask `run()` to end; harmless when repeated."""
         self._stop.set()
 
-    async def _wind_down(self, parts: list[asyncio.Task[None]]) -> None:
+    async def _wind_down(self, leaders: list[asyncio.Task[Any]]) -> None:
         if self._hub:
             self._hub.refresh()
-        for election, _ in self._elections:
-            election.step_down()
+        for leader in leaders:
+            leader.cancel()  # ends the leader's work, then gives the lease back
         await asyncio.gather(
-            *(listener.stop(self.stop_seconds) for listener in self._listeners), return_exceptions=True
+            *leaders, *(part.stop(self.stop_seconds) for part in self._listeners), return_exceptions=True
         )
-        if parts:
-            await asyncio.wait(parts, timeout=3.0)
         for sequence in self._sequences.values():
             try:
                 await asyncio.to_thread(sequence.close)
@@ -270,7 +270,7 @@ class Worker:
             case "step_down":
                 for election, _ in self._elections:
                     if command.target in ("", election.name):
-                        election.step_down(stay=True)
+                        election.step_down(f"asked by {command.by or 'an operator'}")
         if self._hub:
             self._hub.refresh()
 
