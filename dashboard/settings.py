@@ -123,8 +123,13 @@ if REDIS_URL:
 STATIC_URL = "static/"
 STATIC_ROOT = STATE_DIR / "static"
 STATICFILES_DIRS: list[Any] = [path for path in (BASE_DIR / "static",) if path.is_dir()]
-if (_uplot := BASE_DIR / "node_modules" / "uplot" / "dist").is_dir():
-    STATICFILES_DIRS.append(("uplot", _uplot))
+for _prefix, _parts in (
+    ("uplot", "uplot/dist"),
+    ("idiomorph", "idiomorph/dist"),
+    ("plex", "@fontsource-variable/ibm-plex-sans/files"),
+):
+    if (_folder := BASE_DIR / "node_modules" / _parts).is_dir():
+        STATICFILES_DIRS.append((_prefix, _folder))
 # `collectstatic` gives hashed names that browsers may keep for ever; without it files are served as they lie.
 _COLLECTED = not DEBUG and (STATIC_ROOT / "staticfiles.json").is_file()
 STORAGES = {

@@ -1,7 +1,25 @@
-"""Addresses of the pages."""
+"""Addresses of the pages and their actions."""
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import path, re_path
 
-urlpatterns: list[URLPattern] = []
+from dashboard.pages import audit, gates, history, leaders, overview, queues, sequences, workers
+
+urlpatterns = [
+    path("", overview.overview, name="overview"),
+    path("gates/", gates.gates, name="gates"),
+    path("gates/<str:name>/unleash", gates.unleash, name="gate-unleash"),
+    path("gates/<str:name>/leash", gates.leash, name="gate-leash"),
+    path("queues/", queues.queues, name="queues"),
+    path("queues/<str:name>/", queues.queue, name="queue"),
+    re_path(r"^queues/(?P<name>[^/]+)/(?P<verb>put|requeue|clear|delete)$", queues.do, name="queue-do"),
+    path("workers/", workers.workers, name="workers"),
+    re_path(r"^workers/(?P<instance>[^/]+)/(?P<verb>drain|resume|stop)$", workers.do, name="worker-do"),
+    path("leaders/", leaders.leaders, name="leaders"),
+    path("leaders/<str:name>/step-down", leaders.step_down, name="leader-step-down"),
+    path("leaders/<str:name>/break", leaders.break_lease, name="leader-break"),
+    path("sequences/", sequences.sequences, name="sequences"),
+    path("audit/", audit.audit, name="audit"),
+    path("history/", history.history, name="history"),
+]

@@ -1,0 +1,29 @@
+"""What the graphs draw: kept samples as columns of JSON."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_safe
+
+from dashboard import selectors
+from dashboard.permissions import requires
+
+MOST_SERIES = 12
+LONGEST_SECONDS = 31 * 86_400.0
+
+
+@require_safe
+@requires("page.view")
+def history(request: HttpRequest) -> HttpResponse:
+    """{"now": s, "series": {name: [[moments], [values]]}}; null is a gap. At most 12 series, the last `seconds`."""
+    try:
+        seconds = min(LONGEST_SECONDS, max(1.0, float(request.GET.get("seconds", "900"))))
+    except ValueError:
+        return JsonResponse({"error": "seconds must be a number"}, status=400)
+    drawn = {}
+    for name in request.GET.getlist("series")[:MOST_SERIES]:
+        points = selectors.history(name, seconds)
+        drawn[name] = [[point.at for point in points], [point.value for point in points]]
+    answer = JsonResponse({"now": selectors.fleet().taken_at, "series": drawn})
+    answer["Cache-Control"] = "no-store"
+    return answer

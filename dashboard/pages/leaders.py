@@ -1,0 +1,61 @@
+"""Leaders: who leads what; step down, break."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from dashboard import actions, selectors
+from dashboard.pages.common import act, show, text
+from dashboard.permissions import requires
+
+
+@require_safe
+@requires("page.view")
+def leaders(request: HttpRequest) -> HttpResponse:
+    return show(request, "leaders.html", "leaders")
+
+
+@require_POST
+@requires("leader.step_down")
+def step_down(request: HttpRequest, name: str) -> HttpResponse:
+    return act(
+        request,
+        lambda actor: actions.step_down(actor, name),
+        f"The leader of {name} was asked to step down.",
+        back=reverse("leaders"),
+        page="leaders",
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("leader.break")
+def break_lease(request: HttpRequest, name: str) -> HttpResponse:
+    """Asks for the typed name, then breaks the lease and raises the epoch."""
+    if request.method == "POST" and text(request, "typed") == name:
+        return act(
+            request,
+            lambda actor: actions.break_lease(actor, name),
+            f"The lease of {name} was broken.",
+            back=reverse("leaders"),
+        )
+    wrong = request.method == "POST"
+    holder = next((leader.holder for leader in selectors.fleet().leaders if leader.name == name), "")
+    return show(
+        request,
+        "confirm.html",
+        "other",
+        live=False,
+        status=422 if wrong else 200,
+        name=name,
+        title=f"Break the lease of {name}?",
+        verb="Break it",
+        consequences=(
+            f"{holder or 'The holder'} loses its term at once, whatever it is doing.",
+            "The epoch rises: fenced writes of the old leader are refused; writes without fencing are not.",
+            "A worker that stands by takes over, or the old holder once more.",
+        ),
+        back=reverse("leaders"),
+        problem=f"Nothing was done: what you typed is not {name}." if wrong else "",
+    )

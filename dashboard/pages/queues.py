@@ -1,0 +1,146 @@
+"""Queues: depth, tasks, poison; make, put, requeue, clear, delete."""
+
+from __future__ import annotations
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from dashboard import actions, selectors
+from dashboard.fleet import QueueView
+from dashboard.pages.common import act, query_of, show, text
+from dashboard.permissions import requires
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def queues(request: HttpRequest) -> HttpResponse:
+    return create(request) if request.method == "POST" else index(request)
+
+
+@requires("page.view")
+def index(request: HttpRequest) -> HttpResponse:
+    query = query_of(q=request.GET.get("q", "")[:63], sort=request.GET.get("sort", "")[:10])
+    return show(request, "queues.html", "queues", query=query)
+
+
+@requires("queue.create")
+def create(request: HttpRequest) -> HttpResponse:
+    name = text(request, "name", 63)
+    return act(
+        request,
+        lambda actor: actions.create_queue(actor, name),
+        f"Queue {name} is there.",
+        back=reverse("queues"),
+    )
+
+
+@require_safe
+@requires("page.view")
+def queue(request: HttpRequest, name: str) -> HttpResponse:
+    return show(request, "queue.html", "other", queue=_find(name))
+
+
+def _find(name: str) -> QueueView:
+    for each in selectors.fleet().queues:
+        if each.name == name:
+            return each
+    raise Http404(name)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def do(request: HttpRequest, name: str, verb: str) -> HttpResponse:
+    return {"put": put, "requeue": requeue, "clear": clear, "delete": delete}[verb](request, name=name)
+
+
+@requires("queue.put")
+def put(request: HttpRequest, name: str) -> HttpResponse:
+    back = reverse("queue", args=[name])
+    if request.method != "POST":
+        return redirect(back)
+    body = text(request, "body", 48_000)
+    return act(
+        request,
+        lambda actor: actions.put_message(actor, name, body),
+        "The message is in the queue.",
+        back=back,
+    )
+
+
+@requires("queue.requeue")
+def requeue(request: HttpRequest, name: str) -> HttpResponse:
+    back = reverse("queue", args=[name])
+    if request.method != "POST":
+        return redirect(back)
+    return act(
+        request,
+        lambda actor: actions.requeue_poison(actor, name),
+        f"The poison messages of {name} are being tried again.",
+        back=back,
+    )
+
+
+@requires("queue.clear")
+def clear(request: HttpRequest, name: str) -> HttpResponse:
+    """Asks for the typed name, then deletes every message."""
+    back = reverse("queue", args=[name])
+    if request.method == "POST" and text(request, "typed") == name:
+        return act(request, lambda actor: actions.clear_queue(actor, name), f"{name} was cleared.", back=back)
+    lost = _find(name).depth
+    return _confirm(
+        request,
+        name,
+        title=f"Clear {name}?",
+        verb="Clear it",
+        consequences=(
+            "An unknown number of messages is deleted."
+            if lost is None
+            else f"About {lost:,} messages are deleted.",
+            "What workers have in hand is deleted under them: it is processed, and not tried again if that fails.",
+            "This cannot be undone.",
+        ),
+    )
+
+
+@requires("queue.delete")
+def delete(request: HttpRequest, name: str) -> HttpResponse:
+    """Asks for the typed name, then deletes the queue."""
+    if request.method == "POST" and text(request, "typed") == name:
+        return act(
+            request,
+            lambda actor: actions.delete_queue(actor, name),
+            f"{name} was deleted.",
+            back=reverse("queues"),
+        )
+    found = _find(name)
+    return _confirm(
+        request,
+        name,
+        title=f"Delete {name}?",
+        verb="Delete it",
+        consequences=(
+            f"The queue and {'an unknown number of' if found.depth is None else f'about {found.depth:,}'} messages are deleted.",
+            f"{found.workers} workers listen to it; they fail until it is there again.",
+            "The service refuses to make it again for about half a minute.",
+            "This cannot be undone.",
+        ),
+    )
+
+
+def _confirm(
+    request: HttpRequest, name: str, *, title: str, verb: str, consequences: tuple[str, ...]
+) -> HttpResponse:
+    wrong = request.method == "POST"
+    return show(
+        request,
+        "confirm.html",
+        "other",
+        live=False,
+        status=422 if wrong else 200,
+        name=name,
+        title=title,
+        verb=verb,
+        consequences=consequences,
+        back=reverse("queue", args=[name]),
+        problem=f"Nothing was done: what you typed is not {name}." if wrong else "",
+    )

@@ -1,0 +1,72 @@
+"""Workers: presence, what each does; drain, resume, stop."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from dashboard import actions
+from dashboard.pages.common import act, show, text
+from dashboard.permissions import requires
+
+
+@require_safe
+@requires("page.view")
+def workers(request: HttpRequest) -> HttpResponse:
+    return show(request, "workers.html", "workers")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def do(request: HttpRequest, instance: str, verb: str) -> HttpResponse:
+    return {"drain": drain, "resume": resume, "stop": stop}[verb](request, instance=instance)
+
+
+@requires("worker.drain")
+def drain(request: HttpRequest, instance: str) -> HttpResponse:
+    return _command(
+        request, instance, "drain", f"{instance} finishes what it has in hand and takes nothing new."
+    )
+
+
+@requires("worker.resume")
+def resume(request: HttpRequest, instance: str) -> HttpResponse:
+    return _command(request, instance, "resume", f"{instance} works again.")
+
+
+@requires("worker.stop")
+def stop(request: HttpRequest, instance: str) -> HttpResponse:
+    """Asks for the typed name, then tells the worker to end."""
+    if request.method == "POST" and text(request, "typed") == instance:
+        return _command(request, instance, "stop", f"{instance} was asked to stop.")
+    wrong = request.method == "POST"
+    return show(
+        request,
+        "confirm.html",
+        "other",
+        live=False,
+        status=422 if wrong else 200,
+        name=instance,
+        title=f"Stop {instance}?",
+        verb="Stop it",
+        consequences=(
+            "It finishes or gives back the messages it has in hand, then its process ends.",
+            "Elections it leads go to a worker that stands by.",
+            "Only whoever runs the workers can start it again, not this page.",
+        ),
+        back=reverse("workers"),
+        problem=f"Nothing was done: what you typed is not {instance}." if wrong else "",
+    )
+
+
+def _command(request: HttpRequest, instance: str, verb: str, done: str) -> HttpResponse:
+    if request.method != "POST":
+        return redirect("workers")
+    return act(
+        request,
+        lambda actor: actions.worker_command(actor, instance, verb),
+        done,
+        back=reverse("workers"),
+        page="workers",
+    )

@@ -1,0 +1,106 @@
+"""Small pure readings of the fleet that several regions share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from django.http import QueryDict
+
+from dashboard.fleet import Fleet, GateView, QueueView
+
+PANELS = ("gates", "queues", "leaders", "sequences", "workers")
+ANNOUNCED_STEPS = 4
+
+
+def oldest(moments: Iterable[float | None]) -> float | None:
+    """The earliest known moment; None if there is none."""
+    known = [moment for moment in moments if moment is not None]
+    return min(known, default=None)
+
+
+def pulse(fleet: Fleet) -> str:
+    """Ages and newest figures as JSON: {"now": …, "as_of": {panel: …}, "points": {series: [at, value]}}.
+
+    The browser reckons ages from `now`, so a wrong clock there does no harm.
+    """
+    as_of: dict[str, float | None] = {
+        "storage": fleet.storage.as_of,
+        "gates": oldest(gate.as_of for gate in fleet.gates) or fleet.storage.as_of,
+        "queues": oldest(queue.as_of for queue in fleet.queues) or fleet.storage.as_of,
+        "leaders": oldest(leader.as_of for leader in fleet.leaders) or fleet.storage.as_of,
+        "sequences": oldest(sequence.as_of for sequence in fleet.sequences) or fleet.storage.as_of,
+        "workers": fleet.taken_at,
+    }
+    points: dict[str, tuple[float, float | None]] = {}
+    for queue in fleet.queues:
+        if queue.as_of is not None:
+            points[f"depth:{queue.name}"] = (queue.as_of, queue.depth)
+            points[f"active:{queue.name}"] = (queue.as_of, queue.active_tasks)
+    for sequence in fleet.sequences:
+        if sequence.as_of is not None:
+            points[f"number:{sequence.name}"] = (sequence.as_of, sequence.next_number)
+    said = {"now": fleet.taken_at, "as_of": as_of, "points": points}
+    # Inside a script element only "<" could end it.
+    return json.dumps(said, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def counts(fleet: Fleet) -> dict[str, int]:
+    """Figures for navigation and summaries."""
+    presence = [worker.presence for worker in fleet.workers]
+    return {
+        "gates": len(fleet.gates),
+        "held": sum(1 for gate in fleet.gates if is_holding(gate)),
+        "queues": len(fleet.queues),
+        "poison": sum(queue.poison or 0 for queue in fleet.queues),
+        "workers": len(presence),
+        "ok": presence.count("ok"),
+        "late": presence.count("late"),
+        "lost": presence.count("lost"),
+        "leaders": len(fleet.leaders),
+        "leaderless": sum(1 for leader in fleet.leaders if not leader.holder),
+        "sequences": len(fleet.sequences),
+        "sequence_problems": sum(1 for sequence in fleet.sequences if sequence.problem),
+    }
+
+
+def is_holding(gate: GateView) -> bool:
+    """Workers wait at it and it does not let them through."""
+    return gate.state != "open" and bool(gate.waiting)
+
+
+def announcement(fleet: Fleet) -> str:
+    """For screen readers: where each release stands, in steps coarse enough not to chatter."""
+    said = []
+    for gate in fleet.gates:
+        release = gate.release
+        if gate.state == "open" and release is not None and release.epoch == gate.epoch and release.expected:
+            step = release.passed * ANNOUNCED_STEPS // release.expected
+            passed = (
+                release.expected if step >= ANNOUNCED_STEPS else release.expected * step // ANNOUNCED_STEPS
+            )
+            at_least = "" if step >= ANNOUNCED_STEPS or not step else "at least "
+            said.append(
+                f"Gate {gate.name} opened: {at_least}{passed} of {release.expected} workers released."
+            )
+        elif gate.state == "open":
+            said.append(f"Gate {gate.name} is open.")
+        elif gate.waiting:
+            said.append(f"Gate {gate.name} is closed and holds workers.")
+    return " ".join(said)
+
+
+def sorted_queues(fleet: Fleet, query: QueryDict) -> list[QueueView]:
+    """The queues that the page's query asks for: `q` is part of the name, `sort` one of name, depth, active, poison."""
+    wanted = query.get("q", "").strip().lower()
+    rows = [queue for queue in fleet.queues if wanted in queue.name.lower()]
+    sort = query.get("sort", "name")
+    if sort == "depth":
+        rows.sort(key=lambda queue: -1 if queue.depth is None else queue.depth, reverse=True)
+    elif sort == "active":
+        rows.sort(key=lambda queue: -1 if queue.active_tasks is None else queue.active_tasks, reverse=True)
+    elif sort == "poison":
+        rows.sort(key=lambda queue: -1 if queue.poison is None else queue.poison, reverse=True)
+    else:
+        rows.sort(key=lambda queue: queue.name)
+    return rows

@@ -1,0 +1,79 @@
+"""Named parts of the pages that change while somebody looks: one template each for page, htmx answer and socket push.
+
+A region depends on the fleet, the role and the page's query, never on the person, so one rendering serves every viewer of
+that role. How old the figures are is not in the regions but in `pulse`, so that a region's text changes only when its
+content does.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from django.http import QueryDict
+from django.template import engines
+from django.template.backends.django import Template
+from django.utils.safestring import SafeString, mark_safe
+
+from dashboard.fleet import Fleet
+from dashboard.readings import announcement, counts, pulse, sorted_queues
+
+COMMON = ("pulse", "status", "storage", "nav", "announce")
+OWN: dict[str, tuple[str, ...]] = {
+    "overview": ("attention", "gates", "queues", "leaders", "sequences", "workers"),
+    "gates": ("gates",),
+    "queues": ("queues",),
+    "workers": ("workers",),
+    "leaders": ("leaders",),
+    "sequences": ("sequences",),
+    "audit": (),
+    "tv": ("tv",),
+    "other": (),
+}
+
+
+class UnknownRegion(LookupError):
+    """The page has no such region; the message lists those it has."""
+
+
+def regions_of(page: str) -> tuple[str, ...]:
+    """The regions of a page, the common ones first; raises `UnknownRegion` for a page that does not exist."""
+    if page not in OWN:
+        raise UnknownRegion(f"no page {page!r}; there are {', '.join(sorted(OWN))}")
+    return COMMON + OWN[page]
+
+
+def context_of(page: str, fleet: Fleet, role: str, query: str = "") -> dict[str, Any]:
+    """What every region and page may read. `query` is the page's query string, without "?"."""
+    return {
+        "page": page,
+        "fleet": fleet,
+        "role": role,
+        "may_act": role in ("operator", "admin"),
+        "is_admin": role == "admin",
+        "pulse": pulse(fleet),
+        "counts": counts(fleet),
+        "announcement": announcement(fleet),
+        "queues": sorted_queues(fleet, QueryDict(query)),
+        "query": QueryDict(query),
+    }
+
+
+def render(page: str, region: str, fleet: Fleet, role: str, query: str = "") -> SafeString:
+    """One region as an out-of-band fragment, ready for the socket or an htmx answer."""
+    if region not in regions_of(page):
+        raise UnknownRegion(f"page {page!r} has no region {region!r}; it has {', '.join(regions_of(page))}")
+    return _template(page, region).render({**context_of(page, fleet, role, query), "oob": True})
+
+
+def render_all(page: str, fleet: Fleet, role: str, query: str = "") -> SafeString:
+    """Every region of a page: the full state."""
+    return mark_safe("\n".join(render(page, region, fleet, role, query) for region in regions_of(page)))
+
+
+@cache
+def _template(page: str, region: str) -> Template:
+    home = "common" if region in COMMON else page
+    engine = engines["django"]
+    template: Template = engine.get_template(f"{home}.html#{region}")  # type: ignore[assignment]
+    return template

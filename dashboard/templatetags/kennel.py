@@ -1,0 +1,270 @@
+"""How Kennel's pages write figures, moments, states and small drawings. Unknown is written as a dash with a reason, never as 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django import template
+from django.templatetags.static import static
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+
+from dashboard.fleet import GateView, GrantView
+from dashboard.readings import is_holding
+
+register = template.Library()
+
+UNKNOWN = mark_safe(
+    '<span class="unknown" title="not known">–<span class="visually-hidden"> not known</span></span>'
+)
+NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
+
+# state -> (tone, icon, word)
+STATES: dict[str, tuple[str, str, str]] = {
+    # fleet
+    "running": ("green", "play", "Running"),
+    "held": ("amber", "hold", "Held"),
+    "idle": ("grey", "idle", "Idle"),
+    "stalled": ("red", "alert", "Stalled"),
+    "unknown": ("grey", "question", "Unknown"),
+    # gates
+    "open": ("green", "play", "Open"),
+    "armed": ("blue", "clock", "Armed"),
+    "closed": ("grey", "shut", "Closed"),
+    "holding": ("amber", "hold", "Holding"),
+    # workers
+    "ok": ("green", "check", "OK"),
+    "late": ("amber", "clock", "Late"),
+    "lost": ("red", "cross", "Lost"),
+    "starting": ("blue", "clock", "Starting"),
+    "draining": ("amber", "hold", "Draining"),
+    "stopping": ("grey", "stop", "Stopping"),
+    "stopped": ("grey", "stop", "Stopped"),
+    "waiting": ("blue", "clock", "Waiting"),
+    "passed": ("green", "check", "Passed"),
+    # leaders
+    "leader": ("green", "crown", "Leader"),
+    "standby": ("blue", "clock", "Standby"),
+    "leased": ("green", "crown", "Led"),
+    "leaderless": ("red", "alert", "No leader"),
+    "breaking": ("amber", "hold", "Breaking"),
+    # ranges
+    "in use": ("green", "play", "In use"),
+    "used": ("grey", "check", "Used"),
+    "returned": ("blue", "undo", "Returned"),
+    "unattributed": ("amber", "question", "Unattributed"),
+    # audit
+    "intent": ("blue", "clock", "Begun"),
+    "done": ("green", "check", "Done"),
+    "failed": ("red", "cross", "Failed"),
+    "denied": ("red", "lock", "Denied"),
+    # attention
+    "warning": ("amber", "alert", "Warning"),
+    "critical": ("red", "alert", "Critical"),
+}
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """A decorative icon; the word beside it carries the meaning."""
+    return format_html(
+        '<svg class="icon" aria-hidden="true" focusable="false"><use href="{}#{}"/></svg>',
+        static("img/icons.svg"),
+        name,
+    )
+
+
+@register.simple_tag
+def state(name: str, word: str = "") -> SafeString:
+    """A state as colour, icon and word."""
+    tone, picture, usual = STATES.get(name, ("grey", "question", name.capitalize() or "Unknown"))
+    return format_html('<span class="state tone-{}">{}{}</span>', tone, icon(picture), word or usual)
+
+
+@register.filter
+def tone(name: str) -> str:
+    """The colour of a state, for the edge of its card."""
+    return STATES.get(name, ("grey", "", ""))[0]
+
+
+@register.filter
+def gate_state(gate: GateView) -> str:
+    """The gate's state as people see it: a closed gate with workers before it is holding."""
+    return "holding" if gate.state == "closed" and is_holding(gate) else gate.state
+
+
+@register.filter
+def figure(value: float | None) -> str:
+    """A number with narrow spaces between thousands; a dash if unknown."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:,.1f}".replace(",", NARROW_SPACE)
+    return f"{int(value):,}".replace(",", NARROW_SPACE)
+
+
+@register.filter
+def order_number(value: int | None) -> str:
+    """A number of a sequence, written as people read it aloud."""
+    return figure(value)
+
+
+@register.filter
+def per_second(value: float | None) -> str:
+    """A rate; small ones keep two figures."""
+    if value is None:
+        return UNKNOWN
+    return figure(round(value)) if value >= 10 else f"{value:.1f}"
+
+
+@register.filter
+def milliseconds(value: float | None) -> str:
+    """A delay in ms below a second, in s above."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.0f}{NARROW_SPACE}ms" if value < 1000 else f"{value / 1000:.2f}{NARROW_SPACE}s"
+
+
+@register.filter
+def duration(seconds: float | None) -> str:
+    """A length of time in its two largest units."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 10:
+        return f"{seconds:.1f}{NARROW_SPACE}s"
+    whole = int(seconds)
+    for size, unit, smaller, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            said = f"{whole // size}{NARROW_SPACE}{unit}"
+            return f"{said} {rest}{NARROW_SPACE}{below}" if rest else said
+    return f"{whole}{NARROW_SPACE}s"
+
+
+@register.filter
+def size(octets: float | None) -> str:
+    """Bytes in binary units."""
+    if octets is None:
+        return UNKNOWN
+    value, unit = float(octets), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f}{NARROW_SPACE}{unit}"
+
+
+@register.filter
+def difference(later: float | None, earlier: float | None) -> float | None:
+    """Seconds between two moments."""
+    return None if later is None or earlier is None else max(0.0, later - earlier)
+
+
+@register.filter
+def in_milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+@register.filter
+def moment(at: float | datetime | None) -> str:
+    """A moment, in UTC as sent; the browser rewrites it to local time if the reader chose so."""
+    return _moment(at, "clock")
+
+
+@register.filter
+def day_and_time(at: float | datetime | None) -> str:
+    """A moment with its date."""
+    return _moment(at, "full")
+
+
+@register.filter
+def since(at: float | datetime | None) -> str:
+    """A moment that the browser shows as "3 min ago"."""
+    return _moment(at, "since")
+
+
+def _moment(at: float | datetime | None, style: str) -> str:
+    if at is None:
+        return UNKNOWN
+    when = at.astimezone(UTC) if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
+    said = when.strftime("%H:%M:%S" if style == "clock" else "%Y-%m-%d %H:%M:%S")
+    return format_html(
+        '<time datetime="{}" data-moment="{}">{} UTC</time>',
+        when.isoformat(timespec="milliseconds"),
+        style,
+        said,
+    )
+
+
+@register.filter
+def length_of(grant: GrantView) -> int:
+    """How many numbers the range holds."""
+    return grant.last - grant.first + 1
+
+
+@register.filter
+def left_in(grant: GrantView) -> int | None:
+    """How many of a range's numbers were not issued, as far as its owner told."""
+    return None if grant.last_issued is None else max(0, grant.last - max(grant.last_issued, grant.first - 1))
+
+
+@register.filter
+def get(values: dict[str, Any], key: str) -> Any:
+    return values.get(key)
+
+
+@register.simple_tag
+def histogram(delays_ms: Sequence[float], bins: int = 24) -> SafeString:
+    """How long the workers took to pass, as bars from 0 to the slowest."""
+    if not delays_ms:
+        return SafeString("")
+    top = max(max(delays_ms), 1.0)
+    heap = [0] * bins
+    for delay in delays_ms:
+        heap[min(bins - 1, int(max(0.0, delay) / top * bins))] += 1
+    tallest = max(heap)
+    bars = format_html_join(
+        "",
+        '<rect x="{}" y="{}" width="8" height="{}" rx="1"/>',
+        (
+            (i * 10 + 1, 40 - round(n / tallest * 38, 1), round(n / tallest * 38, 1))
+            for i, n in enumerate(heap)
+            if n
+        ),
+    )
+    return format_html(
+        '<figure class="histogram"><svg viewBox="0 0 {} 41" preserveAspectRatio="none" role="img" aria-label="'
+        'Delays of {} workers between 0 and {} milliseconds"><path d="M0 40.5H{}"/>{}</svg>'
+        '<figcaption><span>0</span><span>{}</span></figcaption></figure>',
+        bins * 10, len(delays_ms), round(top), bins * 10, bars, milliseconds(top),
+    )  # fmt: skip
+
+
+@register.simple_tag
+def range_map(grants: Sequence[GrantView], next_number: int | None) -> SafeString:
+    """The newest ranges side by side, to scale, coloured by state; the used part of a range in use is solid."""
+    rows = sorted(grants, key=lambda grant: grant.first)
+    if not rows:
+        return SafeString("")
+    low, high = rows[0].first, max(rows[-1].last, (next_number or 1) - 1)
+    scale = 1000 / (high - low + 1)
+    parts = []
+    for grant in rows:
+        x, width = (grant.first - low) * scale, (grant.last - grant.first + 1) * scale
+        hue = tone(grant.state)
+        title = f"{figure(grant.first)}–{figure(grant.last)}: {STATES.get(grant.state, ('', '', grant.state))[2]}, {grant.owner or 'unknown owner'}"
+        parts.append((hue, round(x + 1, 1), round(max(width - 2, 1), 1), title))
+        if grant.state == "in use" and grant.last_issued is not None:
+            used = max(0, grant.last_issued - grant.first + 1) * scale
+            parts.append((f"{hue} solid", round(x + 1, 1), round(max(used - 2, 0), 1), title))
+    bars = format_html_join(
+        "", '<rect class="tone-{}" x="{}" y="1" width="{}" height="26"><title>{}</title></rect>', parts
+    )
+    return format_html(
+        '<figure class="rangemap"><svg viewBox="0 0 1000 28" preserveAspectRatio="none" role="img" '
+        'aria-label="The newest {} ranges to scale; the table below says the same">{}</svg>'
+        "<figcaption><span>{}</span><span>{}</span></figcaption></figure>",
+        len(rows), bars, figure(low), figure(high),
+    )  # fmt: skip

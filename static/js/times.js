@@ -1,0 +1,42 @@
+// Server time without trusting this machine's clock, ages, and moments in the reader's zone.
+
+let serverNow = null;
+let heardAt = 0;
+
+export function heard(now, at = performance.now()) {
+  serverNow = now;
+  heardAt = at;
+}
+
+export function now() {
+  return serverNow === null ? Date.now() / 1000 : serverNow + (performance.now() - heardAt) / 1000;
+}
+
+export function ago(seconds) {
+  const s = Math.max(0, Math.floor(seconds));
+  if (s < 60) return `${s} s ago`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ago`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min ago`;
+  return `${Math.floor(s / 86400)} d ago`;
+}
+
+const pad = (n) => String(n).padStart(2, "0");
+
+function written(date, style) {
+  const local = document.documentElement.dataset.zone === "local";
+  const get = (part) => (local ? date[`get${part}`]() : date[`getUTC${part}`]());
+  const clock = `${pad(get("Hours"))}:${pad(get("Minutes"))}:${pad(get("Seconds"))}`;
+  const day = `${get("FullYear")}-${pad(get("Month") + 1)}-${pad(get("Date"))} `;
+  return (style === "clock" ? "" : day) + clock + (local ? "" : " UTC");
+}
+
+export function writeMoments(within = document) {
+  const present = now();
+  for (const element of within.querySelectorAll("time[data-moment]")) {
+    const date = new Date(element.dateTime);
+    const style = element.dataset.moment;
+    const said = style === "since" ? ago(present - date.getTime() / 1000) : written(date, style);
+    if (element.textContent !== said) element.textContent = said;
+    if (style !== "full") element.title = written(date, "full");
+  }
+}
