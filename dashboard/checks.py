@@ -19,9 +19,7 @@ def problems() -> list[CheckMessage]:
         found.append(Error(message, hint=hint, id=f"kennel.E{number:03}"))
 
     if not settings.DEBUG and not settings.SECRET_KEY_GIVEN:
-        error(
-            1, "KENNEL_SECRET_KEY is not set.", "Set it to a long random text, the same for all processes."
-        )
+        error(1, "KENNEL_SECRET_KEY is not set.", "Set it to a long random text, the same for all processes.")
     if settings.DEBUG and not set(settings.ALLOWED_HOSTS) <= LOCAL_HOSTS:
         error(2, "DEBUG is on while ALLOWED_HOSTS names other machines.", "Unset DEBUG.")
     if "*" in settings.ALLOWED_HOSTS:

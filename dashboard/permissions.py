@@ -44,12 +44,13 @@ def role_of(user: Any) -> Role:
         return ""
     if user.is_superuser:
         return "admin"
-    cached: Role | None = getattr(user, "_kennel_role", None)
-    if cached is None:
-        names = set(user.groups.values_list("name", flat=True))
-        cached = max((role for role in ROLES if role in names), key=_RANK.__getitem__, default="")
-        user._kennel_role = cached
-    return cached
+    known: Role | None = getattr(user, "_kennel_role", None)
+    if known is not None:
+        return known
+    names = set(user.groups.values_list("name", flat=True))
+    role: Role = next((role for role in reversed(ROLES) if role in names), "")
+    user._kennel_role = role
+    return role
 
 
 def role_may(role: str, action: str, target: str = "") -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from channels.auth import AuthMiddlewareStack
 from channels.routing import URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
@@ -10,9 +12,12 @@ from django.urls import path
 from dashboard.hub.operators import OperatorConsumer
 from dashboard.hub.workers import WorkerConsumer
 
+_workers: Any = WorkerConsumer.as_asgi()  # type: ignore[no-untyped-call]
+_operators: Any = OperatorConsumer.as_asgi()  # type: ignore[no-untyped-call]
+
 sockets = URLRouter(
     [
-        path("ws/workers/", WorkerConsumer.as_asgi()),
-        path("ws/operators/", AllowedHostsOriginValidator(AuthMiddlewareStack(OperatorConsumer.as_asgi()))),
+        path("ws/workers/", _workers),
+        path("ws/operators/", AllowedHostsOriginValidator(AuthMiddlewareStack(_operators))),
     ]
 )

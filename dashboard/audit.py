@@ -1,0 +1,143 @@
+"""The audit: append-only, chained by hash, intent before the act and outcome after it.
+
+Guarantees: an act has a row before anything is changed; rows have consecutive ids and each holds the digest of the one
+before, so that a removed or altered row is found by `verify`. Whoever can write the database can also rewrite the whole
+chain: keep `head()` elsewhere to notice that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import transaction
+from django.db.models import Q
+
+from dashboard.models import AuditHead, AuditRow, Outcome
+
+if TYPE_CHECKING:
+    from dashboard.actions import Actor
+
+FIELDS = (
+    "id", "at", "actor", "address", "action", "target", "before", "after", "reason", "outcome", "request_id", "intent_id",
+)  # fmt: skip
+UNKNOWN_AFTER_SECONDS = 120.0
+
+
+class Fault(NamedTuple):
+    """What `verify` found: at which row, and what."""
+
+    row: int
+    what: str
+
+
+def intent(actor: Actor, action: str, target: str, *, reason: str = "", before: str = "") -> AuditRow:
+    """Write down what is about to be done."""
+    return _append(actor, action, target, Outcome.INTENT, reason=reason, before=before)
+
+
+def outcome(row: AuditRow, result: Outcome, *, before: str = "", after: str = "") -> AuditRow:
+    """Write down what became of an intent."""
+    values = _values(row) | {
+        "before": before or row.before,
+        "after": after,
+        "outcome": result,
+        "intent_id": row.pk,
+    }
+    return _write(values)
+
+
+def denied(actor: Actor, action: str, target: str, *, reason: str = "") -> AuditRow:
+    """Write down an attempt that was not allowed."""
+    return _append(actor, action, target, Outcome.DENIED, reason=reason)
+
+
+def reconcile() -> int:
+    """Give an outcome of *unknown* to intents that a crash left without one; returns how many."""
+    stale = AuditRow.objects.filter(
+        outcome=Outcome.INTENT, closed=False, at__lt=time.time() - UNKNOWN_AFTER_SECONDS
+    )
+    rows = list(stale)
+    for row in rows:
+        outcome(row, Outcome.UNKNOWN, after="the dashboard ended before the outcome was known")
+    return len(rows)
+
+
+def shown() -> Any:
+    """The rows people see: outcomes, denials, and intents that have no outcome yet."""
+    return AuditRow.objects.filter(~Q(outcome=Outcome.INTENT) | Q(closed=False))
+
+
+def head() -> tuple[int, str]:
+    """The newest row's id and digest: what to keep elsewhere."""
+    row = AuditHead.objects.get(pk=1)
+    return row.last_id, row.digest
+
+
+def verify() -> Iterator[Fault]:
+    """Walk the whole chain and tell every fault."""
+    expected, previous = None, None
+    for row in AuditRow.objects.order_by("id").iterator(2000):
+        if expected is None:
+            if row.pk != 1:
+                yield Fault(row.pk, f"the chain starts at #{row.pk}; #1 to #{row.pk - 1} are missing")
+            previous = "" if row.pk == 1 else row.previous
+        elif row.pk != expected:
+            yield Fault(expected, f"#{expected} to #{row.pk - 1} are missing")
+            previous = row.previous
+        if row.previous != previous:
+            yield Fault(row.pk, f"#{row.pk} does not follow from the row before it")
+        if digest(_values(row) | {"id": row.pk}, row.previous) != row.digest:
+            yield Fault(row.pk, f"#{row.pk} was changed after it was written")
+        expected, previous = row.pk + 1, row.digest
+    last_id, last_digest = head()
+    if (expected or 1) - 1 != last_id or (previous or "") != last_digest:
+        yield Fault(last_id, f"the chain ends at #{(expected or 1) - 1}, but #{last_id} was the last written")
+
+
+def digest(values: dict[str, Any], previous: str) -> str:
+    """The hash of a row's content and the hash before it."""
+    content = json.dumps(
+        [previous, *(values[name] for name in FIELDS)], ensure_ascii=True, separators=(",", ":")
+    )
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _append(
+    actor: Actor, action: str, target: str, result: Outcome, *, reason: str, before: str = ""
+) -> AuditRow:
+    return _write(
+        {
+            "actor": actor.name[:150],
+            "address": actor.address[:64],
+            "action": action[:64],
+            "target": target[:200],
+            "before": before,
+            "after": "",
+            "reason": reason[:2000],
+            "outcome": result,
+            "request_id": actor.request_id[:64],
+            "intent_id": None,
+        }
+    )
+
+
+def _write(values: dict[str, Any]) -> AuditRow:
+    with transaction.atomic():
+        # Writers queue up here, also those of other processes: the chain has one end.
+        end = AuditHead.objects.select_for_update().get(pk=1)
+        values |= {"id": end.last_id + 1, "at": time.time(), "outcome": str(values["outcome"])}
+        row = AuditRow(**values, previous=end.digest, digest=digest(values, end.digest))
+        row.save(force_insert=True)
+        end.last_id, end.digest = row.pk, row.digest
+        end.save()
+        if row.intent_id is not None:
+            AuditRow.objects.filter(pk=row.intent_id).update(closed=True)
+        return row
+
+
+def _values(row: AuditRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in FIELDS if name != "id"}

@@ -1,0 +1,126 @@
+"""Hints to all workers: encoded once, handed to every socket of this process in one loop, and to the other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from coordinator import protocol
+from coordinator.bus import Hint, LocalBus
+from dashboard.hub.link import Link
+
+log = logging.getLogger(__name__)
+
+OUTBOX_FRAMES = 64
+
+Send = Callable[[str], Coroutine[Any, Any, None]]
+Close = Callable[[int, str], Coroutine[Any, Any, None]]
+
+
+class Outbox:
+    """What waits to go out on one socket. Bounded: a socket that does not take its frames is closed, with the reason."""
+
+    def __init__(self, send: Send, close: Close, *, frames: int = OUTBOX_FRAMES) -> None:
+        self._send, self._close = send, close
+        self._queue: asyncio.Queue[str] = asyncio.Queue(frames)
+        self._task: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    def start(self, name: str) -> None:
+        self._task = asyncio.create_task(self._run(), name=name)
+
+    def put(self, frame: str) -> None:
+        """Queue a frame; never waits."""
+        try:
+            self._queue.put_nowait(frame)
+        except asyncio.QueueFull:
+            if self._closing is None:
+                self._closing = asyncio.create_task(
+                    self._close(protocol.CLOSE_SLOW, "too slow: frames were not taken in time"),
+                    name="drop-slow",
+                )
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            frame = await self._queue.get()
+            try:
+                await self._send(frame)
+            except Exception as error:
+                # The socket went away between two frames; its consumer hears of that by itself.
+                log.debug("A frame could not be sent: %s", type(error).__name__)
+                return
+
+
+class WorkerSockets:
+    """The worker sockets of this process."""
+
+    def __init__(self) -> None:
+        self._outboxes: dict[str, Outbox] = {}
+
+    def __len__(self) -> int:
+        return len(self._outboxes)
+
+    def join(self, instance: str, outbox: Outbox) -> Outbox | None:
+        """Add a socket; returns the older one of the same worker, if any."""
+        before = self._outboxes.get(instance)
+        self._outboxes[instance] = outbox
+        return before
+
+    def leave(self, instance: str, outbox: Outbox) -> bool:
+        """Remove a socket; False if a newer one of the same worker has taken its place."""
+        if self._outboxes.get(instance) is not outbox:
+            return False
+        del self._outboxes[instance]
+        return True
+
+    def send_all(self, message: protocol.FromHub, *, but: str = "") -> int:
+        """To every worker; returns to how many."""
+        frame = protocol.encode(message)
+        for instance, outbox in list(self._outboxes.items()):
+            if instance != but:
+                outbox.put(frame)
+        return len(self._outboxes)
+
+    def send_one(self, instance: str, message: protocol.FromHub) -> bool:
+        """To one worker; False if it isn't connected here."""
+        outbox = self._outboxes.get(instance)
+        if outbox is None:
+            return False
+        outbox.put(protocol.encode(message))
+        return True
+
+
+class FanoutBus(LocalBus):
+    """The dashboard's bus: its hints go to all workers of all processes, and those of workers to all others."""
+
+    def __init__(self, sockets: WorkerSockets, link: Link) -> None:
+        super().__init__()
+        self._sockets, self._link = sockets, link
+        link.on("hint", self._from_elsewhere)
+
+    @property
+    def is_connected(self) -> bool:
+        return True
+
+    async def publish(self, hint: Hint) -> None:
+        await self.relay(hint)
+
+    async def relay(self, hint: Hint, *, but: str = "") -> None:
+        """Pass on a hint, to all but the worker that it came from."""
+        self._sockets.send_all(protocol.Hinted(hint), but=but)
+        self.deliver(hint)
+        await self._link.publish("hint", msgspec.msgpack.encode(hint))
+
+    def _from_elsewhere(self, home: str, body: bytes) -> None:
+        hint = msgspec.msgpack.decode(body, type=Hint)
+        self._sockets.send_all(protocol.Hinted(hint))
+        self.deliver(hint)

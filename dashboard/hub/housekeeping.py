@@ -1,0 +1,62 @@
+"""What must be looked at now and then: revoked tokens, roles taken away, sessions ended, workers long gone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from channels.db import database_sync_to_async
+
+from coordinator import protocol
+from dashboard.hub import tokens
+from dashboard.permissions import role_of
+
+if TYPE_CHECKING:
+    from dashboard.runtime import Runtime
+
+
+async def sweep(runtime: Runtime) -> None:
+    """One look at everything; closes the sockets that may no longer be open."""
+    runtime.presence.forget()
+    closing: list[Any] = []
+    workers = list(runtime.consumers)
+    if workers:
+        valid = await database_sync_to_async(tokens.valid_ids)()
+        closing += [
+            worker.go_away(protocol.CLOSE_UNAUTHORIZED, "the token was revoked or has expired")
+            for worker in workers
+            if worker.token_id not in valid
+        ]
+    viewers: list[Any] = list(runtime.viewers.sockets)
+    if viewers:
+        roles = await database_sync_to_async(_roles)(viewers)
+        closing += [
+            viewer.go_away(protocol.CLOSE_FORBIDDEN, "signed out, or the role changed; reload the page")
+            for viewer, role in zip(viewers, roles, strict=True)
+            if role != viewer.view.role
+        ]
+    await asyncio.gather(*closing, return_exceptions=True)
+
+
+def _roles(viewers: list[Any]) -> list[str]:
+    """The role each socket's user has now; "" if the session has ended."""
+    from django.contrib.auth import get_user_model
+    from django.contrib.sessions.models import Session
+    from django.utils import timezone
+
+    users = {
+        user.pk: user
+        for user in get_user_model()
+        .objects.filter(pk__in={viewer.user.pk for viewer in viewers})
+        .prefetch_related("groups")
+    }
+    keys = {viewer.scope["session"].session_key for viewer in viewers}
+    alive = set(
+        Session.objects.filter(session_key__in=keys, expire_date__gt=timezone.now()).values_list(
+            "session_key", flat=True
+        )
+    )
+    return [
+        role_of(users.get(viewer.user.pk)) if viewer.scope["session"].session_key in alive else ""
+        for viewer in viewers
+    ]

@@ -1,0 +1,260 @@
+"""Which workers there are, what they last told, and how far each release has come. No I/O; the clock is passed in.
+
+Every process knows all workers: those connected to it from their frames, those of other processes from summaries.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.gates.state import place
+from coordinator.protocol import Hello, Receipt, WorkerState
+from dashboard.fleet import Release, WorkerView
+
+OK_SECONDS = 3.0
+LATE_SECONDS = 10.0
+FORGET_SECONDS = 600.0
+
+
+class WorkerNews(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one process tells the others of a worker connected to it. `age_seconds` is since its last frame."""
+
+    hello: Hello
+    age_seconds: float
+    gone: bool = False
+
+
+class Entry:
+    """One worker process, as last heard."""
+
+    __slots__ = ("connected", "hello", "home", "seen", "state")
+
+    def __init__(self, hello: Hello, seen: float, home: str) -> None:
+        self.hello = hello
+        self.state: WorkerState = hello.state
+        self.seen = seen
+        self.home = home
+        self.connected = True
+
+
+class Track:
+    """One opening of a gate: who was waiting, who has passed and how long after."""
+
+    __slots__ = ("delays", "epoch", "expected", "gate", "pushed_at", "written_at")
+
+    def __init__(self, gate: str, epoch: int, expected: dict[str, str], written_at: float) -> None:
+        self.gate, self.epoch = gate, epoch
+        self.expected = expected
+        self.delays: dict[str, float] = {}
+        self.written_at = written_at
+        self.pushed_at: float | None = None
+
+    def view(self) -> Release:
+        delays = sorted(delay * 1000 for delay in self.delays.values())
+        waiting = [name for instance, name in self.expected.items() if instance not in self.delays]
+        return Release(
+            gate=self.gate,
+            epoch=self.epoch,
+            written_at=self.written_at,
+            pushed_at=self.pushed_at,
+            expected=len(self.expected.keys() | self.delays.keys()),
+            passed=len(self.delays),
+            p50_ms=quantile(delays, 0.50),
+            p99_ms=quantile(delays, 0.99),
+            stragglers=tuple(sorted(waiting)),
+            delays_ms=tuple(delays),
+        )
+
+
+def quantile(ordered: list[float], share: float) -> float | None:
+    """The smallest value that at least `share` of the sorted values do not exceed; None of nothing."""
+    if not ordered:
+        return None
+    return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * int(share * 100) // 100) - 1))]
+
+
+class Presence:
+    """The registry. Used on the event loop; reading a snapshot is safe from any thread."""
+
+    def __init__(self, home: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.home = home
+        self.clock = clock
+        self.version = 0
+        self.entries: dict[str, Entry] = {}
+        self.tracks: dict[str, Track] = {}
+        self.requests: Counter[str] = Counter()
+        self.requests_seen = 0
+        self._hinted: dict[str, tuple[int, dict[str, str]]] = {}
+        self.done: Counter[str] = Counter()
+
+    # --- what workers tell ---------------------------------------------------------------------------------------
+
+    def joined(self, hello: Hello, *, home: str = "", age_seconds: float = 0.0) -> None:
+        """A worker said hello, here or (by `home`) at another process."""
+        entry = Entry(hello, self.clock.monotonic() - age_seconds, home or self.home)
+        before = self.entries.get(hello.instance)
+        self.entries[hello.instance] = entry
+        self._count(before.state if before else None, hello.state)
+        for instance, other in list(self.entries.items()):
+            # The same name started again: the lost one has its successor.
+            if other.hello.worker == hello.worker and instance != hello.instance and not other.connected:
+                del self.entries[instance]
+        self.version += 1
+
+    def told(self, instance: str, state: WorkerState) -> None:
+        """A heartbeat."""
+        entry = self.entries.get(instance)
+        if entry is not None:
+            self._count(entry.state, state)
+            entry.state, entry.seen = state, self.clock.monotonic()
+            self.version += 1
+
+    def left(self, instance: str) -> None:
+        """Its socket closed. A worker that had said it was stopping is forgotten; any other stays to be missed."""
+        entry = self.entries.get(instance)
+        if entry is not None:
+            entry.connected = False
+            if entry.state.mode == "stopping":
+                del self.entries[instance]
+            self.version += 1
+
+    def forget(self) -> None:
+        """Drop workers that have been gone for ten minutes."""
+        limit = self.clock.monotonic() - FORGET_SECONDS
+        for instance in [key for key, entry in self.entries.items() if entry.seen < limit]:
+            del self.entries[instance]
+            self.version += 1
+
+    # --- releases ------------------------------------------------------------------------------------------------
+
+    def waiting_at(self, gate: str) -> dict[str, str]:
+        """Instances (with their names) that wait at a gate and were heard of lately."""
+        limit = self.clock.monotonic() - LATE_SECONDS
+        return {
+            instance: entry.hello.worker
+            for instance, entry in self.entries.items()
+            if entry.seen >= limit and any(g.name == gate and g.waiting for g in entry.state.gates)
+        }
+
+    def hinted(self, gate: str, epoch: int) -> None:
+        """A gate changes: note who waits now, before anybody has moved, should it turn out to be an opening."""
+        self._hinted[gate] = (epoch, self.waiting_at(gate))
+
+    def opened(
+        self,
+        gate: str,
+        epoch: int,
+        *,
+        expected: dict[str, str] | None = None,
+        written_at: float | None = None,
+        share: float = 1.0,
+    ) -> Track:
+        """Begin (or find) the track of an opening. Whoever waits then and belongs to the share is expected to pass."""
+        track = self.tracks.get(gate)
+        if track is None or track.epoch < epoch:
+            hinted_epoch, chosen = self._hinted.get(gate, (0, {}))
+            if expected is not None:
+                chosen = expected
+            elif hinted_epoch != epoch:
+                chosen = self.waiting_at(gate)
+            if share < 1:
+                chosen = {key: name for key, name in chosen.items() if place(gate, name) < share}
+            track = Track(gate, epoch, chosen, written_at or self.clock.time())
+            self.tracks[gate] = track
+            self.version += 1
+        elif written_at is not None and track.epoch == epoch:
+            track.written_at = written_at
+        return track
+
+    def pushed(self, gate: str, epoch: int, at: float) -> None:
+        """The hint has gone to all sockets of this process."""
+        track = self.tracks.get(gate)
+        if track is not None and track.epoch == epoch and track.pushed_at is None:
+            track.pushed_at = at
+            self.version += 1
+
+    def passed(self, instance: str, receipt: Receipt) -> None:
+        """A worker passed. Told twice it counts once."""
+        track = self.tracks.get(receipt.gate)
+        if track is None or track.epoch < receipt.epoch:
+            track = self.opened(
+                receipt.gate, receipt.epoch, written_at=receipt.passed_at - receipt.delay_seconds
+            )
+        if track.epoch == receipt.epoch:
+            track.delays.setdefault(instance, max(0.0, receipt.delay_seconds))
+            self.version += 1
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def workers(self) -> list[WorkerView]:
+        """All workers by name, with how present they are now."""
+        now, wall = self.clock.monotonic(), self.clock.time()
+        return sorted(
+            (_view(entry, now - entry.seen, wall) for entry in list(self.entries.values())),
+            key=lambda view: (view.name, view.instance),
+        )
+
+    def local_news(self) -> list[WorkerNews]:
+        """What other processes should know of the workers connected here."""
+        now = self.clock.monotonic()
+        return [
+            WorkerNews(msgspec.structs.replace(entry.hello, state=entry.state), now - entry.seen)
+            for entry in self.entries.values()
+            if entry.home == self.home and entry.connected
+        ]
+
+    def merge(self, home: str, news: Iterable[WorkerNews]) -> None:
+        """Take in another process's summary: complete, so whoever is missing from it has left."""
+        told = {item.hello.instance: item for item in news}
+        for instance, item in told.items():
+            mine = self.entries.get(instance)
+            if mine is None or mine.home != self.home or not mine.connected:
+                if mine is not None and mine.home == home and mine.connected:
+                    self._count(mine.state, item.hello.state)
+                    mine.state = item.hello.state
+                    mine.seen = self.clock.monotonic() - item.age_seconds
+                else:
+                    self.joined(item.hello, home=home, age_seconds=item.age_seconds)
+        for instance in [
+            key for key, e in self.entries.items() if e.home == home and e.connected and key not in told
+        ]:
+            self.left(instance)
+        self.version += 1
+
+    def _count(self, before: WorkerState | None, now: WorkerState) -> None:
+        """Keep sums that only grow, however often workers restart."""
+        old_requests = before.requests if before else {}
+        for operation, number in now.requests.items():
+            more = max(0, number - old_requests.get(operation, 0))
+            self.requests[operation] += more
+            self.requests_seen += more if before else 0
+        old_done = {listener.queue: listener.done for listener in before.listeners} if before else {}
+        for listener in now.listeners:
+            # Work done before we ever heard of this worker was not done now.
+            known = old_done.get(listener.queue, listener.done)
+            self.done[listener.queue] += max(0, listener.done - known)
+
+
+def _view(entry: Entry, age: float, wall: float) -> WorkerView:
+    hello = entry.hello
+    if age < OK_SECONDS and entry.connected:
+        presence = "ok"
+    elif age < LATE_SECONDS:
+        presence = "late"
+    else:
+        presence = "lost"
+    return WorkerView(
+        name=hello.worker,
+        instance=hello.instance,
+        host=hello.host,
+        pid=hello.pid,
+        started_at=hello.started_at,
+        software=hello.software,
+        presence=presence,
+        last_seen=wall - age,
+        state=entry.state,
+    )

@@ -1,0 +1,34 @@
+"""What the sockets of workers and browsers have in common, and the one place where Channels' missing types are met."""
+
+from __future__ import annotations
+
+import logging
+
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+log = logging.getLogger(__name__)
+
+# The wire allows 123 bytes.
+MAX_REASON_BYTES = 120
+
+
+class Socket(AsyncWebsocketConsumer):
+    """A websocket that is closed with a code and a reason, never silently."""
+
+    async def refuse(self, code: int) -> None:
+        """Close before accepting: the handshake is answered with 403."""
+        await self.close(code)  # type: ignore[no-untyped-call]
+
+    async def welcome(self, subprotocol: str | None = None) -> None:
+        """Accept the handshake."""
+        await self.accept(subprotocol)  # type: ignore[no-untyped-call]
+
+    async def send_text(self, frame: str) -> None:
+        """Send one frame."""
+        await self.send(text_data=frame)  # type: ignore[no-untyped-call]
+
+    async def go_away(self, code: int, reason: str) -> None:
+        """Close, telling why."""
+        log.info("Closing the socket of %s: %s", self, reason)
+        text = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+        await self.close(code, text)  # type: ignore[no-untyped-call]

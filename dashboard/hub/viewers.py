@@ -1,0 +1,126 @@
+"""Pushes to browsers: each region of a page is rendered once for each role, only if somebody looks and only if changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+
+if TYPE_CHECKING:
+    from dashboard.hub.fanout import Outbox
+    from dashboard.sampling.board import Board
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+QUIET_SECONDS = 1.0
+AFTER_RELEASE_SECONDS = 0.3
+
+
+class View(NamedTuple):
+    """What sockets with the same view see is the same."""
+
+    page: str
+    query: str
+    role: str
+
+
+class Viewer(Protocol):
+    """An operator's socket."""
+
+    view: View
+    outbox: Outbox
+
+    async def go_away(self, code: int, reason: str) -> None: ...
+
+
+class Viewers:
+    """The operators' sockets of this process, and the loop that keeps them current."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.sockets: set[Viewer] = set()
+        self._sent: dict[View, dict[str, str]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._hold_until = 0.0
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self.sockets)
+
+    def leave(self, viewer: Viewer) -> None:
+        self.sockets.discard(viewer)
+        if not any(other.view == viewer.view for other in self.sockets):
+            self._sent.pop(viewer.view, None)
+
+    async def join(self, viewer: Viewer) -> None:
+        """Add a socket and send it the full state of its page. Raises `LookupError` if there is no such page."""
+        regions = await self._render(viewer.view)
+        self._sent.setdefault(viewer.view, {}).update(regions)
+        viewer.outbox.put("\n".join(regions.values()))
+        self.sockets.add(viewer)
+        self._wake.set()
+
+    def hold(self) -> None:
+        """A release is under way: let workers pass before the pages are drawn."""
+        self._hold_until = asyncio.get_running_loop().time() + AFTER_RELEASE_SECONDS
+
+    async def run(self) -> None:
+        """Four looks a second while somebody is there."""
+        loop = asyncio.get_running_loop()
+        drawn: tuple[int, int] | None = None
+        drawn_at = 0.0
+        try:
+            while True:
+                await asyncio.sleep(TICK_SECONDS)
+                if not self.sockets:
+                    self._wake.clear()
+                    if not self.sockets:
+                        await self._wake.wait()
+                now = loop.time()
+                if now < self._hold_until or (self.board.stamp == drawn and now - drawn_at < QUIET_SECONDS):
+                    continue
+                drawn, drawn_at = self.board.stamp, now
+                for view in {viewer.view for viewer in self.sockets}:
+                    try:
+                        await self._refresh(view)
+                    except Exception:
+                        # One page that cannot be drawn must not stop the others.
+                        log.exception("The page %s could not be drawn", view.page)
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown(wait=False)
+                self._pool = None
+
+    async def _refresh(self, view: View) -> None:
+        regions = await self._render(view)
+        before = self._sent.get(view, {})
+        changed = [html for name, html in regions.items() if before.get(name) != html]
+        self._sent[view] = regions
+        if changed:
+            frame = "\n".join(changed)
+            for viewer in list(self.sockets):
+                if viewer.view == view:
+                    viewer.outbox.put(frame)
+
+    async def _render(self, view: View) -> dict[str, str]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="draw")
+        return await sync_to_async(self._draw, thread_sensitive=False, executor=self._pool)(view)
+
+    def _draw(self, view: View) -> dict[str, str]:
+        from dashboard import regions
+
+        close_old_connections()
+        try:
+            fleet = self.board.fleet()
+            return {
+                name: str(regions.render(view.page, name, fleet, view.role, view.query))
+                for name in regions.regions_of(view.page)
+            }
+        finally:
+            close_old_connections()

@@ -1,0 +1,292 @@
+"""What one dashboard process holds: its storage, its sockets, what it knows of the fleet.
+
+Made without I/O. `start()` and `stop()` belong to the ASGI lifespan; commands and tests may use it unstarted, through
+`call`, which then lends them an event loop of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
+
+import msgspec
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from django.conf import settings
+
+from coordinator import protocol
+from coordinator.bus import Hint
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.storage import Storage
+from dashboard.hub.fanout import FanoutBus, WorkerSockets
+from dashboard.hub.link import Link
+from dashboard.hub.presence import Presence, WorkerNews
+
+if TYPE_CHECKING:
+    from coordinator.gates.gate import Gate
+    from dashboard.hub.viewers import Viewers
+    from dashboard.sampling.board import Board
+    from dashboard.sampling.sampler import Sampler
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+SUMMARY_SECONDS = 1.0
+RECEIPTS_SECONDS = 0.05
+
+
+class Socket(Protocol):
+    """A socket that housekeeping may close."""
+
+    token_id: int | None
+
+    async def go_away(self, code: int, reason: str) -> None: ...
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """An opening, as told to the other processes."""
+
+    gate: str
+    epoch: int
+    written_at: float
+    share: float
+
+
+class Runtime:
+    """One per process; see `current`."""
+
+    def __init__(self, storage: Storage | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        from dashboard.hub.viewers import Viewers
+        from dashboard.sampling.board import Board
+
+        self.clock = clock
+        self._storage = storage
+        self._lock = threading.RLock()
+        self._portal: BlockingPortal | None = None
+        self._borrowed: contextlib.ExitStack | None = None
+        self._stack: contextlib.AsyncExitStack | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.link = Link(clock=clock)
+        self.presence = Presence(self.link.home, clock=clock)
+        self.sockets = WorkerSockets()
+        self.consumers: set[Socket] = set()
+        self.bus = FanoutBus(self.sockets, self.link)
+        self.board: Board = Board(self.presence, self.link, clock=clock)
+        self.viewers: Viewers = Viewers(self.board)
+        self.sampler: Sampler | None = None
+        self._gates: dict[str, Gate] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._looked_elsewhere = -60.0
+        self._receipts: list[tuple[str, protocol.Receipt]] = []
+        self._receipts_due = asyncio.Event()
+        self.link.on("presence", self._presence_from)
+        self.link.on("receipts", self._receipts_from)
+        self.link.on("opened", self._opened_from)
+        self.link.on("hint", lambda _, body: self.announced(msgspec.msgpack.decode(body, type=Hint)))
+        self.link.on("looking", self._looking_from)
+        self.link.on("command", self._command_from)
+
+    @property
+    def storage(self) -> Storage:
+        with self._lock:
+            if self._storage is None:
+                self._storage = Storage.from_env(settings.STORAGE_ENV)
+            self._storage.bus = self.bus
+            return self._storage
+
+    @property
+    def is_running(self) -> bool:
+        return self._stack is not None
+
+    # --- from threads to the event loop ---------------------------------------------------------------------------
+
+    def call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+        """Run a coroutine function on the process's event loop, from a thread, and return its result."""
+        with self._lock:
+            portal = self._portal
+            if portal is None:
+                self._borrowed = contextlib.ExitStack()
+                portal = self._portal = self._borrowed.enter_context(start_blocking_portal(name="kennel"))
+        return portal.call(function, *args)
+
+    def close(self) -> None:
+        """End what `call` had to start without a server; harmless otherwise."""
+        with self._lock:
+            borrowed, self._borrowed = self._borrowed, None
+            if borrowed is None:
+                return
+            portal, self._portal = self._portal, None
+        if portal is not None and self._storage is not None:
+            portal.call(self._storage.aclose)
+            self._storage.close()
+        borrowed.close()
+
+    # --- lifespan -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start everything that runs in the background of a server."""
+        from dashboard.sampling.sampler import Sampler
+
+        storage = self.storage
+        async with contextlib.AsyncExitStack() as stack:
+            self._portal = await stack.enter_async_context(BlockingPortal())
+            await self.link.start()
+            self._stack = stack.pop_all()
+        self._loop = asyncio.get_running_loop()
+        self.sampler = Sampler(storage, self.board, self.link, clock=self.clock)
+        self.sampler.watched = self._somebody_looks
+        self._tasks = [
+            asyncio.create_task(self.sampler.run(), name="sampler"),
+            asyncio.create_task(self.viewers.run(), name="viewers"),
+            asyncio.create_task(self._housekeeping(), name="housekeeping"),
+        ]
+        if self.link.is_shared:
+            self._tasks += [
+                asyncio.create_task(self._summaries(), name="summaries"),
+                asyncio.create_task(self._send_receipts(), name="receipts"),
+            ]
+        log.info("The dashboard watches prefix %s", storage.config.prefix)
+
+    async def stop(self) -> None:
+        """Close the sockets with a reason, end the background work, close the clients."""
+        stack, self._stack = self._stack, None
+        await asyncio.gather(
+            *(
+                consumer.go_away(protocol.CLOSE_GOING_AWAY, "the dashboard restarts")
+                for consumer in self.consumers
+            ),
+            return_exceptions=True,
+        )
+        if self.sampler is not None:
+            await self.sampler.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        self.sampler = self._loop = None
+        self._gates.clear()
+        await self.link.stop()
+        if self._storage is not None:
+            await self._storage.aclose()
+            await asyncio.to_thread(self._storage.close)
+        self._portal = None
+        if stack is not None:
+            await stack.aclose()
+
+    # --- what workers tell, shared with the other processes --------------------------------------------------------
+
+    def gate(self, name: str) -> Gate:
+        """The gate of that name, kept: it knows what it last read. On the event loop only."""
+        if name not in self._gates:
+            self._gates[name] = self.storage.gate(name, identity=f"dashboard-{self.link.home}")
+        return self._gates[name]
+
+    def look_again(self) -> None:
+        """Something was changed in storage: sample now. From any thread."""
+        sampler, loop = self.sampler, self._loop
+        if sampler is not None and loop is not None:
+            loop.call_soon_threadsafe(sampler.forget_names)
+
+    def passed(self, instance: str, receipt: protocol.Receipt) -> None:
+        """A worker connected here passed a gate."""
+        self.presence.passed(instance, receipt)
+        if self.link.is_shared:
+            self._receipts.append((instance, receipt))
+            self._receipts_due.set()
+
+    def announced(self, hint: Hint) -> None:
+        """A hint came by: what it is about is worth a look."""
+        kind, _, name = hint.topic.partition(":")
+        if kind == "gate":
+            self.presence.hinted(name, hint.epoch)
+            if self.sampler is not None:
+                self.sampler.wake()
+
+    async def opened(
+        self, gate: str, epoch: int, *, written_at: float, share: float, expected: dict[str, str]
+    ) -> None:
+        """An opening was written here."""
+        self.presence.opened(gate, epoch, expected=expected, written_at=written_at, share=share)
+        await self.link.publish("opened", msgspec.msgpack.encode(Opened(gate, epoch, written_at, share)))
+
+    async def command(self, instance: str, command: protocol.Command) -> bool:
+        """Send a command to a worker, wherever it is connected; False if it isn't connected anywhere we know of."""
+        if self.sockets.send_one(instance, command):
+            return True
+        entry = self.presence.entries.get(instance)
+        if entry is None or not entry.connected or entry.home == self.link.home:
+            return False
+        await self.link.publish("command", msgspec.msgpack.encode((instance, command)))
+        return True
+
+    def _somebody_looks(self) -> bool:
+        return bool(self.viewers) or self.clock.monotonic() - self._looked_elsewhere < 5.0
+
+    def _looking_from(self, home: str, body: bytes) -> None:
+        self._looked_elsewhere = self.clock.monotonic()
+
+    def _presence_from(self, home: str, body: bytes) -> None:
+        self.presence.merge(home, msgspec.msgpack.decode(body, type=list[WorkerNews]))
+
+    def _receipts_from(self, home: str, body: bytes) -> None:
+        for instance, receipt in msgspec.msgpack.decode(body, type=list[tuple[str, protocol.Receipt]]):
+            self.presence.passed(instance, receipt)
+
+    def _opened_from(self, home: str, body: bytes) -> None:
+        told = msgspec.msgpack.decode(body, type=Opened)
+        self.presence.opened(told.gate, told.epoch, written_at=told.written_at, share=told.share)
+
+    def _command_from(self, home: str, body: bytes) -> None:
+        instance, command = msgspec.msgpack.decode(body, type=tuple[str, protocol.Command])
+        self.sockets.send_one(instance, command)
+
+    async def _summaries(self) -> None:
+        while True:
+            await self.link.publish("presence", msgspec.msgpack.encode(self.presence.local_news()))
+            if self.viewers:
+                await self.link.publish("looking", b"")
+            await self.clock.sleep(SUMMARY_SECONDS)
+
+    async def _send_receipts(self) -> None:
+        while True:
+            await self._receipts_due.wait()
+            await self.clock.sleep(RECEIPTS_SECONDS)
+            self._receipts_due.clear()
+            batch, self._receipts = self._receipts, []
+            await self.link.publish("receipts", msgspec.msgpack.encode(batch))
+
+    async def _housekeeping(self) -> None:
+        from dashboard.hub.housekeeping import sweep
+
+        while True:
+            await self.clock.sleep(2.0)
+            try:
+                await sweep(self)
+            except Exception:
+                # The database may be away for a while; sockets are looked at again at the next turn.
+                log.exception("Housekeeping failed; trying again")
+
+
+_current: Runtime | None = None
+_guard = threading.Lock()
+
+
+def current() -> Runtime:
+    """The runtime of this process, made on first use."""
+    global _current
+    with _guard:
+        if _current is None:
+            _current = Runtime()
+        return _current
+
+
+def use(runtime: Runtime | None) -> None:
+    """Put another runtime in its place (None: a new one on next use). For tests."""
+    global _current
+    with _guard:
+        _current = runtime

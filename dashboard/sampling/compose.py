@@ -1,0 +1,236 @@
+"""Puts together what storage says and what workers say. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from coordinator.gates.state import phase
+from coordinator.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus
+from dashboard.fleet import (
+    Fleet,
+    GateView,
+    Headline,
+    LeaderView,
+    QueueView,
+    Release,
+    SequenceView,
+    StorageView,
+    WorkerView,
+)
+from dashboard.sampling.attention import attention
+from dashboard.sampling.sample import Depth, Sample
+
+
+class Rates(NamedTuple):
+    """What the board measured over the last seconds; None is unknown."""
+
+    in_per_second: Mapping[str, float | None] = {}
+    out_per_second: Mapping[str, float | None] = {}
+    numbers_per_second: Mapping[str, float | None] = {}
+    requests_per_minute: float | None = None
+
+
+class _Reports(NamedTuple):
+    """What the workers that are not lost said, by thing."""
+
+    gates: dict[str, list[tuple[str, GateStatus]]]
+    queues: dict[str, list[ListenerStatus]]
+    leaders: dict[str, list[tuple[str, LeadershipStatus]]]
+    sequences: dict[str, list[tuple[str, SequenceStatus]]]
+
+
+def compose(
+    sample: Sample,
+    workers: Sequence[WorkerView],
+    releases: Mapping[str, Release],
+    rates: Rates,
+    *,
+    now: float,
+    requests: Mapping[str, int],
+    degraded: str = "",
+) -> Fleet:
+    """The fleet at `now` (wall-clock seconds)."""
+    reports = _gather(workers)
+    gates = _gates(sample, reports.gates, releases, now)
+    queues = _queues(sample, reports.queues, rates)
+    fleet = Fleet(
+        taken_at=now,
+        headline=_headline(sample.storage, gates, queues, workers),
+        storage=sample.storage,
+        gates=gates,
+        queues=queues,
+        leaders=_leaders(sample, reports.leaders),
+        sequences=_sequences(sample, reports.sequences, rates),
+        workers=tuple(workers),
+        requests_per_minute=rates.requests_per_minute,
+        requests=dict(requests),
+        degraded=degraded,
+    )
+    return replace(fleet, attention=attention(fleet, sample.every_seconds))
+
+
+def _gather(workers: Iterable[WorkerView]) -> _Reports:
+    reports = _Reports(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
+    for worker in workers:
+        if worker.presence == "lost":
+            continue
+        for gate in worker.state.gates:
+            reports.gates[gate.name].append((worker.name, gate))
+        for listener in worker.state.listeners:
+            reports.queues[listener.queue].append(listener)
+        for election in worker.state.elections:
+            reports.leaders[election.name].append((worker.name, election))
+        for sequence in worker.state.sequences:
+            reports.sequences[sequence.name].append((worker.name, sequence))
+    return reports
+
+
+def _gates(
+    sample: Sample,
+    reports: Mapping[str, list[tuple[str, GateStatus]]],
+    releases: Mapping[str, Release],
+    now: float,
+) -> tuple[GateView, ...]:
+    stored = {state.name: state for state in sample.gates}
+    views = []
+    for name in sorted(stored.keys() | reports.keys()):
+        told = reports.get(name, [])
+        waiting = tuple(worker for worker, status in told if status.waiting)
+        state = stored.get(name)
+        if state is None:
+            # No blob is a closed gate; unread storage is an unknown one.
+            known = "closed" if sample.gates_as_of is not None else "unknown"
+            view = GateView(name, known, 0)
+        else:
+            view = GateView(
+                name,
+                phase(state, now),
+                state.epoch,
+                by=state.by,
+                reason=state.reason,
+                since=state.changed_at or None,
+                not_before=state.not_before,
+                share=state.share,
+                release=releases.get(name),
+            )
+        views.append(replace(view, waiting=waiting, workers=len(told), as_of=sample.gates_as_of))
+    return tuple(views)
+
+
+def _queues(
+    sample: Sample, reports: Mapping[str, list[ListenerStatus]], rates: Rates
+) -> tuple[QueueView, ...]:
+    stored = {depth.name: depth for depth in sample.queues}
+    views = []
+    for name in sorted(stored.keys() | reports.keys()):
+        told = reports.get(name, [])
+        depth = stored.get(name) or Depth(name, None, None, None)
+        view = QueueView(
+            name,
+            depth=depth.depth,
+            poison=depth.poison,
+            in_per_second=rates.in_per_second.get(name),
+            out_per_second=rates.out_per_second.get(name),
+            oldest_seconds=depth.oldest_seconds,
+            workers=len(told),
+            as_of=depth.as_of,
+        )
+        if told:
+            view = replace(
+                view,
+                active_tasks=sum(listener.active_tasks for listener in told),
+                total_tasks=sum(listener.total_tasks for listener in told),
+                in_hand=sum(listener.in_hand for listener in told),
+            )
+        views.append(view)
+    return tuple(views)
+
+
+def _leaders(
+    sample: Sample, reports: Mapping[str, list[tuple[str, LeadershipStatus]]]
+) -> tuple[LeaderView, ...]:
+    stored = {leader.name: leader for leader in sample.leaders}
+    views = []
+    for name in sorted(stored.keys() | reports.keys()):
+        told = reports.get(name, [])
+        leader = stored.get(name) or LeaderView(name, "", 0, "unknown")
+        leading = [(worker, status) for worker, status in told if status.role == "leader"]
+        remaining = leader.remaining_seconds
+        if leading:
+            worker, status = max(leading, key=lambda pair: pair[1].epoch)
+            remaining = status.remaining_seconds
+            if status.epoch > leader.epoch:
+                # The leader tells of its term before the next sample does.
+                leader = replace(leader, holder=worker, epoch=status.epoch, lease="leased")
+        views.append(
+            replace(
+                leader,
+                remaining_seconds=remaining,
+                standbys=tuple(worker for worker, status in told if status.role == "standby"),
+            )
+        )
+    return tuple(views)
+
+
+def _sequences(
+    sample: Sample, reports: Mapping[str, list[tuple[str, SequenceStatus]]], rates: Rates
+) -> tuple[SequenceView, ...]:
+    stored = {sequence.name: sequence for sequence in sample.sequences}
+    views = []
+    for name in sorted(stored.keys() | reports.keys()):
+        told = reports.get(name, [])
+        view = stored.get(name) or SequenceView(name)
+        runways = [status.runway_seconds for _, status in told if status.runway_seconds is not None]
+        used = {(status.first, status.last): status.last_issued for _, status in told if status.last}
+        recent = tuple(
+            replace(grant, last_issued=used[(grant.first, grant.last)], state="in use")
+            if (grant.first, grant.last) in used
+            else grant
+            for grant in view.recent
+        )
+        per_second = (
+            sum(status.per_second for _, status in told) if told else rates.numbers_per_second.get(name)
+        )
+        views.append(
+            replace(
+                view,
+                per_second=per_second,
+                runway_seconds=min(runways, default=None),
+                owners=sum(1 for _, status in told if status.last),
+                recent=recent,
+            )
+        )
+    return tuple(views)
+
+
+def _headline(
+    storage: StorageView,
+    gates: Sequence[GateView],
+    queues: Sequence[QueueView],
+    workers: Sequence[WorkerView],
+) -> Headline:
+    present = [worker for worker in workers if worker.presence != "lost"]
+    if storage.as_of is None:
+        return Headline("unknown", storage.error or "storage has not answered yet")
+    if storage.unreachable_since is not None:
+        return Headline("unknown", "storage is unreachable; figures are from before")
+    if not present:
+        return Headline("stalled" if workers else "idle", "no worker is connected")
+    held = {name for gate in gates if gate.state != "open" for name in gate.waiting}
+    working = sum(queue.in_hand or 0 for queue in queues)
+    waiting = sum(queue.depth or 0 for queue in queues if queue.workers)
+    if held:
+        closed = ", ".join(sorted(gate.name for gate in gates if gate.state != "open" and gate.waiting))
+        return Headline("held", f"{len(held)} of {len(present)} workers wait at {closed}")
+    if working:
+        return Headline("running", f"{len(present)} workers, {working} messages in hand")
+    if waiting:
+        moving = any((queue.out_per_second or 0) > 0 for queue in queues)
+        if not moving and not any(queue.active_tasks for queue in queues):
+            return Headline("stalled", f"{waiting} messages wait and no task takes any")
+        return Headline("running", f"{len(present)} workers, {waiting} messages waiting")
+    return Headline("idle", f"{len(present)} workers, nothing waits")

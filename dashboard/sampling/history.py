@@ -1,0 +1,164 @@
+"""History with roll-ups: 1 s for an hour, 10 s for a day, 1 min for a month, packed into chunks of one row each."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from array import array
+from collections.abc import Iterable, Mapping
+
+from channels.db import database_sync_to_async
+from django.db import DatabaseError, transaction
+
+from dashboard.fleet import Point
+from dashboard.models import Chunk, Series
+
+log = logging.getLogger(__name__)
+
+# seconds a value, values a chunk, seconds kept
+LEVELS = ((1, 60, 3600), (10, 90, 86400), (60, 60, 31 * 86400))
+FLUSH_SECONDS = 15.0
+PRUNE_SECONDS = 60.0
+GAP_SECONDS = 16.0
+NAN = float("nan")
+
+
+class _Open:
+    """A chunk being filled: sums and counts by slot."""
+
+    __slots__ = ("counts", "dirty", "start", "sums")
+
+    def __init__(self, start: int, size: int) -> None:
+        self.start = start
+        self.sums = array("d", bytes(8 * size))
+        self.counts = array("l", [0] * size)
+        self.dirty = False
+
+    def add(self, slot: int, value: float) -> None:
+        self.sums[slot] += value
+        self.counts[slot] += 1
+        self.dirty = True
+
+    def packed(self) -> bytes:
+        return pack(s / n if n else NAN for s, n in zip(self.sums, self.counts, strict=True))
+
+
+class Recorder:
+    """Collects values and writes them in batches. Loses at most the last quarter of a minute when killed."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, int], _Open] = {}
+        self._full: list[tuple[str, int, int, bytes]] = []
+        self._ids: dict[str, int] = {}
+        self._flushed = time.monotonic()
+        self._pruned = 0.0
+
+    async def record(self, at: float, values: Mapping[str, float]) -> None:
+        """Take the values of one moment; now and then write."""
+        self.add(at, values)
+        now = time.monotonic()
+        if now - self._flushed >= FLUSH_SECONDS:
+            await self.flush()
+
+    def add(self, at: float, values: Mapping[str, float]) -> None:
+        """Take the values of one moment, in memory."""
+        for name, value in values.items():
+            for seconds, size, _ in LEVELS:
+                slot_time = int(at) // seconds * seconds
+                key = (name, seconds)
+                chunk = self._open.get(key)
+                if chunk is None or not 0 <= slot_time - chunk.start < seconds * size:
+                    if chunk is not None and chunk.dirty:
+                        self._full.append((name, seconds, chunk.start, chunk.packed()))
+                    chunk = self._open[key] = _Open(slot_time, size)
+                chunk.add((slot_time - chunk.start) // seconds, value)
+
+    async def flush(self) -> None:
+        """Write all that is not yet written."""
+        rows, self._full = self._full, []
+        for (name, seconds), chunk in self._open.items():
+            if chunk.dirty:
+                rows.append((name, seconds, chunk.start, chunk.packed()))
+                chunk.dirty = False
+        self._flushed = time.monotonic()
+        try:
+            await database_sync_to_async(self._write)(rows)
+        except DatabaseError:
+            log.exception("History could not be written; %d chunks are lost", len(rows))
+
+    def _write(self, rows: list[tuple[str, int, int, bytes]]) -> None:
+        ids = self._series_ids({row[0] for row in rows})
+        with transaction.atomic():
+            Chunk.objects.bulk_create(
+                [
+                    Chunk(series_id=ids[name], resolution=seconds, start=start, values=packed)
+                    for name, seconds, start, packed in rows
+                ],
+                batch_size=500,
+                update_conflicts=True,
+                unique_fields=["series", "resolution", "start"],
+                update_fields=["values"],
+            )
+        if time.monotonic() - self._pruned > PRUNE_SECONDS:
+            self._pruned = time.monotonic()
+            now = int(time.time())
+            for seconds, size, kept in LEVELS:
+                Chunk.objects.filter(resolution=seconds, start__lt=now - kept - seconds * size).delete()
+
+    def _series_ids(self, names: set[str]) -> dict[str, int]:
+        missing = names - self._ids.keys()
+        if missing:
+            Series.objects.bulk_create([Series(name=name) for name in sorted(missing)], ignore_conflicts=True)
+            self._ids.update(Series.objects.filter(name__in=missing).values_list("name", "pk"))
+        return self._ids
+
+
+def pack(values: Iterable[float]) -> bytes:
+    """Little-endian doubles."""
+    packed = array("d", values)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack(packed: bytes | memoryview) -> array[float]:
+    """What `pack` packed."""
+    values = array("d")
+    values.frombytes(bytes(packed))
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+def level_for(seconds: float) -> tuple[int, int, int]:
+    """The finest level that reaches back that far."""
+    return next((level for level in LEVELS if seconds <= level[2]), LEVELS[-1])
+
+
+def read(series: str, since: float, until: float) -> list[Point]:
+    """The points of a series between two moments, oldest first, without marks for gaps."""
+    seconds, size, _ = level_for(until - since)
+    chunks = Chunk.objects.filter(
+        series__name=series, resolution=seconds, start__gt=since - seconds * size, start__lte=until
+    ).order_by("start")
+    points: list[Point] = []
+    for start, packed in chunks.values_list("start", "values"):
+        for slot, value in enumerate(unpack(packed)):
+            at = start + slot * seconds
+            # Two processes may have sampled the same moment when one took over from the other.
+            if not math.isnan(value) and since <= at <= until and (not points or at > points[-1].at):
+                points.append(Point(float(at), value))
+    return points
+
+
+def with_gaps(points: Iterable[Point], resolution: float) -> list[Point]:
+    """Put an unknown point where samples are missing, so that graphs show the gap."""
+    longest = max(GAP_SECONDS, 3 * resolution)
+    marked: list[Point] = []
+    for point in points:
+        if marked and marked[-1].value is not None and point.at - marked[-1].at > longest:
+            marked.append(Point(marked[-1].at + resolution, None))
+        marked.append(point)
+    return marked

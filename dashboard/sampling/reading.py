@@ -1,0 +1,123 @@
+"""The few requests that one look at the storage account takes: one for each kind of thing, one for each queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+from coordinator.errors import KennelError, NotFound
+from coordinator.storage import Storage
+from dashboard.fleet import LeaderView, SequenceView
+from dashboard.hub.presence import Presence
+from dashboard.sampling.ledger import judge, owners_of
+from dashboard.sampling.sample import Depth
+
+T = TypeVar("T")
+
+POISON = "-poison"
+AT_ONCE = 8
+GRANTS_SHOWN = 20
+
+
+class Result(NamedTuple):
+    """What a reading gave, or why it gave nothing."""
+
+    value: Any = None
+    error: KennelError | TimeoutError | None = None
+
+
+async def attempt(read: Callable[[], Awaitable[T]], seconds: float) -> Result:
+    """Read, at most that long; errors of storage are told, not raised."""
+    try:
+        async with asyncio.timeout(seconds):
+            return Result(await read())
+    except (KennelError, TimeoutError) as error:
+        return Result(None, error)
+
+
+async def gates(storage: Storage) -> Any:
+    """All gates: one request."""
+    from coordinator.gates.azure_store import list_gates
+
+    return tuple(await list_gates(storage))
+
+
+async def leaders(storage: Storage, at: float) -> tuple[LeaderView, ...]:
+    """All elections: one request."""
+    from coordinator.leadership.azure_store import list_leaders
+
+    return tuple(
+        LeaderView(
+            name=info.name,
+            holder=info.holder if info.is_held else "",
+            epoch=info.epoch,
+            lease=info.lease_state,
+            since=info.since or None,
+            as_of=at,
+        )
+        for info in await list_leaders(storage)
+    )
+
+
+async def sequences(storage: Storage, presence: Presence, at: float) -> tuple[SequenceView, ...]:
+    """All counters with their newest grants: one request."""
+    from coordinator.sequences.azure_store import list_counters
+
+    views = []
+    for info in await list_counters(storage):
+        grants = info.counter.grants[-GRANTS_SHOWN:] if info.counter is not None else ()
+        owners = owners_of(presence, info.name)
+        views.append(
+            SequenceView(
+                info.name,
+                next_number=info.next,
+                recent=tuple(judge(info.name, grant, owners) for grant in reversed(grants)),
+                problem=info.problem,
+                as_of=at,
+            )
+        )
+    return tuple(views)
+
+
+async def queue_names(storage: Storage) -> tuple[str, ...]:
+    """All queues, poison queues included: one request."""
+    from coordinator.queues.azure_store import list_queues
+
+    return tuple(await list_queues(storage))
+
+
+async def depth_of(storage: Storage, name: str) -> int | None:
+    """The approximate count: one request. None if the queue is gone."""
+    try:
+        return int(await storage.queue(name).depth())
+    except NotFound:
+        return None
+
+
+async def depths(
+    storage: Storage, names: Iterable[str], known: dict[str, Depth], at: float, seconds: float
+) -> tuple[tuple[Depth, ...], Result]:
+    """The depth of each queue, its poison queue beside it. What could not be read keeps its old row."""
+    every = set(names)
+    work = sorted(name for name in every if not name.endswith(POISON))
+    limit = asyncio.Semaphore(AT_ONCE)
+    failed = Result()
+
+    async def one(name: str) -> Result:
+        async with limit:
+            return await attempt(lambda: depth_of(storage, name), seconds)
+
+    async def row(name: str) -> Depth:
+        nonlocal failed
+        poison = name + POISON
+        if poison in every:
+            main, bad = await asyncio.gather(one(name), one(poison))
+        else:
+            main, bad = await one(name), Result(0)
+        if main.error is not None or bad.error is not None:
+            failed = main if main.error is not None else bad
+            return known.get(name) or Depth(name, None, None, None)
+        return Depth(name, main.value, bad.value, at)
+
+    return tuple(await asyncio.gather(*(row(name) for name in work))), failed

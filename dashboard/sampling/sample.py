@@ -1,0 +1,36 @@
+"""What one look at the storage account found. A part that could not be read keeps its last rows, with their age."""
+
+from __future__ import annotations
+
+import msgspec
+
+from coordinator.gates.state import GateState
+from dashboard.fleet import LeaderView, SequenceView, StorageView
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """A queue as storage sees it; `as_of` is when this very figure was read."""
+
+    name: str
+    depth: int | None
+    poison: int | None
+    as_of: float | None
+    oldest_seconds: float | None = None
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One look. The views of leaders and sequences lack what only workers know."""
+
+    at: float
+    storage: StorageView
+    gates: tuple[GateState, ...] = ()
+    gates_as_of: float | None = None
+    queues: tuple[Depth, ...] = ()
+    leaders: tuple[LeaderView, ...] = ()
+    sequences: tuple[SequenceView, ...] = ()
+    requests: dict[str, int] = {}
+    every_seconds: float = 1.0
+    took_seconds: float = 0.0
+
+
+NOTHING = Sample(at=0.0, storage=StorageView())

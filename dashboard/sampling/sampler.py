@@ -1,0 +1,160 @@
+"""One process samples the storage account for all viewers, chosen by the product's own election.
+
+If nobody has sampled for a while (the election is not settled, or storage is away), each process looks for itself, so
+that its pages say so and notice the return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import KennelError
+from coordinator.storage import Storage
+from dashboard.fleet import StorageView
+from dashboard.hub.link import Link
+from dashboard.sampling import reading
+from dashboard.sampling.history import Recorder
+from dashboard.sampling.sample import Sample
+
+if TYPE_CHECKING:
+    from dashboard.sampling.board import Board
+
+log = logging.getLogger(__name__)
+
+ELECTION = "dashboard-sampler"
+WATCHED_SECONDS = 1.0
+UNWATCHED_SECONDS = 5.0
+ALONE_SECONDS = 4.0
+READ_SECONDS = 4.0
+NAMES_SECONDS = 10.0
+
+
+class Sampler:
+    """Reads storage, gives the sample to the board, records history. `step` is one look."""
+
+    def __init__(self, storage: Storage, board: Board, link: Link, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.storage, self.board, self.link, self.clock = storage, board, link, clock
+        self.recorder = Recorder()
+        self.watched: Callable[[], bool] = lambda: True
+        self._leading = False
+        self._names: tuple[float, tuple[str, ...]] | None = None
+        self._wake = asyncio.Event()
+        self._election: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    @property
+    def every_seconds(self) -> float:
+        return WATCHED_SECONDS if self.watched() else UNWATCHED_SECONDS
+
+    def wake(self) -> None:
+        """Look now rather than at the next turn."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Sample until stopped."""
+        self._election = asyncio.create_task(self._stand(), name=ELECTION)
+        while not self._stopping:
+            started = self.clock.monotonic()
+            self._wake.clear()
+            if self._leading or self._nobody_samples():
+                try:
+                    await self.step(record=self._leading)
+                except Exception:
+                    # A sampler that ended would leave every page stale for ever.
+                    log.exception("Sampling failed; trying again")
+            await self.clock.wait(
+                self._wake, max(0.1, self.every_seconds - (self.clock.monotonic() - started))
+            )
+
+    async def stop(self) -> None:
+        """Give up the election and write what is not yet written."""
+        self._stopping = True
+        self._wake.set()
+        if self._election is not None:
+            self._election.cancel()
+            await asyncio.gather(self._election, return_exceptions=True)
+        if self._leading:
+            await self.recorder.flush()
+
+    async def step(self, *, record: bool) -> Sample:
+        """One look at everything; publishes and returns what it found."""
+        at, began = self.clock.time(), self.clock.monotonic()
+        before, storage = self.board.sample, self.storage
+        gates, leaders, sequences, names = await asyncio.gather(
+            reading.attempt(lambda: reading.gates(storage), READ_SECONDS),
+            reading.attempt(lambda: reading.leaders(storage, at), READ_SECONDS),
+            reading.attempt(lambda: reading.sequences(storage, self.board.presence, at), READ_SECONDS),
+            reading.attempt(self._queue_names, READ_SECONDS),
+        )
+        known = {depth.name: depth for depth in before.queues}
+        queues, depths = before.queues, reading.Result()
+        if names.error is None:
+            queues, depths = await reading.depths(storage, names.value, known, at, READ_SECONDS)
+        results = (gates, leaders, sequences, names, depths)
+        sample = Sample(
+            at=at,
+            storage=_storage_view(before.storage, results, at),
+            gates=before.gates if gates.error else gates.value,
+            gates_as_of=before.gates_as_of if gates.error else at,
+            queues=queues,
+            leaders=before.leaders if leaders.error else leaders.value,
+            sequences=before.sequences if sequences.error else sequences.value,
+            requests=storage.meter.by_operation(),
+            every_seconds=self.every_seconds,
+            took_seconds=self.clock.monotonic() - began,
+        )
+        await self.board.publish(sample)
+        if record:
+            await self.recorder.record(at, self.board.newest_values())
+        return sample
+
+    async def _queue_names(self) -> tuple[str, ...]:
+        now = self.clock.monotonic()
+        if self._names is None or now - self._names[0] > NAMES_SECONDS:
+            self._names = (now, await reading.queue_names(self.storage))
+        return self._names[1]
+
+    def forget_names(self) -> None:
+        """A queue was created or deleted: list them anew."""
+        self._names = None
+        self.wake()
+
+    def _nobody_samples(self) -> bool:
+        newest = self.board.heard_mono
+        return newest is None or self.clock.monotonic() - newest > max(ALONE_SECONDS, 2 * self.every_seconds)
+
+    async def _stand(self) -> None:
+        """Take part in the election for ever."""
+        while True:
+            try:
+                election = self.storage.election(ELECTION, identity=f"dashboard-{self.link.home}")
+                await election.run(self._lead)
+            except (KennelError, ImportError) as error:
+                log.warning("The election of the sampler failed: %s", error)
+            await self.clock.sleep(2.0)
+
+    async def _lead(self, term: Any) -> None:
+        self._leading = True
+        self.wake()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._leading = False
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(self.recorder.flush())
+
+
+def _storage_view(before: StorageView, results: tuple[reading.Result, ...], at: float) -> StorageView:
+    """Unreachable since the first failure; reachable again when everything could be read."""
+    failed = next((result.error for result in results if result.error is not None), None)
+    if failed is None:
+        return StorageView(as_of=at)
+    text = str(failed) if isinstance(failed, KennelError) else "no answer in time"
+    return replace(before, unreachable_since=before.unreachable_since or at, error=text)

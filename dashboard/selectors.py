@@ -1,0 +1,114 @@
+"""Every read that pages make. Returns frozen values; blocking functions for threads."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from django.db.models import Q
+
+from coordinator.errors import KennelError
+from dashboard import audit as trail
+from dashboard.fleet import Fleet, GrantView, Point
+from dashboard.models import AuditRow
+from dashboard.runtime import current
+from dashboard.sampling import history as past
+from dashboard.storage import call, storage
+
+LEDGER_SECONDS = 8.0
+
+
+class LedgerPage(msgspec.Struct, frozen=True):
+    """Rows of a ledger, newest first. `next` continues (as `before`); `problem` says why rows are missing."""
+
+    rows: tuple[GrantView, ...]
+    next: int | None = None
+    problem: str = ""
+
+
+class AuditView(msgspec.Struct, frozen=True):
+    """A line of the audit."""
+
+    id: int
+    at: float
+    actor: str
+    address: str
+    action: str
+    target: str
+    before: str
+    after: str
+    reason: str
+    outcome: str
+    request_id: str
+
+
+class AuditPage(msgspec.Struct, frozen=True):
+    """Rows of the audit, newest first. `next` continues (as `before`)."""
+
+    rows: tuple[AuditView, ...]
+    next: int | None = None
+
+
+def fleet() -> Fleet:
+    """The newest of everything, from memory."""
+    return current().board.fleet()
+
+
+def history(series: str, seconds: float) -> list[Point]:
+    """A series over the last `seconds`, oldest first; a point with value None is a gap."""
+    until = time.time()
+    points = past.read(series, until - seconds, until)
+    resolution = past.level_for(seconds)[0]
+    after = points[-1].at if points else until - seconds
+    points += [
+        point
+        for point in current().board.recent(series, since=until - seconds)
+        if point.value is not None and point.at >= after + resolution
+    ]
+    return past.with_gaps(points, resolution)
+
+
+def audit(*, q: str = "", before: int | None = None, limit: int = 50) -> AuditPage:
+    """The audit, newest first; `q` is looked for at the start of actor, action and target, and is matched to outcomes."""
+    rows = trail.shown()
+    for word in q.split()[:5]:
+        rows = rows.filter(
+            Q(actor__istartswith=word)
+            | Q(action__istartswith=word)
+            | Q(target__istartswith=word)
+            | Q(outcome=word.lower())
+            | Q(request_id=word)
+        )
+    if before is not None:
+        rows = rows.filter(pk__lt=before)
+    found: list[AuditRow] = list(rows.order_by("-pk")[: limit + 1])
+    views = tuple(_view(row) for row in found[:limit])
+    return AuditPage(views, views[-1].id if len(found) > limit else None)
+
+
+def _view(row: AuditRow) -> AuditView:
+    values: dict[str, Any] = {
+        name: getattr(row, name) for name in AuditView.__struct_fields__ if name != "id"
+    }
+    return AuditView(id=row.pk, **values)
+
+
+def ledger(
+    sequence: str, *, before: int | None = None, number: int | None = None, owner: str = "", limit: int = 50
+) -> LedgerPage:
+    """The grants of a sequence, newest first: all, those that hold `number`, or those of an owner."""
+    try:
+        return call(_ledger, sequence, before, number, owner, limit)
+    except (KennelError, TimeoutError) as error:
+        return LedgerPage((), problem=str(error) or "storage did not answer in time")
+
+
+async def _ledger(
+    sequence: str, before: int | None, number: int | None, owner: str, limit: int
+) -> LedgerPage:
+    from dashboard.sampling.ledger import page
+
+    return await page(
+        storage(), current().presence, sequence, before=before, number=number, owner=owner, limit=limit
+    )
