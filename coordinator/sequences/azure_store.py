@@ -1,0 +1,348 @@
+"""Counters in blobs, the ledger in a table: the one module of this room that speaks the SDK's language."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import psutil
+from azure.core import MatchConditions
+from azure.data.tables import EdmType, EntityProperty, TransactionOperation, UpdateMode
+from azure.storage.blob import BlobClient
+
+from coordinator.backoff import Backoff, retry_blocking
+from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, SequenceError, StorageUnreachable
+from coordinator.sequences.grants import (
+    FREE,
+    GRANTED,
+    RETURNED,
+    Counter,
+    Grant,
+    Jump,
+    Owner,
+    SequenceConfig,
+    read_counter,
+    row_key,
+)
+from coordinator.sequences.store import Snapshot
+from coordinator.service_errors import translated
+
+if TYPE_CHECKING:
+    from coordinator.sequences.generator import UniqueIdGenerator
+    from coordinator.storage import Storage
+
+CONTAINER, TABLE = "sequences", "ledger"
+BATCH = 100
+"""The most operations the service takes in one transaction."""
+TAIL_PREFIX, JUMP_PREFIX = "~", "!"
+
+R = TypeVar("R")
+
+
+def make_generator(storage: Storage, name: str, *, range_size: int, **options: Any) -> UniqueIdGenerator:
+    """The generator of one sequence of this account."""
+    from coordinator.sequences.generator import UniqueIdGenerator
+
+    return UniqueIdGenerator(
+        name,
+        BlobCounterStore(storage, name),
+        TableLedger(storage, name),
+        config=SequenceConfig(range_size=range_size, **options),
+        owner=lambda: owner_of(storage),
+        clock=storage.clock,
+    )
+
+
+def owner_of(storage: Storage) -> Owner:
+    """This process, as the ledger names it."""
+    process = psutil.Process()
+    return Owner(storage.identity, socket.gethostname(), process.pid, int(process.create_time()), _software())
+
+
+class BlobCounterStore:
+    """`OptimisticSyncStore` on one blob. The container is made when it is first missed."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage, self._name = storage, name
+
+    def get_data(self) -> Snapshot:
+        with translated("read the counter of sequence", self._name):
+            answer = self._blob().download_blob()
+            data = answer.readall()
+        properties = answer.properties
+        if len(data) != properties.size:
+            raise StorageUnreachable(
+                f"read the counter of sequence {self._name}: {len(data)} of {properties.size} bytes came",
+                resource=self._name,
+            )
+        text = data.decode("utf-8", errors="replace")
+        return Snapshot(text, str(properties.etag), dict(properties.metadata or {}))
+
+    def try_optimistic_write(self, data: str, *, etag: str | None, metadata: Mapping[str, str]) -> str | None:
+        def write() -> str:
+            condition: dict[str, Any] = (
+                {"overwrite": False} if etag is None
+                else {"overwrite": True, "etag": etag, "match_condition": MatchConditions.IfNotModified}
+            )  # fmt: skip
+            with translated("write the counter of sequence", self._name):
+                return str(
+                    self._blob().upload_blob(data.encode(), metadata=dict(metadata), **condition)["etag"]
+                )
+
+        try:
+            return write()
+        except (AlreadyExists, PreconditionFailed):
+            return None
+        except NotFound:
+            if etag is not None:  # gone since it was read: the next read tells
+                return None
+        self._make_container()
+        try:
+            return write()
+        except (AlreadyExists, PreconditionFailed):
+            return None
+
+    def _make_container(self) -> None:
+        with suppress(AlreadyExists), translated("create the container for sequence", self._name):
+            self._storage.blocking.blobs.create_container(self._storage.config.container(CONTAINER))
+
+    def _blob(self) -> BlobClient:
+        container = self._storage.config.container(CONTAINER)
+        return self._storage.blocking.blobs.get_blob_client(container, self._name)
+
+
+class TableLedger:
+    """`Ledger` in one partition of a table. The table is made when it is first missed."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage, self._name = storage, name
+
+    def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
+        rows = [{**_entity(self._name, grant), **_outcome(grant)} for grant in grants]
+        rows += [
+            {
+                "PartitionKey": self._name,
+                "RowKey": JUMP_PREFIX + row_key(jump.last),
+                "first": _int64(jump.first),
+            }
+            for jump in jumps
+        ]
+        merge = {"mode": UpdateMode.MERGE}
+        for place in range(0, len(rows), BATCH):
+            self._transact([(TransactionOperation.UPSERT, row, merge) for row in rows[place : place + BATCH]])
+
+    def row(self, key: str) -> Grant | None:
+        try:
+            with translated("read the ledger of sequence", self._name):
+                return _grant(self._table().get_entity(self._name, key))
+        except NotFound:
+            return None
+
+    def rows(
+        self, *, at_or_after: int = 0, below: int | None = None, owner: str = "", limit: int | None = None
+    ) -> Iterator[Grant]:
+        top = TAIL_PREFIX if below is None else row_key(below)
+        query = f"PartitionKey eq '{self._name}' and RowKey ge '{row_key(at_or_after)}' and RowKey lt '{top}'"
+        if owner:
+            query += f" and owner eq '{owner.replace(chr(39), chr(39) * 2)}'"
+        for number, entity in enumerate(self._query(query, limit), 1):
+            yield _grant(entity)
+            if number == limit:
+                return
+
+    def jumps(self) -> Iterator[Jump]:
+        query = f"PartitionKey eq '{self._name}' and RowKey ge '{JUMP_PREFIX}' and RowKey lt '0'"
+        for entity in self._query(query, None):
+            yield Jump(_number(entity["first"]), int(entity["RowKey"][len(JUMP_PREFIX) :]))
+
+    def give_back(self, grant: Grant, issued_through: int) -> None:
+        settled = grant.settled(RETURNED, issued_through)
+        tail = Grant(
+            issued_through + 1,
+            grant.last,
+            grant.owner,
+            "",
+            grant.granted_at,
+            grant.step,
+            grant.turn + 1,
+            FREE,
+        )
+        insert = TransactionOperation.CREATE
+        operations: list[Any] = [
+            (
+                TransactionOperation.UPSERT,
+                {**_entity(self._name, settled), **_outcome(settled)},
+                {"mode": UpdateMode.MERGE},
+            ),
+            (insert, {**_entity(self._name, tail), **_outcome(tail)}),
+            (insert, {"PartitionKey": self._name, "RowKey": TAIL_PREFIX + tail.key}),
+        ]
+
+        def give() -> None:
+            with suppress(AlreadyExists):  # an earlier try was carried out although its answer was lost
+                self._transact(operations)
+
+        retry_blocking(give, backoff=Backoff(deadline_seconds=5.0))
+
+    def take_back(self, owner: Owner, nonce: str, at: float) -> Grant | None:
+        query = f"PartitionKey eq '{self._name}' and RowKey ge '{TAIL_PREFIX}'"
+        for index in self._query(query, 10):
+            key = str(index["RowKey"])[len(TAIL_PREFIX) :]
+            if taken := self._take(key, owner, nonce, at):
+                return taken
+        return None
+
+    def _take(self, key: str, owner: Owner, nonce: str, at: float) -> Grant | None:
+        with translated("read the ledger of sequence", self._name):
+            entity = self._table().get_entity(self._name, key)
+        tail = _grant(entity)
+        mine = Grant(tail.first, tail.last, owner, nonce, at, tail.step, tail.turn, GRANTED)
+        unchanged = {
+            "mode": UpdateMode.MERGE,
+            "etag": entity.metadata["etag"],
+            "match_condition": MatchConditions.IfNotModified,
+        }
+        operations: list[Any] = [
+            (TransactionOperation.UPDATE, {**_entity(self._name, mine), "outcome": GRANTED}, unchanged),
+            (TransactionOperation.DELETE, {"PartitionKey": self._name, "RowKey": TAIL_PREFIX + key}),
+        ]
+
+        def take() -> Grant | None:
+            try:
+                self._transact(operations)
+            except (NotFound, PreconditionFailed):  # another was first, or an earlier try of ours
+                row = self.row(key)
+                return row if row is not None and row.nonce == nonce else None
+            return mine
+
+        return retry_blocking(take, backoff=Backoff(deadline_seconds=5.0))
+
+    def _transact(self, operations: list[Any]) -> None:
+        def send() -> None:
+            with translated("write the ledger of sequence", self._name):
+                self._table().submit_transaction(operations)
+
+        self._with_table(send)
+
+    def _query(self, query: str, limit: int | None) -> Iterator[Mapping[str, Any]]:
+        page = min(limit, 1000) if limit else 1000
+        try:
+            with translated("read the ledger of sequence", self._name):
+                yield from self._table().query_entities(query, results_per_page=page)
+        except NotFound:
+            return
+
+    def _with_table(self, call: Callable[[], R]) -> R:
+        try:
+            return call()
+        except NotFound as error:
+            if error.code not in ("TableNotFound", "ResourceNotFound"):
+                raise
+        with suppress(AlreadyExists), translated("create the ledger of sequence", self._name):
+            self._storage.blocking.tables.create_table(self._storage.config.table(TABLE))
+        return call()
+
+    def _table(self) -> Any:
+        return self._storage.blocking.tables.get_table_client(self._storage.config.table(TABLE))
+
+
+class CounterInfo(NamedTuple):
+    """One counter as listed. `counter` is None and `problem` says why if it cannot be read."""
+
+    name: str
+    next: int | None
+    counter: Counter | None
+    problem: str = ""
+
+
+async def list_counters(storage: Storage) -> list[CounterInfo]:
+    """All sequences with their newest grants, in one request (one more for each counter that others wrote last)."""
+    container = storage.aio.blobs.get_container_client(storage.config.container(CONTAINER))
+    found: list[CounterInfo] = []
+    try:
+        with translated("list the counters in", container.container_name):
+            async for blob in container.list_blobs(include=["metadata"]):
+                metadata = dict(blob.metadata or {})
+                text = metadata.get("kennel_next", "")
+                if not text or len(text) != blob.size:
+                    text = (await (await container.download_blob(blob.name)).readall()).decode(
+                        "utf-8", "replace"
+                    )
+                found.append(_info(blob.name, text, str(blob.etag), metadata))
+    except NotFound:
+        return []
+    return found
+
+
+def _info(name: str, text: str, etag: str, metadata: Mapping[str, str]) -> CounterInfo:
+    try:
+        counter = read_counter(name, text, etag, metadata)
+    except SequenceError as error:
+        return CounterInfo(name, None, None, str(error))
+    return CounterInfo(name, counter.value, counter)
+
+
+def _software() -> str:
+    try:
+        return version("kennel-coordinator")
+    except PackageNotFoundError:
+        return "from source"
+
+
+def _int64(value: int) -> EntityProperty:
+    return EntityProperty(value, EdmType.INT64)
+
+
+def _number(value: Any) -> int:
+    return int(getattr(value, "value", value))
+
+
+def _entity(sequence: str, grant: Grant) -> dict[str, Any]:
+    return {
+        "PartitionKey": sequence,
+        "RowKey": grant.key,
+        "first": _int64(grant.first),
+        "last": _int64(grant.last),
+        "step": grant.step,
+        "owner": grant.owner.id,
+        "host": grant.owner.host,
+        "pid": grant.owner.pid,
+        "started_at": _int64(grant.owner.started_at),
+        "software": grant.owner.software,
+        "nonce": grant.nonce,
+        "granted_at": float(grant.granted_at),
+    }
+
+
+def _outcome(grant: Grant) -> dict[str, Any]:
+    """Nothing for a plain grant: recording it again must not take an outcome back."""
+    if grant.outcome == GRANTED:
+        return {}
+    through = {} if grant.issued_through is None else {"issued_through": _int64(grant.issued_through)}
+    return {"outcome": grant.outcome, **through}
+
+
+def _grant(entity: Mapping[str, Any]) -> Grant:
+    key = str(entity["RowKey"])
+    owner = Owner(
+        str(entity.get("owner", "")),
+        str(entity.get("host", "")),
+        _number(entity.get("pid", 0)),
+        _number(entity.get("started_at", 0)),
+        str(entity.get("software", "")),
+    )
+    through = entity.get("issued_through")
+    return Grant(
+        _number(entity["first"]),
+        _number(entity["last"]),
+        owner,
+        str(entity.get("nonce", "")),
+        float(entity.get("granted_at", 0.0)),
+        _number(entity.get("step", 1)),
+        int(key.partition("-")[2] or 0),
+        str(entity.get("outcome", GRANTED)),
+        None if through is None else _number(through),
+    )

@@ -1,0 +1,107 @@
+"""``python -m coordinator ids``: prove, search, export and repair sequences from the shell."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import click
+
+from coordinator.sequences.grants import FREE, GRANTED, RETURNED, Grant
+from coordinator.sequences.ledger import Book, csv_lines, open_book
+from coordinator.storage import Storage
+
+
+@contextmanager
+def _book(name: str) -> Iterator[Book]:
+    storage = Storage.from_env()
+    try:
+        yield open_book(storage, name)
+    finally:
+        storage.close()
+
+
+@click.group()
+def ids() -> None:
+    """Order numbers: who has which, and the proof that none is missing or doubled."""
+
+
+@ids.command()
+@click.argument("name")
+def verify(name: str) -> None:
+    """Prove that ledger and counter of NAME tile 1…next−1. Exit code 1 if there is a gap or an overlap."""
+    with _book(name) as book:
+        report = book.verify()
+    for what, figure in (
+        ("grants", report.grants),
+        ("used", report.used),
+        ("returned, free", report.returned),
+        ("in use, or lost at most", report.open),
+        ("unattributed", report.unattributed),
+        ("gaps", report.missing),
+        ("overlaps", report.doubled),
+    ):
+        click.echo(f"{what:<26}{figure:>16,}")
+    click.echo(report.summary)
+    sys.exit(0 if report.is_ok else 1)
+
+
+@ids.command()
+@click.argument("name")
+@click.argument("number", type=int)
+def who(name: str, number: int) -> None:
+    """Which worker held NUMBER of NAME, when, on what range. Exit code 1 if nobody is known to."""
+    with _book(name) as book:
+        grant = book.holder(number)
+        unattributed = grant is None and book.is_unattributed(number)
+    if grant is not None:
+        click.echo(f"{number}: {_described(grant)}")
+        return
+    if unattributed:
+        click.echo(f"{number}: unattributed; another program moved the counter past it")
+    else:
+        click.echo(f"{number}: not granted to anybody")
+    sys.exit(1)
+
+
+@ids.command("list")
+@click.argument("name")
+@click.option("--owner", default="", help="Only the grants of this owner.")
+@click.option("--limit", default=50, show_default=True, help="How many, the newest first.")
+def list_grants(name: str, owner: str, limit: int) -> None:
+    """The newest grants of NAME."""
+    with _book(name) as book:
+        page = book.page(owner=owner, limit=limit)
+    for grant in page.grants:
+        click.echo(_described(grant))
+
+
+@ids.command()
+@click.argument("name")
+@click.option("--owner", default="", help="Only the grants of this owner.")
+def export(name: str, owner: str) -> None:
+    """All grants of NAME as CSV."""
+    with _book(name) as book:
+        for line in csv_lines(book.rows(owner=owner)):
+            click.echo(line, nl=False)
+
+
+def _described(grant: Grant) -> str:
+    owner = grant.owner
+    when = datetime.fromtimestamp(grant.granted_at, UTC).isoformat(sep=" ", timespec="seconds")
+    state = {
+        GRANTED: "in use, or lost with its owner",
+        RETURNED: f"used to {grant.issued_through}, the rest returned",
+        FREE: "returned, free",
+    }.get(grant.outcome, grant.outcome)
+    started = (
+        f", process started {datetime.fromtimestamp(owner.started_at, UTC):%Y-%m-%d %H:%M:%S}"
+        if owner.started_at
+        else ""
+    )
+    return (
+        f"{grant.first}…{grant.last}  {owner.id} (host {owner.host or '?'}, pid {owner.pid or '?'}{started}, "
+        f"{owner.software or 'version unknown'})  {when} UTC  {state}"
+    )

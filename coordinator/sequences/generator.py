@@ -1,0 +1,387 @@
+"""`UniqueIdGenerator`: order numbers at memory speed, unique across all processes (S1, S5)."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple, Self, TypeVar
+
+from coordinator.backoff import Backoff
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import (
+    ConfigurationError,
+    KennelError,
+    SequenceClosed,
+    SequenceContended,
+    StorageBusy,
+    StorageError,
+    StorageUnreachable,
+)
+from coordinator.protocol import SequenceStatus
+from coordinator.sequences.allocator import RangeAllocator
+from coordinator.sequences.grants import Grant, Owner, SequenceConfig
+from coordinator.sequences.prefetch import Consumption, RefillTime, next_range_size, numbers_needed
+from coordinator.sequences.stock import Block, Stock
+from coordinator.sequences.store import Ledger, OptimisticSyncStore
+
+R = TypeVar("R")
+log = logging.getLogger(__name__)
+
+PASSING = (StorageUnreachable, StorageBusy, SequenceContended)
+
+
+class Runway(NamedTuple):
+    """How far the numbers in memory reach: how many, and for how long at the recent peak rate (None: no rate yet)."""
+
+    numbers: int
+    seconds: float | None
+
+
+class _Failure(NamedTuple):
+    error: KennelError
+    began: float
+    ended: float
+
+
+class UniqueIdGenerator:
+    """Unique numbers, taken from a shared counter a range at a time (S1).
+
+    Guarantees: no number is issued twice, by any process, whatever crashes, whichever answers are lost; every number
+    is attributed to the process that got it; `next_id` does no I/O, and fails only when no number is left in memory.
+    A forked child never issues its parent's numbers. Safe from any thread, with or without an event loop.
+
+    Does not guarantee order between processes, nor that every number is used: a crash loses what the process held.
+
+    store, ledger: where the counter and the book of grants are; without a ledger old grants are forgotten.
+    config: sizes and bounds, see `SequenceConfig`.  owner: who takes the ranges.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: OptimisticSyncStore,
+        ledger: Ledger | None = None,
+        *,
+        config: SequenceConfig | None = None,
+        owner: Callable[[], Owner] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.name = name
+        self.config = config or SequenceConfig()
+        self._store, self._ledger, self._clock = store, ledger, clock
+        self._owner = owner or (
+            lambda: Owner(f"{os.uname().nodename}-{os.getpid()}", os.uname().nodename, os.getpid())
+        )
+        self._begin()
+        _generators.add(self)
+
+    def _begin(self) -> None:
+        """Start from nothing: on construction, and in a forked child, whose numbers, locks and thread are its parent's."""
+        now = self._clock.monotonic()
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._stock = Stock()
+        self._take = self._stock.take
+        self._consumption = Consumption(now)
+        self._refill_time = RefillTime()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._waiters: list[Callable[[], object]] = []
+        self._failure: _Failure | None = None
+        self._halted = self._closed = False
+        self._demand = 0
+        self._last_size = self.config.range_size
+        self._range: tuple[int, int] = (0, 0)
+        self.blocked_calls = 0
+        self._allocator = RangeAllocator(
+            self.name, self._store, self._ledger, self.config, owner=self._owner, clock=self._clock,
+            stopping=self._stopping,
+        )  # fmt: skip
+
+    # --- taking numbers -----------------------------------------------------------------------------------------
+
+    def next_id(self) -> int:
+        """The next number. Blocks only while storage is slower than the runway, at most `deadline_seconds`.
+
+        Raises `SequenceClosed`, `SequenceExhausted`, `SequenceContended`, `SequenceCorrupt`, `SequenceMissing`,
+        `SequenceLowered`, or the `StorageError` that kept the range from coming.
+        """
+        try:
+            return self._take()
+        except StopIteration:
+            return self._wait_for(self._next_from_stock)
+
+    async def next_id_async(self) -> int:
+        """`next_id`, but awaits instead of blocking when a refill is late."""
+        try:
+            return self._take()
+        except StopIteration:
+            return await self._wait_for_async(self._next_from_stock)
+
+    def next_ids(self, count: int) -> Block:
+        """`count` numbers at once; `Block.is_contiguous` tells whether they are one run. All or none."""
+        return self._wait_for(lambda: self._block_from_stock(count), demand=_at_least_one(count))
+
+    async def next_ids_async(self, count: int) -> Block:
+        """`next_ids`, but awaits instead of blocking."""
+        return await self._wait_for_async(lambda: self._block_from_stock(count), demand=_at_least_one(count))
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def runway(self) -> Runway:
+        """How many numbers are in memory, and how long they last at the recent peak rate. No I/O."""
+        with self._lock:
+            return self._runway()
+
+    def status(self) -> SequenceStatus:
+        """What a worker reports of this sequence. No I/O."""
+        with self._lock:
+            self._account()
+            grant = self._stock.current
+            if grant is not None:
+                self._range = (grant.first, grant.last)
+            return SequenceStatus(
+                self.name,
+                first=self._range[0],
+                last=self._range[1],
+                last_issued=self._stock.last_issued,
+                issued=self._stock.issued,
+                per_second=self._consumption.now(self._clock.monotonic()),
+                runway_seconds=self._runway().seconds,
+                conflicts=self._allocator.conflicts,
+                grants=self._allocator.grants,
+            )
+
+    # --- ending -------------------------------------------------------------------------------------------------
+
+    def close(self) -> list[range]:
+        """Stop, join the refill thread, and return unused numbers for others to use; which ones is the result.
+
+        Harmless when repeated. If storage cannot be reached they are lost instead (the ledger says whose they were)
+        and a warning is logged. Later calls raise `SequenceClosed`.
+        """
+        with self._lock:
+            already, self._closed = self._closed, True
+            self._stopping.set()
+            self._work.notify_all()
+            thread = self._thread
+            self._wake()
+        if thread is not None:
+            thread.join()
+        if already:
+            return []
+        with self._lock:
+            rest = self._stock.empty_out()
+            self._take = self._stock.take
+            finished = self._stock.finished
+        try:
+            for grant in finished:
+                self._allocator.used(grant)
+            if self.config.return_tails and rest:
+                self._allocator.give_back(rest)
+            elif finished:
+                self._allocator.tidy(all_of_it=True)
+        except KennelError as error:
+            log.warning("sequence %s: unused numbers could not be returned: %s", self.name, error)
+            return []
+        returned = self.config.return_tails and self._ledger is not None
+        return [range(end + 1, grant.last + 1, grant.step) for grant, end in rest] if returned else []
+
+    async def aclose(self) -> list[range]:
+        """`close` without blocking the event loop."""
+        return await asyncio.to_thread(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _next_from_stock(self) -> int | None:
+        while True:
+            try:
+                return self._take()
+            except StopIteration:
+                self._account()
+                more = self._stock.open_next()
+                self._take = self._stock.take
+                if self._is_short():
+                    self._work.notify_all()
+                if not more:
+                    return None
+
+    def _block_from_stock(self, count: int) -> Block | None:
+        self._account()
+        block = self._stock.take_block(count)
+        self._take = self._stock.take
+        if block is not None:
+            self._consumption.took(count, self._clock.monotonic())
+        if self._is_short():
+            self._work.notify_all()
+        return block
+
+    def _wait_for(self, take: Callable[[], R | None], demand: int = 1) -> R:
+        since = self._clock.monotonic()
+        arrived = threading.Event()
+        while (taken := self._step(take, since, arrived.set, demand)) is None:
+            left = self.config.deadline_seconds + 1.0 - (self._clock.monotonic() - since)
+            arrived.wait(max(0.0, left))
+            arrived.clear()
+        return taken
+
+    async def _wait_for_async(self, take: Callable[[], R | None], demand: int = 1) -> R:
+        since = self._clock.monotonic()
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(arrived.set)
+
+        while (taken := self._step(take, since, wake, demand)) is None:
+            left = self.config.deadline_seconds + 1.0 - (self._clock.monotonic() - since)
+            await self._clock.wait(arrived, max(0.0, left))
+            arrived.clear()
+        return taken
+
+    def _step(
+        self, take: Callable[[], R | None], since: float, wake: Callable[[], object], demand: int
+    ) -> R | None:
+        """Take from stock, or raise what stands in the way, or ask for a refill and be woken."""
+        with self._lock:
+            if self._closed:
+                raise SequenceClosed(
+                    f"sequence {self.name} was closed; no more numbers are issued", sequence=self.name
+                )
+            if (taken := take()) is not None:
+                return taken
+            waited = self._clock.monotonic() - since
+            failure = self._failure
+            if failure is not None and failure.ended >= since and (
+                not isinstance(failure.error, PASSING) or failure.began >= since or waited >= self.config.deadline_seconds
+            ):  # fmt: skip
+                raise failure.error
+            if waited > self.config.deadline_seconds:
+                raise StorageUnreachable(
+                    f"sequence {self.name}: no range came within {waited:.1f} s", resource=self.name
+                )
+            if not self._waiters:
+                self._demand = 0
+            self.blocked_calls += 1
+            self._waiters.append(wake)
+            self._demand = max(self._demand, demand)
+            self._halted = False
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"kennel-sequence-{self.name}", daemon=True
+                )
+                self._thread.start()
+            self._work.notify_all()
+            return None
+
+    def _account(self) -> None:
+        taken = self._stock.count()
+        self._consumption.took(taken, self._clock.monotonic())
+
+    def _runway(self) -> Runway:
+        rate = self._consumption.peak(self._clock.monotonic())
+        left = self._stock.left
+        return Runway(left, left / rate if rate > 0.001 else None)
+
+    def _is_short(self) -> bool:
+        if self._halted:
+            return False
+        rate = self._consumption.peak(self._clock.monotonic())
+        needed = numbers_needed(rate, self._refill_time.seconds)
+        return self._stock.left < max(needed, self._demand)
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
+
+    def _run(self) -> None:
+        """The refill thread: one refill after another while stock is short, then wait to be asked."""
+        failures = 0
+        patience = Backoff(base_seconds=0.1, cap_seconds=5.0)
+        while True:
+            with self._lock:
+                while not self._closed and not self._is_short():
+                    self._work.wait()
+                if self._closed:
+                    return
+                size = self._size_of_next()
+                finished, self._stock.finished = self._stock.finished, []
+                self._halted = False
+            failed = not self._refill(size, finished)
+            failures = failures + 1 if failed else 0
+            if failed:
+                self._rest(patience.delay(failures))
+
+    def _rest(self, seconds: float) -> None:
+        with self._lock:
+            if not self._closed and not self._waiters:
+                self._work.wait(seconds)
+
+    def _size_of_next(self) -> int:
+        size = next_range_size(self.config, self._consumption.now(self._clock.monotonic()), self._last_size)
+        self._last_size = size
+        missing = self._demand - self._stock.left
+        return max(size, min(missing, self.config.sizes[1]))
+
+    def _refill(self, size: int, finished: list[Grant]) -> bool:
+        began = self._clock.monotonic()
+        try:
+            for grant in finished:
+                self._allocator.used(grant)
+            grant = self._allocator.reserve(size)
+        except KennelError as error:
+            with self._lock:
+                self._failure = _Failure(error, began, self._clock.monotonic())
+                self._halted = not isinstance(error, PASSING)
+                self._wake()
+            return False
+        ended = self._clock.monotonic()
+        with self._lock:
+            self._refill_time.took(ended - began)
+            self._stock.add(grant)
+            if self._stock.left >= self._demand:
+                self._demand = 0
+            self._failure = None
+            self._wake()
+        try:
+            self._allocator.tidy()
+        except StorageError as error:
+            log.info("sequence %s: the ledger will be told later: %s", self.name, error)
+        return True
+
+
+def _at_least_one(count: int) -> int:
+    if not 1 <= count <= 10**9:
+        raise ConfigurationError(f"a block needs 1 to 1,000,000,000 numbers, got {count}")
+    return count
+
+
+_generators: weakref.WeakSet[UniqueIdGenerator] = weakref.WeakSet()
+
+
+def _in_forked_child() -> None:
+    for generator in list(_generators):
+        generator._begin()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for generator in list(_generators):
+        generator.close()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)

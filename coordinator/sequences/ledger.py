@@ -1,0 +1,155 @@
+"""Reading a sequence's book: the counter and the ledger as one, by number, owner and time. Blocking; call from threads."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from coordinator.errors import NotFound
+from coordinator.sequences.grants import Counter, Grant, Jump, read_counter
+from coordinator.sequences.store import Ledger, OptimisticSyncStore
+from coordinator.sequences.verify import Report, all_grants, merged, verify
+
+if TYPE_CHECKING:
+    from coordinator.storage import Storage
+
+COLUMNS = ("first", "last", "step", "owner", "host", "pid", "started_at", "software", "granted_at", "outcome",
+           "issued_through", "nonce")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Page:
+    """Grants in falling order of number; `before` continues (None: that was all)."""
+
+    grants: tuple[Grant, ...]
+    before: int | None
+
+
+class Book:
+    """Counter and ledger of one sequence, for reading. Each method reads anew; nothing is written."""
+
+    def __init__(self, name: str, store: OptimisticSyncStore, ledger: Ledger, *, start: int = 1) -> None:
+        self.name, self._store, self._ledger, self._start = name, store, ledger, start
+
+    def counter(self) -> Counter:
+        """The counter as it is; `NotFound`, `SequenceCorrupt` or `SequenceLowered` if it cannot be used."""
+        snapshot = self._store.get_data()
+        return read_counter(self.name, snapshot.data, snapshot.etag, snapshot.metadata)
+
+    def verify(self) -> Report:
+        """Prove that ledger and blob tile the numbers handed out so far."""
+        counter = self._counter_or_new()
+        start = self._start if counter.start is None else counter.start
+        jumps = [*self._ledger.jumps(), *counter.jumps]
+        if counter.noted is None and counter.value > start:
+            jumps.append(Jump(start, counter.value - 1))  # a plain counter: nobody wrote down a thing
+        elif counter.noted is not None and counter.noted < counter.value:
+            jumps.append(Jump(counter.noted, counter.value - 1))
+        return verify(
+            self.name, all_grants(self._ledger.rows(), counter), jumps, start=start, next_number=counter.value
+        )
+
+    def holder(self, number: int) -> Grant | None:
+        """The grant that answers for a number: one request to the ledger, one to the counter if it is not there."""
+        for grant in self._ledger.rows(at_or_after=number, limit=8):
+            if grant.first <= number <= grant.covers_to:
+                return grant
+            if grant.first > number:
+                break
+        return next((g for g in self._counter_or_new().grants if g.first <= number <= g.covers_to), None)
+
+    def is_unattributed(self, number: int) -> bool:
+        """Whether the number lies where others moved the counter."""
+        counter = self._counter_or_new()
+        return any(
+            jump.first <= number <= jump.last for jump in merged([*self._ledger.jumps(), *counter.jumps])
+        )
+
+    def rows(self, *, at_or_after: int = 0, owner: str = "") -> Iterator[Grant]:
+        """All grants in order of number, in constant memory; of one owner if named."""
+        counter = self._counter_or_new()
+        for grant in all_grants(self._ledger.rows(at_or_after=at_or_after, owner=owner), counter):
+            if grant.last >= at_or_after and owner in ("", grant.owner.id):
+                yield grant
+
+    def page(self, *, before: int | None = None, owner: str = "", limit: int = 50) -> Page:
+        """The newest grants first, below number `before`. The table only reads forward, so this looks back in
+        windows that double until the page is full: two or three requests, however long the ledger is."""
+        counter = self._counter_or_new()
+        top = min(before if before is not None else counter.value, counter.value)
+        sizes = [grant.last - grant.first + 1 for grant in counter.grants] or [1000]
+        window = 2 * limit * max(1, sum(sizes) // len(sizes))
+        found: list[Grant] = []
+        while True:
+            bottom = max(0, top - window)
+            rows = self._ledger.rows(at_or_after=bottom, below=top, owner=owner)
+            found = [
+                g for g in all_grants(rows, counter) if bottom <= g.last < top and owner in ("", g.owner.id)
+            ]
+            if len(found) > limit or bottom == 0:
+                break
+            window *= 4
+        newest = tuple(reversed(found[-limit:]))
+        more = len(found) > limit
+        return Page(newest, newest[-1].last if more else None)
+
+    def granted_since(self, moment: float) -> int:
+        """The lowest number granted at or after a moment (wall-clock seconds), found by halving: ~20 requests."""
+        low, high = 0, self._counter_or_new().value
+        while low < high:
+            middle = (low + high) // 2
+            row = next(self._ledger.rows(at_or_after=middle, limit=1), None)
+            if row is None or row.granted_at >= moment:
+                high = middle
+            else:
+                low = row.last + 1
+        return low
+
+    def _counter_or_new(self) -> Counter:
+        try:
+            return self.counter()
+        except NotFound:
+            return Counter(self._start, None)
+
+
+def open_book(storage: Storage, name: str) -> Book:
+    """The book of a sequence in a storage account."""
+    from coordinator.sequences.azure_store import BlobCounterStore, TableLedger
+
+    return Book(name, BlobCounterStore(storage, name), TableLedger(storage, name))
+
+
+def csv_lines(grants: Iterable[Grant]) -> Iterator[str]:
+    """CSV with a heading, a line at a time: constant memory however long the ledger is."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer)
+    writer.writerow(COLUMNS)
+    for grant in grants:
+        yield _drain(buffer)
+        owner = grant.owner
+        writer.writerow(
+            (grant.first, grant.last, grant.step, _text(owner.id), _text(owner.host), owner.pid,
+             _moment(owner.started_at), _text(owner.software), _moment(grant.granted_at), grant.outcome,
+             "" if grant.issued_through is None else grant.issued_through, grant.nonce)
+        )  # fmt: skip
+    yield _drain(buffer)
+
+
+def _text(value: str) -> str:
+    """A spreadsheet must not take a name for a formula."""
+    return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else ""
+
+
+def _drain(buffer: io.StringIO) -> str:
+    text = buffer.getvalue()
+    buffer.seek(0)
+    buffer.truncate()
+    return text

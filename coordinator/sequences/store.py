@@ -1,0 +1,59 @@
+"""What a sequence needs of a store: one versioned text, and a book of grants. Open to other stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from coordinator.sequences.grants import Grant, Jump, Owner
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One answer of the store: text, version and metadata that belong together."""
+
+    data: str
+    etag: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class OptimisticSyncStore(Protocol):
+    """One text with a version (S1). Blocking; called from the refill thread only.
+
+    An implementation guarantees that of several writes on the same `etag` at most one succeeds, and that the ETag
+    of a `Snapshot` comes from the same answer as its text. Raises the errors of `StorageError`; `maybe_done` tells whether
+    a failed write may have been carried out all the same.
+    """
+
+    def get_data(self) -> Snapshot:
+        """The text as it is now; `NotFound` if there is none."""
+
+    def try_optimistic_write(self, data: str, *, etag: str | None, metadata: Mapping[str, str]) -> str | None:
+        """Write if the version is still `etag` (None: if there is no text yet). The new ETag, or None if another
+        writer was first."""
+
+
+class Ledger(Protocol):
+    """The book of all grants of one sequence. Blocking. Rows are found by number, in order of number."""
+
+    def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
+        """Write down grants. Idempotent; a recorded outcome is never taken back by recording the grant again."""
+
+    def row(self, key: str) -> Grant | None:
+        """The grant with this `Grant.key`."""
+
+    def rows(
+        self, *, at_or_after: int = 0, below: int | None = None, owner: str = "", limit: int | None = None
+    ) -> Iterator[Grant]:
+        """Grants in order of number, in constant memory: from the first whose span ends at or after a number, to the
+        last whose span ends below another; only of one owner (its id) if named."""
+
+    def jumps(self) -> Iterator[Jump]:
+        """The stretches in which others moved the counter, by first number."""
+
+    def give_back(self, grant: Grant, issued_through: int) -> None:
+        """Settle a grant as returned after `issued_through` and offer the rest for a new grant, in one step."""
+
+    def take_back(self, owner: Owner, nonce: str, at: float) -> Grant | None:
+        """Grant the lowest returned numbers, in one step; None if there are none (left)."""

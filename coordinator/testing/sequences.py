@@ -1,0 +1,126 @@
+"""Counters and ledgers in memory, for users' own unit tests: the same promises as in a storage account."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from coordinator.errors import NotFound
+from coordinator.sequences.generator import UniqueIdGenerator
+from coordinator.sequences.grants import FREE, GRANTED, RETURNED, Grant, Jump, Owner, SequenceConfig, row_key
+from coordinator.sequences.store import Snapshot
+
+
+class MemoryStore:
+    """`OptimisticSyncStore` in this process. Share one between generators to test them together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._versions = itertools.count(1)
+        self._snapshot: Snapshot | None = None
+
+    def get_data(self) -> Snapshot:
+        with self._lock:
+            if self._snapshot is None:
+                raise NotFound(
+                    "the counter does not exist", resource="counter", status=404, code="BlobNotFound"
+                )
+            return self._snapshot
+
+    def try_optimistic_write(self, data: str, *, etag: str | None, metadata: Mapping[str, str]) -> str | None:
+        with self._lock:
+            current = self._snapshot.etag if self._snapshot else None
+            if current != etag:
+                return None
+            self._snapshot = Snapshot(data, f'"{next(self._versions)}"', dict(metadata))
+            return self._snapshot.etag
+
+    def overwrite(self, data: str, metadata: Mapping[str, str] | None = None) -> None:
+        """What an administrator or another program does: write whatever is there."""
+        with self._lock:
+            self._snapshot = Snapshot(data, f'"{next(self._versions)}"', dict(metadata or {}))
+
+    def delete(self) -> None:
+        with self._lock:
+            self._snapshot = None
+
+
+class MemoryLedger:
+    """`Ledger` in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: dict[str, Grant] = {}
+        self._tails: set[str] = set()
+        self._jumps: dict[str, Jump] = {}
+
+    def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
+        with self._lock:
+            for grant in grants:
+                known = self._rows.get(grant.key)
+                if known is not None and grant.outcome == GRANTED:
+                    grant = replace(grant, outcome=known.outcome, issued_through=known.issued_through)
+                self._rows[grant.key] = grant
+            self._jumps |= {row_key(jump.last): jump for jump in jumps}
+
+    def row(self, key: str) -> Grant | None:
+        with self._lock:
+            return self._rows.get(key)
+
+    def rows(
+        self, *, at_or_after: int = 0, below: int | None = None, owner: str = "", limit: int | None = None
+    ) -> Iterator[Grant]:
+        low, high = row_key(at_or_after), "~" if below is None else row_key(below)
+        with self._lock:
+            found = sorted(
+                key for key, row in self._rows.items() if low <= key < high and owner in ("", row.owner.id)
+            )
+            rows = [self._rows[key] for key in found[:limit]]
+        return iter(rows)
+
+    def jumps(self) -> Iterator[Jump]:
+        with self._lock:
+            return iter([jump for _, jump in sorted(self._jumps.items())])
+
+    def give_back(self, grant: Grant, issued_through: int) -> None:
+        tail = Grant(
+            issued_through + 1,
+            grant.last,
+            grant.owner,
+            "",
+            grant.granted_at,
+            grant.step,
+            grant.turn + 1,
+            FREE,
+        )
+        with self._lock:
+            if tail.key not in self._rows:
+                self._rows[grant.key] = grant.settled(RETURNED, issued_through)
+                self._rows[tail.key] = tail
+                self._tails.add(tail.key)
+
+    def take_back(self, owner: Owner, nonce: str, at: float) -> Grant | None:
+        with self._lock:
+            if not self._tails:
+                return None
+            key = min(self._tails)
+            self._tails.remove(key)
+            tail = self._rows[key]
+            self._rows[key] = Grant(tail.first, tail.last, owner, nonce, at, tail.step, tail.turn)
+            return self._rows[key]
+
+
+def memory_generator(
+    name: str = "orders",
+    *,
+    store: MemoryStore | None = None,
+    ledger: MemoryLedger | None = None,
+    **options: Any,
+) -> UniqueIdGenerator:
+    """A `UniqueIdGenerator` without a storage account; `options` are those of `SequenceConfig`."""
+    return UniqueIdGenerator(
+        name, store or MemoryStore(), ledger or MemoryLedger(), config=SequenceConfig(**options)
+    )
