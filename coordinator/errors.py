@@ -127,6 +127,10 @@ class LeadershipLost(KennelError):
     """The term is over: whatever the leader was about to do must not be done."""
 
 
+class LockTimeout(KennelError, TimeoutError):
+    """A mutex or semaphore was not free within the time given."""
+
+
 class GateCorrupt(KennelError):
     """The blob of a gate holds something that is not a gate; `gate` names it. Nobody passes until it is put right."""
 

@@ -13,7 +13,7 @@ from azure.storage.blob import ContentSettings
 from coordinator.errors import AlreadyExists, NotFound
 from coordinator.gates import state as rules
 from coordinator.gates.gate import Gate
-from coordinator.gates.offset import parse_date
+from coordinator.offset import parse_date
 from coordinator.gates.state import GateState
 from coordinator.gates.store import Answer
 from coordinator.service_errors import translated

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from coordinator.backoff import TRANSIENT, Backoff
 from coordinator.clock import Clock
 from coordinator.errors import AlreadyExists, GateContended, KennelError, PreconditionFailed
-from coordinator.gates.offset import ClockOffset
+from coordinator.offset import ClockOffset
 from coordinator.gates.state import GateState
 from coordinator.gates.store import Answer, GateStore
 

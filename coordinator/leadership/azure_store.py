@@ -1,0 +1,183 @@
+"""Elections in blob leases."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from azure.core import MatchConditions
+from azure.storage.blob.aio import BlobClient, BlobLeaseClient
+
+from coordinator.errors import AlreadyExists, LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
+from coordinator.leadership.election import Election
+from coordinator.leadership.lease import LeaderInfo
+from coordinator.leadership.mutex import BlobDistributedMutex
+from coordinator.offset import parse_date
+from coordinator.service_errors import translated
+
+if TYPE_CHECKING:
+    from coordinator.storage import Storage
+
+
+class BlobLeaseStore:
+    """One election in the blob `{prefix}leases/{name}`: empty, leased, with the record in its metadata."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self.name = name
+        self._storage = storage
+        self._container = storage.config.container("leases")
+
+    async def acquire(self, lease_id: str, lease_seconds: int) -> None:
+        lease = self._lease(lease_id)
+        try:
+            with translated("acquire the lease of", self.name):
+                await lease.acquire(lease_duration=lease_seconds)
+        except NotFound:
+            await self._create()
+            with translated("acquire the lease of", self.name):
+                await lease.acquire(lease_duration=lease_seconds)
+
+    async def renew(self, lease_id: str) -> None:
+        with translated("renew the lease of", self.name):
+            await self._lease(lease_id).renew()
+
+    async def change(self, lease_id: str, successor_id: str) -> None:
+        _refuse_empty(successor_id)
+        with translated("hand over the lease of", self.name):
+            await self._lease(lease_id).change(successor_id)
+
+    async def release(self, lease_id: str, *, etag: str = "") -> None:
+        with translated("release the lease of", self.name):
+            await self._lease(lease_id).release(**_unchanged_since(etag))
+
+    async def break_now(self) -> None:
+        try:
+            with translated("break the lease of", self.name):
+                await BlobLeaseClient(self._blob()).break_lease(lease_break_period=0)
+        except LeaseNotHeld:
+            return
+
+    async def read(self) -> LeaderInfo:
+        dates: list[float | None] = []
+
+        def note(response: Any) -> None:
+            dates.append(parse_date(response.http_response.headers.get("Date")))
+
+        with translated("read the leader of", self.name):
+            properties = await self._blob().get_blob_properties(raw_response_hook=note)
+        return _info(self.name, properties, dates[-1] if dates else None)
+
+    async def write(self, info: LeaderInfo, *, lease_id: str = "", etag: str = "") -> None:
+        metadata = {
+            "holder": quote(info.holder),
+            "epoch": str(info.epoch),
+            "since": f"{info.since:.3f}",
+            "nonce": info.nonce,
+        }
+        lease: dict[str, Any] = {"lease": lease_id} if lease_id else {}
+        with translated("write the leader of", self.name):
+            await self._blob().set_blob_metadata(metadata, **lease, **_unchanged_since(etag))
+
+    async def _create(self) -> None:
+        async def upload() -> None:
+            with translated("create the lease blob of", self.name):
+                await self._blob().upload_blob(b"")
+
+        try:
+            try:
+                await upload()
+            except NotFound:
+                try:
+                    with translated("create the container", self._container):
+                        await self._storage.aio.blobs.create_container(self._container)
+                except AlreadyExists:
+                    pass
+                await upload()
+        except (AlreadyExists, LeaseHeld):
+            return  # another candidate made it, and may lead already
+
+    def _blob(self) -> BlobClient:
+        return self._storage.aio.blobs.get_blob_client(self._container, self.name)
+
+    def _lease(self, lease_id: str) -> BlobLeaseClient:
+        return BlobLeaseClient(self._blob(), lease_id=_refuse_empty(lease_id))
+
+
+def make_election(storage: Storage, name: str, *, identity: str, **options: Any) -> Election:
+    """The election of that name; see `Election` for the options."""
+    return Election(
+        BlobLeaseStore(storage, name),
+        identity=identity,
+        bus=lambda: storage.bus,
+        clock=storage.clock,
+        **options,
+    )
+
+
+def make_mutex(storage: Storage, name: str, *, identity: str, **options: Any) -> BlobDistributedMutex:
+    """The mutex of that name; see `BlobDistributedMutex` for the options."""
+    return BlobDistributedMutex(
+        BlobLeaseStore(storage, name),
+        identity=identity,
+        bus=lambda: storage.bus,
+        clock=storage.clock,
+        **options,
+    )
+
+
+async def list_leaders(storage: Storage) -> list[LeaderInfo]:
+    """All elections and mutexes, by name; one request for up to 5,000 of them."""
+    container = storage.config.container("leases")
+    found: list[LeaderInfo] = []
+    try:
+        with translated("list the leaders in", container):
+            async for blob in storage.aio.blobs.get_container_client(container).list_blobs(
+                include=["metadata"]
+            ):
+                found.append(_info(blob.name, blob, None))
+    except NotFound:
+        return []
+    return sorted(found, key=lambda info: info.name)
+
+
+async def break_lease(storage: Storage, name: str, by: str) -> LeaderInfo:
+    """Take the lease from whoever has it, and raise the epoch, so that fenced writes of the old leader fail at once.
+
+    Does not stop the old leader from acting unfenced until its next renewal, a third of a lease later at most.
+    `by` is recorded as the ender. Raises `NotFound` if nobody ever led under that name.
+    """
+    store = BlobLeaseStore(storage, name)
+    before = await store.read()
+    await store.break_now()
+    broken = LeaderInfo(
+        name, f"broken by {by}", before.epoch + 1, storage.clock.time(), nonce=uuid.uuid4().hex
+    )
+    with suppress(LeaseHeld, PreconditionFailed):  # a successor was faster, and raised the epoch itself
+        await store.write(broken, etag=before.etag)
+    return await store.read()
+
+
+def _info(name: str, properties: Any, date: float | None) -> LeaderInfo:
+    metadata = properties.metadata or {}
+    return LeaderInfo(
+        name=name,
+        holder=unquote(metadata.get("holder", "")),
+        epoch=int(metadata.get("epoch", "0")),
+        since=float(metadata.get("since", "0")),
+        nonce=metadata.get("nonce", ""),
+        lease_state=str(properties.lease.state or "available"),
+        etag=str(properties.etag),
+        date=date,
+    )
+
+
+def _unchanged_since(etag: str) -> dict[str, Any]:
+    return {"etag": etag, "match_condition": MatchConditions.IfNotModified} if etag else {}
+
+
+def _refuse_empty(lease_id: str) -> str:
+    if not lease_id:
+        raise ValueError("an empty lease id would make the request unconditional")
+    return lease_id

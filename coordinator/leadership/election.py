@@ -1,0 +1,174 @@
+"""One leader at a time (S15, S16)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+from coordinator.bus import Bus
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import KennelError, LeadershipLost
+from coordinator.leadership.candidate import Candidate
+from coordinator.leadership.lease import LeaderInfo, LeaseStore
+from coordinator.leadership.term import LeaseConfig, Term
+from coordinator.protocol import LeadershipStatus
+
+Role = Literal["leader", "standby", "stopped"]
+LeaderTask = Callable[[Term], Any]
+Health = Callable[[], bool | Awaitable[bool]]
+
+_log = logging.getLogger("coordinator.leadership")
+
+
+class Election:
+    """Runs a task on one node at a time, and on another when that one dies (S15).
+
+    Guarantees: the task starts only after the epoch was raised under the lease; it is cancelled before the lease can
+    have expired; the lease is given back only after the task has ended. After a crash another node leads within one
+    lease and a second. Does not guarantee that a task which blocks the event loop or ignores its cancellation stops
+    in time, nor that a request already sent does not arrive late: `term.check()` and fencing are for that.
+
+    `health`: asked before each renewal, plain or async; False, an error or no answer in time makes the leader step
+    down. `on_change`: called with the new role and the term (None unless leader).
+    Costs one request each third of a lease, leading or waiting.
+    """
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        *,
+        identity: str,
+        bus: Callable[[], Bus],
+        lease_seconds: int = 15,
+        health: Health | None = None,
+        on_change: Callable[[Role, Term | None], None] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.name = store.name
+        self.identity = identity
+        self.config = LeaseConfig(lease_seconds)
+        self.on_change = on_change
+        self.role: Role = "stopped"
+        self.term: Term | None = None
+        self._health = health
+        self._clock = clock
+        self._candidate = Candidate(
+            store, identity=identity, bus=bus, config=self.config, clock=clock, rng=rng
+        )
+        self._resign: asyncio.Event | None = None
+        self._resign_reason = ""
+        self._running = False
+
+    async def run(self, leader_task: LeaderTask) -> Any:
+        """Campaign, lead, and campaign again whenever leadership is lost, until the task ends by itself.
+
+        `leader_task(term)` may be async or plain (then it runs in a thread, and must look at `term.held`). Returns
+        what it returned, raises what it raised; the lease is free then. Cancel to stop: the task is cancelled, and
+        the lease given back when it has ended.
+        """
+        if self._running:
+            raise KennelError(f"election {self.name} runs already in this object; make another one")
+        self._running = True
+        try:
+            while True:
+                self._change("standby", None)
+                term = await self._candidate.acquire()
+                assert term is not None
+                ended, result = await self._lead(term, leader_task)
+                if ended:
+                    return result
+                if self._resign_reason:
+                    # Others look once a third of a lease: let them go first.
+                    await self._clock.sleep(self.config.lease_seconds)
+        finally:
+            self._running = False
+            self._change("stopped", None)
+
+    def step_down(self, reason: str = "asked to step down") -> bool:
+        """Stop leading and let another node lead; False if this one does not lead. Returns at once."""
+        if self._resign is None:
+            return False
+        self._resign_reason = self._resign_reason or reason
+        self._resign.set()
+        return True
+
+    async def read(self) -> LeaderInfo:
+        """Who leads, as stored now; one request. Raises `NotFound` if nobody ever led."""
+        return await self._candidate.read()
+
+    def status(self) -> LeadershipStatus:
+        """For telemetry; no I/O."""
+        term = self.term
+        return LeadershipStatus(
+            name=self.name,
+            role=self.role,
+            epoch=term.epoch if term else 0,
+            remaining_seconds=round(term.remaining_seconds, 3) if term else 0.0,
+        )
+
+    async def _lead(self, term: Term, leader_task: LeaderTask) -> tuple[bool, Any]:
+        """One term, to its end: (whether the task ended by itself, its result)."""
+        self._resign, self._resign_reason = asyncio.Event(), ""
+        self._change("leader", term)
+        work = asyncio.create_task(_call(leader_task, term), name=f"leader {self.name}")
+        keeper = asyncio.create_task(self._keep(term), name=f"lease {self.name}")
+        resign = asyncio.create_task(self._resign.wait())
+        try:
+            await asyncio.wait({work, keeper, resign}, return_when=asyncio.FIRST_COMPLETED)
+            ended = work.done()
+        finally:
+            # No renewal from here on: work that hangs must not lead for ever. The lease is given back once it ended.
+            keeper.cancel()
+            resign.cancel()
+            work.cancel()
+            await asyncio.wait({work, keeper, resign})
+            self._resign = None
+            lost = term.reason
+            self._change("standby", None)
+            await self._candidate.release(term)
+            if not keeper.cancelled():
+                keeper.result()
+        if lost:
+            _log.warning(
+                "Lost the lead of %s: %s", self.name, lost, extra={"action": "lead", "epoch": term.epoch}
+            )
+        error = None if work.cancelled() else work.exception()
+        if ended and not isinstance(error, LeadershipLost):
+            return True, work.result()
+        if error is not None and not isinstance(error, LeadershipLost):
+            _log.error("The task of %s failed as its term ended", self.name, exc_info=error)
+        return False, None
+
+    async def _keep(self, term: Term) -> None:
+        term.end(await self._candidate.keep(term, refuse=self._unhealthy if self._health else None))
+
+    async def _unhealthy(self) -> str:
+        assert self._health is not None
+        resigned, self._resign_reason = self._resign_reason, "its health check gave no answer in time"
+        try:
+            answer = self._health()
+            healthy = await answer if inspect.isawaitable(answer) else answer
+            self._resign_reason = resigned if healthy else "it is not healthy"
+        except Exception as error:
+            _log.exception("The health check of %s failed", self.name)
+            self._resign_reason = f"its health check failed ({error})"
+        return self._resign_reason
+
+    def _change(self, role: Role, term: Term | None) -> None:
+        if (role, term) == (self.role, self.term):
+            return
+        self.role, self.term = role, term
+        if self.on_change is not None:
+            self.on_change(role, term)
+
+
+async def _call(task: LeaderTask, term: Term) -> Any:
+    if inspect.iscoroutinefunction(task):
+        return await task(term)
+    result = await asyncio.to_thread(task, term)
+    return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,193 @@
+"""What every store of leases promises, in memory and on Azurite alike."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from coordinator import Storage
+from coordinator.config import StorageConfig
+from coordinator.errors import LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
+from coordinator.leadership.azure_store import BlobLeaseStore, break_lease, list_leaders
+from coordinator.leadership.lease import LeaderInfo, LeaseStore
+from coordinator.testing.leadership import MemoryLeaseStore
+
+A, B = str(uuid.uuid4()), str(uuid.uuid4())
+LEADER = LeaderInfo("month-end", "nœud 7 / ü", 3, 1_700_000_000.125, nonce="n1")
+
+
+@pytest.fixture
+async def storage(connection_string: str, storage_prefix: str) -> AsyncIterator[Storage]:
+    async with Storage.from_connection_string(
+        connection_string, config=StorageConfig(prefix=storage_prefix)
+    ) as storage:
+        yield storage
+
+
+@pytest.fixture(params=["memory", "azurite"])
+def store(request: pytest.FixtureRequest) -> LeaseStore:
+    if request.param == "memory":
+        return MemoryLeaseStore("month-end")
+    return BlobLeaseStore(request.getfixturevalue("storage"), "month-end")
+
+
+async def test_nobody_leads_what_nobody_ever_led(store: LeaseStore) -> None:
+    with pytest.raises(NotFound):
+        await store.read()
+
+
+async def test_one_candidate_gets_the_lease(store: LeaseStore) -> None:
+    await store.acquire(A, 15)
+    with pytest.raises(LeaseHeld):
+        await store.acquire(B, 15)
+    info = await store.read()
+    assert (info.lease_state, info.is_held, info.epoch) == ("leased", True, 0)
+
+
+async def test_acquiring_again_with_the_same_id_is_harmless(store: LeaseStore) -> None:
+    await store.acquire(A, 15)
+    await store.acquire(A, 15)
+    await store.renew(A)
+
+
+async def test_the_record_is_written_under_the_lease_and_read_by_all(store: LeaseStore) -> None:
+    await store.acquire(A, 15)
+    await store.write(LEADER, lease_id=A)
+    info = await store.read()
+    assert (info.holder, info.epoch, info.since, info.nonce) == ("nœud 7 / ü", 3, 1_700_000_000.125, "n1")
+    assert info.date is not None
+    await store.renew(A)
+
+
+async def test_nobody_else_writes_the_record_of_a_leader(store: LeaseStore) -> None:
+    await store.acquire(A, 15)
+    with pytest.raises(LeaseNotHeld):
+        await store.write(LEADER, lease_id=B)
+    with pytest.raises(LeaseHeld):
+        await store.write(LEADER)
+    assert (await store.read()).epoch == 0
+
+
+async def test_only_the_holder_renews_and_releases(store: LeaseStore) -> None:
+    await store.acquire(A, 15)
+    for call in (store.renew, store.release):
+        with pytest.raises(LeaseNotHeld):
+            await call(B)
+    await store.renew(A)
+
+
+async def test_a_released_lease_is_free_and_keeps_its_epoch(store: LeaseStore) -> None:
+    """Mistake 8."""
+    await store.acquire(A, 15)
+    await store.write(LEADER, lease_id=A)
+    await store.release(A)
+    info = await store.read()
+    assert (info.lease_state, info.epoch) == ("available", 3)
+    await store.acquire(B, 15)
+    with pytest.raises(LeaseNotHeld):
+        await store.renew(A)
+
+
+async def test_a_late_release_does_not_free_the_successor(store: LeaseStore) -> None:
+    """Mistake 7."""
+    await store.acquire(A, 15)
+    await store.break_now()
+    await store.acquire(B, 15)
+    with pytest.raises(LeaseNotHeld):
+        await store.release(A)
+    await store.renew(B)
+
+
+async def test_a_handed_over_lease_is_the_successors_with_no_moment_between(store: LeaseStore) -> None:
+    await store.acquire(A, 15)
+    await store.change(A, B)
+    assert (await store.read()).is_held
+    with pytest.raises(LeaseNotHeld):
+        await store.renew(A)
+    with pytest.raises(LeaseNotHeld):
+        await store.write(LEADER, lease_id=A)
+    await store.acquire(B, 15)
+    await store.write(LEADER, lease_id=B)
+
+
+async def test_a_release_can_be_made_conditional_on_an_unchanged_record(store: LeaseStore) -> None:
+    await store.acquire(A, 15)
+    etag = (await store.read()).etag
+    await store.write(LEADER, lease_id=A)
+    with pytest.raises(PreconditionFailed):
+        await store.release(A, etag=etag)
+    assert (await store.read()).is_held
+    await store.release(A, etag=(await store.read()).etag)
+    assert not (await store.read()).is_held
+
+
+async def test_lease_operations_leave_the_etag_alone_and_writes_change_it(store: LeaseStore) -> None:
+    await store.acquire(A, 15)
+    etag = (await store.read()).etag
+    await store.renew(A)
+    assert (await store.read()).etag == etag
+    await store.write(LEADER, lease_id=A)
+    assert (await store.read()).etag != etag
+
+
+async def test_a_write_on_an_old_record_is_refused(store: LeaseStore) -> None:
+    await store.acquire(A, 15)
+    await store.release(A)
+    etag = (await store.read()).etag
+    await store.write(LEADER, etag=etag)
+    with pytest.raises(PreconditionFailed):
+        await store.write(replace(LEADER, epoch=9), etag=etag)
+
+
+async def test_a_broken_lease_is_free_at_once(store: LeaseStore) -> None:
+    await store.acquire(A, 15)
+    await store.break_now()
+    await store.break_now()
+    info = await store.read()
+    assert (info.lease_state, info.is_held) == ("broken", False)
+    with pytest.raises(LeaseNotHeld):
+        await store.renew(A)
+    await store.acquire(B, 15)
+
+
+async def test_empty_lease_ids_are_refused(store: LeaseStore) -> None:
+    await store.acquire(A, 15)
+    for call in (store.renew, store.release):
+        with pytest.raises(ValueError, match="unconditional"):
+            await call("")
+    with pytest.raises(ValueError, match="unconditional"):
+        await store.change(A, "")
+    with pytest.raises(ValueError, match="unconditional"):
+        await store.acquire("", 15)
+
+
+async def test_all_elections_are_listed_with_one_request(storage: Storage) -> None:
+    for name, identity in (("month-end", "node-7"), ("sweeper", "node-2")):
+        term = await storage.mutex(name, identity=identity).try_acquire()
+        assert term is not None
+    before = storage.meter.total
+    leaders = await list_leaders(storage)
+    assert storage.meter.total - before == 1
+    assert [(info.name, info.holder, info.epoch, info.lease_state) for info in leaders] == [
+        ("month-end", "node-7", 1, "leased"),
+        ("sweeper", "node-2", 1, "leased"),
+    ]
+
+
+async def test_nobody_is_listed_in_a_new_account(storage: Storage) -> None:
+    assert await list_leaders(storage) == []
+
+
+async def test_breaking_a_lease_raises_the_epoch(storage: Storage) -> None:
+    mutex = storage.mutex("month-end", identity="node-7")
+    term = await mutex.acquire()
+    info = await break_lease(storage, "month-end", by="olga")
+    assert (info.epoch, info.is_held, info.holder) == (term.epoch + 1, False, "broken by olga")
+    again = await storage.mutex("month-end", identity="node-8").try_acquire()
+    assert again is not None
+    assert again.epoch == term.epoch + 2
+    await mutex.release()
+    assert (await list_leaders(storage))[0].is_held

@@ -1,0 +1,460 @@
+"""What an election promises, on a clock that tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from coordinator.bus import Bus, LocalBus
+from coordinator.errors import (
+    AccessDenied,
+    ConfigurationError,
+    KennelError,
+    LeadershipLost,
+    LockTimeout,
+    StorageUnreachable,
+)
+from coordinator.leadership.election import Election
+from coordinator.leadership.mutex import BlobDistributedMutex
+from coordinator.leadership.term import LeaseConfig, Term
+from coordinator.testing.clock import ManualClock
+from coordinator.testing.leadership import MemoryLeaseStore
+
+
+class Hall:
+    """A lease, a clock, and candidates that note when they begin and end to lead."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryLeaseStore(clock=self.clock)
+        self.log: list[tuple[str, str, int]] = []
+        self.runs: dict[str, asyncio.Task[object]] = {}
+
+    def election(
+        self,
+        identity: str,
+        *,
+        store: MemoryLeaseStore | None = None,
+        bus: Bus | None = None,
+        **options: object,
+    ) -> Election:
+        own = bus or LocalBus()
+        return Election(
+            store or self.store,
+            identity=identity,
+            bus=lambda: own,
+            clock=self.clock,
+            rng=random.Random(identity),
+            **options,  # type: ignore[arg-type]
+        )
+
+    async def lead(self, term: Term) -> None:
+        self.log.append(("begin", term.holder, term.epoch))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.log.append(("end", term.holder, term.epoch))
+
+    def campaign(
+        self, election: Election, task: Callable[[Term], Awaitable[object]] | None = None
+    ) -> asyncio.Task[object]:
+        run = asyncio.ensure_future(election.run(task or self.lead))
+        self.runs[election.identity] = run
+        return run
+
+
+@pytest.fixture
+async def hall() -> AsyncIterator[Hall]:
+    hall = Hall()
+    yield hall
+    for run in hall.runs.values():
+        run.cancel()
+    ending = asyncio.gather(*hall.runs.values(), return_exceptions=True)
+    while not ending.done():
+        await hall.clock.advance(60)
+
+
+def cut_off(store: MemoryLeaseStore, operation: str = "") -> None:
+    async def unreachable(asked: str) -> None:
+        if operation in ("", asked):
+            raise StorageUnreachable("connection refused")
+
+    store.before = unreachable  # type: ignore[method-assign]
+
+
+async def test_one_of_many_leads(hall: Hall) -> None:
+    for number in range(10):
+        hall.campaign(hall.election(f"node-{number}"))
+    await hall.clock.advance(120)
+    assert [what for what, _, _ in hall.log] == ["begin"]
+
+
+async def test_the_epoch_is_raised_before_the_leader_acts(hall: Hall) -> None:
+    seen: list[tuple[int, int]] = []
+
+    async def task(term: Term) -> str:
+        seen.append((term.epoch, (await hall.store.read()).epoch))
+        return "done"
+
+    for _ in range(3):
+        assert await hall.election("node-1").run(task) == "done"
+    assert seen == [(1, 1), (2, 2), (3, 3)]
+
+
+async def test_a_dead_leader_is_followed_within_a_lease_and_a_second(hall: Hall) -> None:
+    for delay in (0.1, 1.0, 2.5, 4.0, 4.9, 5.1):
+        fresh = Hall()
+        fresh.campaign(fresh.election("old", store=fresh.store))
+        await fresh.clock.settle()
+        fresh.campaign(fresh.election("new"))
+        await fresh.clock.advance(20 + delay)
+        # As kill -9 does: nothing of the old leader runs any more, and its lease stays.
+        lease, until = fresh.store.holder_id, fresh.store._until
+        fresh.runs["old"].cancel()
+        await fresh.clock.settle()
+        fresh.store.holder_id, fresh.store._until = lease, until
+        killed = fresh.clock.monotonic()
+        while ("begin", "new", 2) not in fresh.log:
+            await fresh.clock.advance(0.05)
+            assert fresh.clock.monotonic() - killed <= 16.0, f"killed {delay} s after a renewal"
+        fresh.runs["new"].cancel()
+        await fresh.clock.settle()
+
+
+async def test_a_leader_that_storage_forgot_stops_before_its_lease_can_have_expired(hall: Hall) -> None:
+    """Mistake 5: the deadline counts from the sending of the newest confirmed renewal."""
+    hall.campaign(hall.election("node-1"))
+    await hall.clock.advance(7)  # the renewal at 5 s was confirmed
+    cut_off(hall.store)
+    await hall.clock.advance(11.4)
+    assert hall.log == [("begin", "node-1", 1)]
+    await hall.clock.advance(0.2)
+    assert hall.log == [("begin", "node-1", 1), ("end", "node-1", 1)]
+    assert hall.store._is_leased
+
+
+async def test_a_lost_lease_is_noticed_at_its_deadline_and_not_at_the_next_tick(hall: Hall) -> None:
+    """Mistake 6: even if the renewal's request hangs."""
+    hall.campaign(hall.election("node-1"))
+    await hall.clock.advance(7)
+
+    async def hang(operation: str) -> None:
+        await asyncio.Event().wait()
+
+    hall.store.before = hang  # type: ignore[method-assign]
+    await hall.clock.advance(11.6)
+    assert hall.log[-1] == ("end", "node-1", 1)
+
+
+async def test_one_lost_renewal_ends_no_term(hall: Hall) -> None:
+    """Mistake 6."""
+    hall.campaign(hall.election("node-1"))
+    for trouble in ("request", "answer"):
+        await hall.clock.advance(4)
+        lost = 0
+
+        async def lose(operation: str) -> None:
+            nonlocal lost
+            lost += 1
+            if lost <= 2:
+                raise StorageUnreachable("connection reset", maybe_done=True)
+
+        setattr(hall.store, "before" if trouble == "request" else "after", lose)
+        await hall.clock.advance(26)
+        assert lost > 2
+    assert hall.log == [("begin", "node-1", 1)]
+
+
+async def test_a_taken_lease_ends_the_term_at_the_next_renewal(hall: Hall) -> None:
+    hall.campaign(hall.election("node-1"))
+    await hall.clock.advance(7)
+    await hall.store.break_now()
+    await hall.store.acquire("another", 15)
+    await hall.clock.advance(3.1)
+    assert hall.log[-1] == ("end", "node-1", 1)
+
+
+async def test_leader_and_standby_cost_one_request_in_five_seconds(hall: Hall) -> None:
+    other = MemoryLeaseStore(clock=hall.clock)
+    other.__dict__.update(hall.store.__dict__)  # counts apart, the same lease
+    hall.campaign(hall.election("leader"))
+    await hall.clock.advance(1)
+    hall.store.asked.clear()
+    await hall.clock.advance(3600)
+    assert len(hall.store.asked) <= 720
+    assert set(hall.store.asked) == {"renew"}
+    hall.campaign(hall.election("standby"))
+    await hall.clock.advance(1)
+    hall.store.asked.clear()
+    await hall.clock.advance(3600)
+    assert hall.store.asked.count("renew") <= 720
+    assert len(hall.store.asked) - hall.store.asked.count("renew") <= 720
+
+
+async def test_the_lease_is_given_back_only_when_the_work_has_ended(hall: Hall) -> None:
+    states: list[bool] = []
+
+    async def slow_to_stop(term: Term) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await hall.clock.sleep(3)
+            states.append(hall.store._is_leased and term.held)
+
+    run = hall.campaign(hall.election("node-1"), slow_to_stop)
+    await hall.clock.advance(7)
+    run.cancel()
+    await hall.clock.advance(4)
+    assert states == [True]
+    assert not hall.store._is_leased
+
+
+async def test_work_that_will_not_stop_does_not_keep_the_lead(hall: Hall) -> None:
+    async def stubborn(term: Term) -> None:
+        until = hall.clock.monotonic() + 100
+        while (left := until - hall.clock.monotonic()) > 0:
+            with suppress(asyncio.CancelledError):
+                await hall.clock.sleep(left)
+
+    election = hall.election("node-1")
+    hall.campaign(election, stubborn)
+    await hall.clock.advance(7)
+    assert election.step_down()
+    hall.campaign(hall.election("node-2"))
+    await hall.clock.advance(16)
+    assert hall.log == [("begin", "node-2", 2)]
+    await hall.clock.advance(100)
+
+
+async def test_stepping_down_lets_another_lead(hall: Hall) -> None:
+    bus = LocalBus()
+    first = hall.election("node-1", bus=bus)
+    hall.campaign(first)
+    await hall.clock.settle()
+    hall.campaign(hall.election("node-2", bus=bus))
+    await hall.clock.advance(12)
+    assert first.step_down()
+    await hall.clock.advance(0.5)
+    assert hall.log == [("begin", "node-1", 1), ("end", "node-1", 1), ("begin", "node-2", 2)]
+    assert first.role == "standby"
+    assert not first.step_down()
+
+
+async def test_an_unhealthy_leader_steps_down(hall: Hall) -> None:
+    healthy = True
+    election = hall.election("node-1", health=lambda: healthy)
+    hall.campaign(election)
+    await hall.clock.advance(12)
+    assert election.role == "leader"
+    healthy = False
+    await hall.clock.advance(3.1)
+    assert hall.log[-1] == ("end", "node-1", 1)
+    assert not hall.store._is_leased
+
+
+async def test_a_health_check_that_hangs_or_fails_is_a_no(hall: Hall) -> None:
+    async def hang() -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    def fail() -> bool:
+        raise RuntimeError("no database")
+
+    for number, check in enumerate((hang, fail)):
+        fresh = Hall()
+        fresh.campaign(fresh.election(f"node-{number}", health=check))
+        await fresh.clock.advance(14)
+        assert fresh.log[-1][0] == "end"
+        fresh.runs[f"node-{number}"].cancel()
+        await fresh.clock.advance(60)
+
+
+async def test_an_error_of_the_task_is_raised_and_frees_the_lease(hall: Hall) -> None:
+    async def fail(term: Term) -> None:
+        raise RuntimeError("the books do not balance")
+
+    with pytest.raises(RuntimeError, match="balance"):
+        await hall.election("node-1").run(fail)
+    assert not hall.store._is_leased
+
+
+async def test_a_task_that_finds_its_term_lost_campaigns_again(hall: Hall) -> None:
+    epochs: list[int] = []
+
+    async def check(term: Term) -> None:
+        epochs.append(term.epoch)
+        if term.epoch == 1:
+            term.end("test")
+        term.check()
+
+    hall.campaign(hall.election("node-1"), check)
+    await hall.clock.advance(30)
+    assert epochs == [1, 2]
+
+
+async def test_a_plain_function_leads_in_a_thread(hall: Hall) -> None:
+    def plain(term: Term) -> int:
+        term.check()
+        return term.epoch
+
+    assert await hall.election("node-1").run(plain) == 1
+
+
+async def test_everybody_who_waits_for_the_end_of_a_term_is_told_why(hall: Hall) -> None:
+    terms: list[Term] = []
+
+    async def task(term: Term) -> None:
+        terms.append(term)
+        await asyncio.Event().wait()
+
+    election = hall.election("node-1")
+    hall.campaign(election, task)
+    await hall.clock.advance(1)
+
+    async def told() -> str:
+        return await terms[0].lost
+
+    waiting = [asyncio.ensure_future(told()) for _ in range(3)]
+    await hall.clock.advance(5)
+    assert not any(task.done() for task in waiting)
+    await hall.store.break_now()
+    await hall.clock.advance(5)
+    assert all("taken away" in task.result() for task in waiting)
+    with pytest.raises(LeadershipLost, match="term 1 of node-1 is over"):
+        terms[0].check()
+
+
+async def test_changes_are_told(hall: Hall) -> None:
+    told: list[tuple[str, int]] = []
+    election = hall.election(
+        "node-1", on_change=lambda role, term: told.append((role, term.epoch if term else 0))
+    )
+    run = hall.campaign(election)
+    await hall.clock.advance(1)
+    run.cancel()
+    await hall.clock.advance(1)
+    assert told == [("standby", 0), ("leader", 1), ("standby", 0), ("stopped", 0)]
+
+
+async def test_a_wrong_credential_is_raised(hall: Hall) -> None:
+    async def denied(operation: str) -> None:
+        raise AccessDenied("403")
+
+    hall.store.before = denied  # type: ignore[method-assign]
+    with pytest.raises(AccessDenied):
+        await hall.election("node-1").run(hall.lead)
+
+
+async def test_an_unreachable_store_is_waited_for(hall: Hall) -> None:
+    cut_off(hall.store)
+    hall.campaign(hall.election("node-1"))
+    await hall.clock.advance(60)
+    del hall.store.before  # type: ignore[attr-defined]
+    await hall.clock.advance(5)
+    assert hall.log == [("begin", "node-1", 1)]
+
+
+async def test_a_lost_answer_to_the_acquiring_request_costs_no_lease(hall: Hall) -> None:
+    lost = 0
+
+    async def lose(operation: str) -> None:
+        nonlocal lost
+        if operation == "acquire" and not lost:
+            lost += 1
+            raise StorageUnreachable("connection reset", maybe_done=True)
+
+    hall.store.after = lose  # type: ignore[method-assign]
+    hall.campaign(hall.election("node-1"))
+    await hall.clock.advance(7)
+    assert (lost, hall.log) == (1, [("begin", "node-1", 1)])
+
+
+async def test_one_election_object_runs_once(hall: Hall) -> None:
+    election = hall.election("node-1")
+    hall.campaign(election)
+    await hall.clock.settle()
+    with pytest.raises(KennelError, match="runs already"):
+        await election.run(hall.lead)
+
+
+@pytest.mark.parametrize("seconds", [14, 61, 15.5, 0, -1])
+def test_a_lease_outside_the_services_bounds_is_refused(seconds: int) -> None:
+    with pytest.raises(ConfigurationError, match="from 15 to 60"):
+        LeaseConfig(seconds)
+
+
+# --- mutex ------------------------------------------------------------------------------------------------------
+
+
+def mutex(hall: Hall, identity: str, bus: Bus) -> BlobDistributedMutex:
+    return BlobDistributedMutex(hall.store, identity=identity, bus=lambda: bus, clock=hall.clock)
+
+
+async def test_a_mutex_admits_one_at_a_time(hall: Hall) -> None:
+    bus, inside, most, total = LocalBus(), 0, 0, 0
+
+    async def work(number: int) -> None:
+        nonlocal inside, most, total
+        async with mutex(hall, f"node-{number}", bus):
+            inside, total = inside + 1, total + 1
+            most = max(most, inside)
+            await hall.clock.sleep(3)
+            inside -= 1
+
+    workers = asyncio.gather(*(work(number) for number in range(8)))
+    await hall.clock.advance(600)
+    await workers
+    assert (most, total) == (1, 8)
+
+
+async def test_a_block_whose_mutex_is_lost_is_interrupted(hall: Hall) -> None:
+    async def work() -> None:
+        async with mutex(hall, "node-1", LocalBus()):
+            await asyncio.Event().wait()
+
+    working = asyncio.ensure_future(work())
+    await hall.clock.advance(1)
+    await hall.store.break_now()
+    await hall.clock.advance(5)
+    with pytest.raises(LeadershipLost, match="mutex test-election was lost"):
+        await working
+
+
+async def test_a_block_that_is_cancelled_from_outside_stays_cancelled(hall: Hall) -> None:
+    async def work() -> None:
+        async with mutex(hall, "node-1", LocalBus()):
+            await asyncio.Event().wait()
+
+    working = asyncio.ensure_future(work())
+    await hall.clock.advance(1)
+    working.cancel()
+    await hall.clock.advance(1)
+    assert working.cancelled()
+    assert not hall.store._is_leased
+
+
+async def test_trying_a_held_mutex_gives_nothing_and_a_timeout_says_so(hall: Hall) -> None:
+    bus = LocalBus()
+    first, second = mutex(hall, "node-1", bus), mutex(hall, "node-2", bus)
+    assert await first.try_acquire() is not None
+    assert await second.try_acquire() is None
+    waiting = asyncio.ensure_future(second.acquire(timeout=30))
+    await hall.clock.advance(31)
+    with pytest.raises(LockTimeout, match="within 30 s"):
+        await waiting
+    await first.release()
+    await first.release()
+    assert await second.try_acquire() is not None
+    await second.release()
+
+
+async def test_a_mutex_object_is_not_entered_twice(hall: Hall) -> None:
+    lock = mutex(hall, "node-1", LocalBus())
+    await lock.acquire()
+    with pytest.raises(KennelError, match="one object for each task"):
+        await lock.acquire()
+    await lock.release()
