@@ -85,10 +85,9 @@ class Graph {
       padding: [8, 8, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: "kennel" }, points: { size: 7 }, drag: { x: true, y: false } },
-      tzDate: (seconds) => (document.documentElement.dataset.zone === "local" ? new Date(seconds * 1000) : uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC")),
       scales: { y: { range: (_, low, high) => [0, Math.max(4, (high ?? 0) * 1.1)] } },
       axes: [
-        { ...axis, size: 28, space: 70 },
+        { ...axis, size: 24, space: 64, values: (_, splits) => splits.map((at) => this.clock(at)) },
         { ...axis, size: 46, values: (_, splits) => splits.map((value) => (Number.isInteger(value) ? compact.format(value) : "")) },
       ],
       series: [{}, ...this.names.map((name, i) => ({
@@ -102,6 +101,11 @@ class Graph {
       hooks: { setCursor: [() => this.tell()] },
     }, [[]], this.canvas);
     this.draw();
+  }
+
+  clock(seconds) {
+    const zone = document.documentElement.dataset.zone === "local" ? undefined : "UTC";
+    return new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: zone }).format(new Date(seconds * 1000));
   }
 
   draw() {
