@@ -84,13 +84,19 @@ class BlobCounterStore:
     def try_optimistic_write(self, data: str, *, etag: str | None, metadata: Mapping[str, str]) -> str | None:
         def write() -> str:
             condition: dict[str, Any] = (
-                {"overwrite": False} if etag is None
+                {"overwrite": False}
+                if etag is None
                 else {"overwrite": True, "etag": etag, "match_condition": MatchConditions.IfNotModified}
-            )  # fmt: skip
+            )
             with translated("write the counter of sequence", self._name):
-                return str(
-                    self._blob().upload_blob(data.encode(), metadata=dict(metadata), **condition)["etag"]
+                answer = self._blob().upload_blob(data.encode(), metadata=dict(metadata), **condition)
+            if not answer.get("etag"):  # a head cut short after its first lines
+                raise StorageUnreachable(
+                    f"write the counter of sequence {self._name}: the answer was cut short",
+                    resource=self._name,
+                    maybe_done=True,
                 )
+            return str(answer["etag"])
 
         try:
             return write()

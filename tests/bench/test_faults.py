@@ -1,0 +1,126 @@
+"""The fault proxy does to requests what it says, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.config import StorageConfig
+from coordinator.errors import NotFound, StorageBusy, StorageError, StorageUnreachable
+from coordinator.sequences.azure_store import BlobCounterStore, TableLedger
+from coordinator.sequences.grants import Grant, Owner
+from coordinator.storage import Storage
+from coordinator.testing.faults import (
+    ALL_FAULTS,
+    BUSY,
+    BUSY_COMMITTED,
+    DROP_ANSWER,
+    FAILED,
+    FAILED_COMMITTED,
+    RESET_AFTER,
+    RESET_BEFORE,
+    TRUNCATED,
+    Fault,
+    FaultProxy,
+    delayed,
+)
+
+
+@pytest.fixture
+def proxy(connection_string: str) -> Iterator[FaultProxy]:
+    with FaultProxy(connection_string) as running:
+        yield running
+
+
+@pytest.fixture
+def behind(proxy: FaultProxy, storage_prefix: str) -> Iterator[Storage]:
+    storage = Storage.from_connection_string(
+        proxy.connection_string, config=StorageConfig(prefix=storage_prefix)
+    )
+    yield storage
+    storage.close()
+
+
+def test_without_rules_blobs_queues_and_tables_work_through_it(behind: Storage, proxy: FaultProxy) -> None:
+    counter, ledger = BlobCounterStore(behind, "orders"), TableLedger(behind, "orders")
+    assert counter.try_optimistic_write("1", etag=None, metadata={"a": "b"})
+    assert counter.get_data().data == "1"
+    ledger.record([Grant(n, n, Owner("ann"), "n", 1.0) for n in range(1, 51)])
+    assert sum(1 for _ in ledger.rows()) == 50
+    behind.blocking.queues.create_queue("through-the-proxy").send_message("hello")
+    assert proxy.applied == []
+    assert proxy.requests == behind.meter.total
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "committed"),
+    [
+        (DROP_ANSWER, StorageUnreachable, True),
+        (RESET_AFTER, StorageUnreachable, True),
+        (RESET_BEFORE, StorageUnreachable, False),
+        (BUSY, StorageBusy, False),
+        (BUSY_COMMITTED, StorageBusy, True),
+        (FAILED, StorageBusy, False),
+        (FAILED_COMMITTED, StorageBusy, True),
+        (TRUNCATED, StorageUnreachable, True),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_each_fault_breaks_a_write_as_it_says(
+    behind: Storage, proxy: FaultProxy, fault: Fault, error: type[StorageError], committed: bool
+) -> None:
+    store = BlobCounterStore(behind, "orders")
+    etag = store.try_optimistic_write("1", etag=None, metadata={})
+    proxy.once(fault, service="blob", method="PUT", path="/orders")
+    with pytest.raises(error) as caught:
+        store.try_optimistic_write("2", etag=etag, metadata={})
+    assert caught.value.maybe_done
+    assert store.get_data().data == ("2" if committed else "1")
+    assert [each.fault for each in proxy.applied] == [fault]
+
+
+def test_a_truncated_read_is_repeated_or_an_error_and_never_a_shorter_number(
+    behind: Storage, proxy: FaultProxy
+) -> None:
+    store = BlobCounterStore(behind, "orders")
+    store.try_optimistic_write("123456", etag=None, metadata={})
+    proxy.once(TRUNCATED, service="blob", method="GET")
+    assert store.get_data().data == "123456"
+    proxy.times(20, TRUNCATED, service="blob", method="GET")
+    with pytest.raises(StorageUnreachable):
+        store.get_data()
+
+
+def test_rules_are_used_up_and_skips_are_counted(behind: Storage, proxy: FaultProxy) -> None:
+    store = BlobCounterStore(behind, "orders")
+    store.try_optimistic_write("1", etag=None, metadata={})
+    proxy.once(BUSY, method="GET", skip=1)
+    store.get_data()
+    with pytest.raises(StorageBusy):
+        store.get_data()
+    store.get_data()
+
+
+def test_a_delay_only_delays(behind: Storage, proxy: FaultProxy) -> None:
+    store = BlobCounterStore(behind, "orders")
+    proxy.always(delayed(0.05))
+    with pytest.raises(NotFound):
+        store.get_data()
+
+
+def test_the_same_seed_breaks_the_same_requests(connection_string: str) -> None:
+    def broken(seed: int) -> list[tuple[int, str]]:
+        with FaultProxy(connection_string) as proxy:
+            proxy.at_random(0.3, seed=seed, faults=[fault for fault in ALL_FAULTS if not fault.delay_seconds])
+            storage = Storage.from_connection_string(proxy.connection_string)
+            store = BlobCounterStore(storage, "nothing-here")
+            for _ in range(40):
+                with pytest.raises(StorageError):
+                    store.get_data()
+            storage.close()
+            return [(each.number, each.fault.name) for each in proxy.applied]
+
+    first = broken(7)
+    assert first == broken(7)
+    assert first != broken(8)
