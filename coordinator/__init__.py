@@ -13,23 +13,38 @@ from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
 from coordinator.sequences.store import OptimisticSyncStore
 from coordinator.storage import Storage
+from coordinator.tables.operations import ANY, Delete, Insert, Merge, Put, Replace
+from coordinator.tables.optimistic import Update, optimistic_update
+from coordinator.tables.rows import Key, Row
+from coordinator.tables.table import Table
 
 __all__ = [
+    "ANY",
     "BlobDistributedMutex",
+    "Delete",
     "Election",
     "Gate",
     "GateConfig",
     "GateState",
     "GateTimeout",
     "GlobalFlag",
+    "Insert",
     "KennelError",
+    "Key",
     "LeadershipLost",
     "ListeningRelease",
+    "Merge",
     "OptimisticSyncStore",
     "PollingRelease",
+    "Put",
     "Release",
+    "Replace",
+    "Row",
     "SequenceConfig",
     "Storage",
+    "Table",
     "Term",
     "UniqueIdGenerator",
+    "Update",
+    "optimistic_update",
 ]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from coordinator.leadership.mutex import BlobDistributedMutex
     from coordinator.queues.queue import Queue
     from coordinator.sequences.generator import UniqueIdGenerator
+    from coordinator.tables.table import Table
 
 T = TypeVar("T")
 
@@ -142,6 +143,12 @@ class Storage:
         from coordinator.queues.azure_store import make_queue
 
         return make_queue(self, check_name("queue", name), type=type, **options)
+
+    def table(self, name: str) -> Table:
+        """A table, by its full name (S17). See `Table`."""
+        from coordinator.tables.azure_tables import make_table
+
+        return make_table(self, name)
 
     # --- clients, for adapters ----------------------------------------------------------------------------------
 

@@ -1,0 +1,120 @@
+"""Rows of a table as values, and the limits that the service sets them (S17)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from coordinator.errors import ConfigurationError
+
+Value = str | int | float | bool | bytes | datetime | UUID
+Values = Mapping[str, Value]
+
+MAX_PROPERTIES = 252
+MAX_ENTITY_BYTES = 1024 * 1024
+MAX_PROPERTY_BYTES = 64 * 1024
+MAX_KEY_BYTES = 1024
+NONCES = "kennel_nonces"
+
+_TABLE = re.compile(r"[A-Za-z][A-Za-z0-9]{2,62}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_FORBIDDEN = re.compile(r"[/\\#?\x00-\x1f\x7f-\x9f]")
+_SYSTEM = {"PartitionKey", "RowKey", "Timestamp", NONCES}
+
+
+class Key(NamedTuple):
+    """Where a row is: the partition, and the row within it."""
+
+    partition: str
+    row: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row as it was read. `etag` is "" for a row that was never stored; `nonces` are of its latest updates."""
+
+    key: Key
+    values: dict[str, Any] = field(default_factory=dict)
+    etag: str = ""
+    nonces: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.values.get(name, default)
+
+
+def check_table(name: str) -> str:
+    """Return `name` if it may name a table (3-63 letters and digits, a letter first); else raise."""
+    if not _TABLE.fullmatch(name) or name.lower() == "tables":
+        raise ConfigurationError(
+            f"table name {name!r}: use 3-63 letters and digits, starting with a letter, and not 'tables'"
+        )
+    return name
+
+
+def check_key(key: tuple[str, str]) -> Key:
+    """The key, if both halves may be one: text of at most 1 KiB without ``/ \\ # ?`` and control characters."""
+    for half, text in zip(("partition", "row"), key, strict=True):
+        if not isinstance(text, str):
+            raise ConfigurationError(f"{half} key {text!r}: use text")
+        if found := _FORBIDDEN.search(text):
+            raise ConfigurationError(f"{half} key {text!r}: the character {found.group()!r} is not allowed")
+        if 2 * len(text) > MAX_KEY_BYTES:
+            raise ConfigurationError(
+                f"{half} key {text[:40]!r}…: {len(text)} characters, at most 512 are allowed"
+            )
+    return Key(*key)
+
+
+def check_values(values: Values) -> int:
+    """The bytes these values take by the service's own formula; raises `ConfigurationError` if they cannot be stored."""
+    if len(values) > MAX_PROPERTIES:
+        raise ConfigurationError(f"{len(values)} columns in one row; at most {MAX_PROPERTIES} are allowed")
+    total = 0
+    for name, value in values.items():
+        if name in _SYSTEM or not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"column name {name!r}: use letters, digits and _; system columns are taken"
+            )
+        size = _size(name, value)
+        if size > MAX_PROPERTY_BYTES:
+            raise ConfigurationError(
+                f"column {name!r} takes {size} bytes; at most {MAX_PROPERTY_BYTES} are allowed"
+            )
+        total += 8 + 2 * len(name) + size
+    if total > MAX_ENTITY_BYTES:
+        raise ConfigurationError(f"the row takes {total} bytes; at most {MAX_ENTITY_BYTES} are allowed")
+    return total
+
+
+def _size(name: str, value: Any) -> int:
+    match value:
+        case bool():
+            return 1
+        case str():
+            return 2 * len(value) + 4
+        case int():
+            if not -(2**63) <= value < 2**63:
+                raise ConfigurationError(f"column {name!r}: {value} does not fit in 64 bits")
+            return 8
+        case float():
+            return 8
+        case bytes():
+            return len(value) + 4
+        case datetime():
+            if value.tzinfo is None:
+                raise ConfigurationError(f"column {name!r}: a date without a time zone; use an aware one")
+            return 8
+        case UUID():
+            return 16
+        case _:
+            raise ConfigurationError(
+                f"column {name!r}: {type(value).__name__} cannot be stored; use str, int, float, bool, bytes, "
+                "an aware datetime or UUID, and leave out what is not known"
+            )

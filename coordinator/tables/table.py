@@ -1,0 +1,180 @@
+"""`Table`: rows with ETags, transactions checked before they are sent, pages that survive a restart (S17)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from coordinator.backoff import Backoff, retry
+from coordinator.errors import ConfigurationError
+from coordinator.tables.operations import Operation, check_operation, check_transaction
+from coordinator.tables.rows import Key, Row, check_key
+from coordinator.tables.store import MAX_PAGE, Page, Query, TableStore, Where
+
+READ_BACKOFF = Backoff(base_seconds=0.1, cap_seconds=2.0, deadline_seconds=20.0)
+
+
+class Table:
+    """A table of the storage account.
+
+    Guarantees that what is sent is within the service's limits, that one row is written atomically, and one
+    transaction (one partition, ≤100 rows) wholly or not at all. Does not guarantee that a scan sees one moment: rows
+    written while it runs may or may not appear. Within one partition each page is a snapshot; two pages are two.
+
+    Reads are repeated while the service is busy or away, up to 20 s; writes never: see `optimistic_update`.
+    """
+
+    def __init__(self, store: TableStore) -> None:
+        self.store = store
+        self.name = store.name
+
+    async def read(self, key: tuple[str, str], *, select: Iterable[str] | None = None) -> Row:
+        """The row of that key, all columns or those of `select`. Raises `NotFound`."""
+        checked = check_key(key)
+        columns = None if select is None else tuple(select)
+        return await retry(
+            lambda: self.store.read(checked, columns), backoff=READ_BACKOFF, clock=self.store.clock
+        )
+
+    async def write(self, operation: Operation) -> str:
+        """Carry out one operation; returns the new ETag.
+
+        Raises `AlreadyExists`, `NotFound` or `PreconditionFailed` if it could not be done. `StorageUnreachable` and
+        `StorageBusy` with `maybe_done` leave open whether it was.
+        """
+        check_operation(operation)
+        return await self.store.write(operation)
+
+    async def transact(self, operations: Sequence[Operation]) -> list[str]:
+        """Carry out all operations or none; returns the new ETags in order.
+
+        Raises `ConfigurationError` before anything is sent if the service could not take it (see
+        `check_transaction`), otherwise as `write`.
+        """
+        return await self.store.transact(check_transaction(operations))
+
+    def scan(
+        self,
+        *,
+        partition: str | None = None,
+        prefix: str = "",
+        row_from: str = "",
+        row_before: str = "",
+        where: Iterable[Where | tuple[str, str, Any]] = (),
+        select: Iterable[str] | None = None,
+        page_size: int = MAX_PAGE,
+        token: str = "",
+    ) -> Scan:
+        """Rows in key order, as an async iterator over pages.
+
+        `partition` limits it to one (otherwise the service reads the whole table), `prefix` or `row_from` and
+        `row_before` to a range of rows, `where` to rows that meet every ``(column, comparison, value)``. `token` is
+        what `Scan.token` of an earlier, equal scan said, in this process or another.
+        """
+        if prefix and (row_from or row_before):
+            raise ConfigurationError("give either prefix or row_from and row_before, not both")
+        if prefix:
+            row_from, row_before = prefix, _after_prefix(prefix)
+        if not 1 <= page_size <= MAX_PAGE:
+            raise ConfigurationError(f"page_size must be between 1 and {MAX_PAGE}, got {page_size}")
+        query = Query(
+            partition=partition,
+            row_from=row_from,
+            row_before=row_before,
+            where=tuple(Where(*condition) for condition in where),
+            select=None if select is None else tuple(select),
+            page_size=page_size,
+        )
+        return Scan(self.store, query, token)
+
+    async def top(self, count: int, **options: Any) -> list[Row]:
+        """The first `count` rows in key order; options as of `scan`. To have the newest first, let keys count down."""
+        if count < 1:
+            raise ConfigurationError(f"top needs a count of at least 1, got {count}")
+        rows: list[Row] = []
+        async for row in self.scan(page_size=min(count, MAX_PAGE), **options):
+            rows.append(row)
+            if len(rows) == count:
+                break
+        return rows
+
+
+class Scan:
+    """The rows of a scan, once. `token` says how to go on after the last row taken; "" after the end.
+
+    A token is good for the same table and question only, and stays good after a restart: it holds the service's own
+    place and the last key seen. Rows deleted meanwhile don't appear, nor do new rows before that place.
+    """
+
+    def __init__(self, store: TableStore, query: Query, token: str) -> None:
+        self._store = store
+        self._query = query
+        self._resume, self._last = self._decode(token) if token else (None, None)
+        self._ended = False
+
+    @property
+    def token(self) -> str:
+        if self._ended:
+            return ""
+        content = {
+            "v": 1,
+            "table": self._store.name,
+            "query": self._query.digest,
+            "resume": self._resume,
+            "last": self._last,
+        }
+        return base64.urlsafe_b64encode(json.dumps(content).encode()).decode()
+
+    async def pages(self) -> AsyncIterator[list[Row]]:
+        """The pages, one request each. A page may be empty though more follow."""
+        while not self._ended:
+            page = await self._next_page()
+            rows = page.rows
+            if self._last is not None:
+                last = self._last
+                rows = [row for row in rows if row.key > last]
+            self._go_on(page)
+            yield rows
+
+    async def __aiter__(self) -> AsyncIterator[Row]:
+        while not self._ended:
+            page = await self._next_page()
+            for row in page.rows:
+                if self._last is None or row.key > self._last:
+                    self._last = row.key
+                    yield row
+            self._go_on(page)
+
+    def _go_on(self, page: Page) -> None:
+        if page.rows:
+            self._last = max(page.rows[-1].key, self._last or page.rows[-1].key)
+        self._resume = page.resume
+        self._ended = page.resume is None
+
+    async def _next_page(self) -> Page:
+        return await retry(
+            lambda: self._store.page(self._query, self._resume),
+            backoff=READ_BACKOFF,
+            clock=self._store.clock,
+        )
+
+    def _decode(self, token: str) -> tuple[Key | None, Key | None]:
+        try:
+            content = json.loads(base64.urlsafe_b64decode(token.encode()))
+            version, table, query = content["v"], content["table"], content["query"]
+            resume, last = (Key(*pair) if pair else None for pair in (content["resume"], content["last"]))
+        except (ValueError, KeyError, TypeError, binascii.Error) as error:
+            raise ConfigurationError("this is no continuation token of a scan") from error
+        if version != 1 or table != self._store.name or query != self._query.digest:
+            raise ConfigurationError(
+                f"the continuation token belongs to another scan (of table {table!r}); repeat the question it came from"
+            )
+        return resume, last
+
+
+def _after_prefix(prefix: str) -> str:
+    """The first text after all that start with `prefix`."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
