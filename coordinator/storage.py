@@ -71,6 +71,14 @@ class Storage:
             weakref.WeakKeyDictionary()
         )
         self._threads: _BlockingClients | None = None
+        _open.add(self)
+
+    def _in_forked_child(self) -> None:
+        """A child shares no connection and no lock with its parent, and is somebody else in every record."""
+        self._lock = threading.Lock()
+        self._loops = weakref.WeakKeyDictionary()
+        self._threads = None
+        self.identity = f"{self.identity}-fork-{os.getpid()}"
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **options: Any) -> Storage:
@@ -242,3 +250,14 @@ class _BlockingClients:
         self.tables = TableServiceClient(
             endpoints.table, credential=credential, **options("table", endpoints.table)
         )
+
+
+_open: weakref.WeakSet[Storage] = weakref.WeakSet()
+
+
+def _in_forked_child() -> None:
+    for storage in list(_open):
+        storage._in_forked_child()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)

@@ -140,14 +140,14 @@ class Counter:
 
     def metadata(self) -> dict[str, str]:
         """The blob's metadata: ASCII, compact."""
-        owners = list({grant.owner.id: grant.owner for grant in self.grants}.values())
-        index = {owner.id: place for place, owner in enumerate(owners)}
+        owners = list(dict.fromkeys(grant.owner for grant in self.grants))
+        index = {owner: place for place, owner in enumerate(owners)}
         metadata = {
             **self.others,
             _NEXT: str(self.value),
             _GRANTS: _pack(
                 [
-                    [g.first, g.last, g.step, g.nonce, index[g.owner.id], round(g.granted_at, 3)]
+                    [g.first, g.last, g.step, g.nonce, index[g.owner], round(g.granted_at, 3)]
                     for g in self.grants
                 ]
             ),
