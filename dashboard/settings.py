@@ -100,7 +100,6 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 if os.environ.get("DATABASE_URL"):
     DATABASES: dict[str, Any] = {"default": dj_database_url.parse(os.environ["DATABASE_URL"])}
 else:
-    STATE_DIR.mkdir(exist_ok=True)
     DATABASES = {
         "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(STATE_DIR / "dashboard.sqlite3")}
     }
@@ -122,6 +121,7 @@ if REDIS_URL:
 
 STATIC_URL = "static/"
 STATIC_ROOT = STATE_DIR / "static"
+STATIC_ROOT.mkdir(parents=True, exist_ok=True)
 STATICFILES_DIRS: list[Any] = [path for path in (BASE_DIR / "static",) if path.is_dir()]
 for _prefix, _parts in (
     ("uplot", "uplot/dist"),

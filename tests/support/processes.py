@@ -6,7 +6,7 @@ import ctypes
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -17,7 +17,11 @@ def _die_with_parent() -> None:
 
 
 def start_server(
-    command: Sequence[str | Path], *, log: Path, user: int | None = None
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    user: int | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Starts a server whose words go to `log`, as `user` (an id) if given. Call it from the main thread:
     on Linux the server is told to end when the thread that started it ends."""
@@ -28,6 +32,7 @@ def start_server(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env=env,
             user=user,
             group=user,
             extra_groups=[] if user is not None else None,

@@ -1,0 +1,285 @@
+"""A dashboard as a process of its own, people who sign in to it, and bare workers on its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import requests
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+from coordinator import protocol
+from coordinator.protocol import FromHub, FromWorker, GateStatus, Hello, State, WorkerState
+
+from .ports import free_port, wait_until_listening
+from .processes import start_server, stop_server
+
+PROJECT = Path(__file__).resolve().parents[2]
+TOKEN = "kw_test_0123456789_0123456789_0123456789"
+PASSWORD = "correct horse battery"
+USERS = {"vera": "viewer", "olga": "operator", "otto": "operator", "adam": "admin"}
+START_SECONDS = 40.0
+
+T = TypeVar("T")
+
+
+@dataclass
+class Dashboard:
+    """One dashboard process (or several on one database, made with `sibling`)."""
+
+    folder: Path
+    connection_string: str
+    prefix: str
+    extra: dict[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def hub_url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/ws/workers/"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"dashboard-{self.port}.log"
+
+    @property
+    def env(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("KENNEL_", "AZURE_"))}
+        return {
+            **kept,
+            "AZURE_STORAGE_CONNECTION_STRING": self.connection_string,
+            "KENNEL_PREFIX": self.prefix,
+            "KENNEL_SECRET_KEY": "a key of the tests " * 3,
+            "DATABASE_URL": f"sqlite:///{self.folder / 'dashboard.sqlite3'}",
+            "PYTHONPATH": str(PROJECT),
+            "PYTHONWARNINGS": "default",
+            **self.extra,
+        }
+
+    def manage(self, *arguments: str, code: str = "") -> str:
+        """Run manage.py, or Python code with Django set up; returns what it printed."""
+        command = [sys.executable, str(PROJECT / "manage.py"), *arguments]
+        if code:
+            command = [sys.executable, "-c", f"import django; django.setup()\n{code}"]
+        done = subprocess.run(
+            command,
+            env=self.env | {"DJANGO_SETTINGS_MODULE": "dashboard.settings"},
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def prepare(self) -> Self:
+        """The database with users and a worker token."""
+        self.manage(
+            code=f"""
+from django.core.management import call_command
+from django.contrib.auth.models import Group, User
+from django.contrib.auth.hashers import make_password
+from dashboard.hub import tokens
+call_command("migrate", verbosity=0)
+secret = make_password({PASSWORD!r})
+for name, role in {USERS!r}.items():
+    user, _ = User.objects.get_or_create(username=name, defaults={{"password": secret}})
+    user.groups.set([Group.objects.get(name=role)])
+tokens.create("tests", token={TOKEN!r})
+"""
+        )
+        return self
+
+    def start(self) -> Self:
+        command = [sys.executable, "-m", "uvicorn", "dashboard.asgi:application", "--host", "127.0.0.1"]
+        command += ["--port", str(self.port), "--lifespan", "on", "--no-access-log"]
+        self.process = start_server(command, log=self.log, env=self.env)
+        if not wait_until_listening(self.port, timeout_seconds=START_SECONDS):
+            self.stop()
+            raise AssertionError(f"the dashboard did not start:\n{self.said()[-4000:]}")
+        return self
+
+    def stop(self, *, kill: bool = False) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            if kill:
+                process.kill()
+            stop_server(process)
+
+    def sibling(self, **extra: str) -> Dashboard:
+        """Another process on the same database, not yet started."""
+        return Dashboard(self.folder, self.connection_string, self.prefix, self.extra | extra)
+
+    def said(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def ready(self) -> dict[str, Any]:
+        answer: dict[str, Any] = requests.get(f"{self.url}/readyz", timeout=10).json()
+        return answer
+
+    def __enter__(self) -> Self:
+        return self.prepare().start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is not None and self.log.exists():
+            print(self.said()[-6000:])
+
+
+class Person:
+    """Somebody signed in, with a browser's manners and no scripts."""
+
+    def __init__(self, dashboard: Dashboard, name: str) -> None:
+        self.dashboard, self.name = dashboard, name
+        self.http = requests.Session()
+
+    def __enter__(self) -> Self:
+        answer = self.post(
+            "/accounts/login/", {"username": self.name, "password": PASSWORD}, page="/accounts/login/"
+        )
+        assert "sessionid" in self.http.cookies, answer.text[:2000]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.http.close()
+
+    def get(self, path: str) -> requests.Response:
+        return self.http.get(self.dashboard.url + path, timeout=20)
+
+    def post(
+        self, path: str, data: dict[str, str] | None = None, *, page: str = "/gates/"
+    ) -> requests.Response:
+        """Post with the token of the page's form."""
+        found = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', self.get(page).text)
+        token = found[1] if found else self.http.cookies.get("csrftoken", "")
+        fields = {**(data or {}), "csrfmiddlewaretoken": token}
+        headers = {"Referer": self.dashboard.url + page}
+        return self.http.post(self.dashboard.url + path, data=fields, headers=headers, timeout=20)
+
+    def socket(self, page: str = "overview", *, origin: str = "", query: str = "") -> connect:
+        """The page's socket."""
+        cookies = "; ".join(f"{cookie.name}={cookie.value}" for cookie in self.http.cookies)
+        url = f"{self.dashboard.url.replace('http', 'ws')}/ws/operators/?page={page}{query}"
+        return connect(
+            url,
+            origin=websockets.Origin(origin or self.dashboard.url),
+            additional_headers={"Cookie": cookies},
+            max_size=2**24,
+        )
+
+
+class BareWorker:
+    """A worker's end of the socket and nothing behind it: says exactly what a test lets it say."""
+
+    def __init__(self, dashboard: Dashboard, name: str, *, prefix: str = "", token: str = TOKEN) -> None:
+        self.dashboard, self.name, self.token = dashboard, name, token
+        self.instance = uuid.uuid4().hex
+        self.prefix = prefix or dashboard.prefix
+        self.state = WorkerState()
+        self.heard: list[FromHub] = []
+        self.closed: tuple[int, str] | None = None
+        self._socket: ClientConnection | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def hello(self) -> Hello:
+        return Hello(
+            version=protocol.VERSION,
+            worker=self.name,
+            instance=self.instance,
+            host="test",
+            pid=os.getpid(),
+            started_at=time.time(),
+            software="kennel tests",
+            prefix=self.prefix,
+            state=self.state,
+        )
+
+    async def __aenter__(self) -> Self:
+        self._socket = await connect(
+            self.dashboard.hub_url,
+            additional_headers={"Authorization": f"Bearer {self.token}"},
+            subprotocols=[websockets.Subprotocol(protocol.SUBPROTOCOL)],
+            compression=None,
+        )
+        await self.send(self.hello())
+        self._tasks = [asyncio.create_task(self._listen())]
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        assert self._socket is not None
+        await self._socket.close()
+
+    def beat(self, every_seconds: float = 0.5) -> None:
+        """Send heartbeats from now on."""
+
+        async def run() -> None:
+            while True:
+                await self.send(State(self.state))
+                await asyncio.sleep(every_seconds)
+
+        self._tasks.append(asyncio.create_task(run()))
+
+    async def wait_at(self, gate: str) -> None:
+        self.state = WorkerState(gates=(GateStatus(gate, "closed", waiting=True),))
+        await self.send(State(self.state))
+
+    async def send(self, message: FromWorker | str) -> None:
+        assert self._socket is not None
+        await self._socket.send(message if isinstance(message, str) else protocol.encode(message))
+
+    async def _listen(self) -> None:
+        assert self._socket is not None
+        try:
+            async for frame in self._socket:
+                self.heard.append(protocol.decode_from_hub(frame))
+        except websockets.ConnectionClosed:
+            pass
+        self.closed = (self._socket.close_code or 0, self._socket.close_reason or "")
+
+    def hints(self) -> list[str]:
+        return [message.hint.topic for message in self.heard if isinstance(message, protocol.Hinted)]
+
+
+async def until(condition: Callable[[], T], *, seconds: float = 10.0, what: str = "") -> T:
+    """Look until it is true; fails after a while, saying what was last seen."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, what or f"did not become true in {seconds} s: {value!r}"
+        await asyncio.sleep(0.05)
+
+
+def audit_of(dashboard: Dashboard) -> list[dict[str, Any]]:
+    """All rows of the audit, oldest first."""
+    out = dashboard.manage(
+        code="import json\nfrom dashboard.models import AuditRow\n"
+        "print(json.dumps(list(AuditRow.objects.order_by('id').values())))"
+    )
+    rows: list[dict[str, Any]] = json.loads(out)
+    return rows

@@ -1,0 +1,33 @@
+"""Values for the tests of this room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator import protocol
+from coordinator.protocol import GateStatus, Hello, WorkerState
+from dashboard.fleet import WorkerView
+
+NOW = 1_700_000_000.0
+
+
+def hello(name: str, *, instance: str = "", state: WorkerState | None = None) -> Hello:
+    return Hello(
+        version=protocol.VERSION,
+        worker=name,
+        instance=instance or f"i-{name}",
+        host="host",
+        pid=1,
+        started_at=NOW,
+        software="test",
+        prefix="t-",
+        state=state or WorkerState(),
+    )
+
+
+def waiting(gate: str = "start-it") -> WorkerState:
+    return WorkerState(gates=(GateStatus(gate, "closed", waiting=True),))
+
+
+def worker(name: str, *, presence: str = "ok", **state: Any) -> WorkerView:
+    return WorkerView(name, f"i-{name}", "host", 1, NOW, "test", presence, NOW, WorkerState(**state))

@@ -1,0 +1,123 @@
+"""Promises of the composed fleet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.gates.state import GateState
+from coordinator.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus
+from dashboard.fleet import Fleet, GrantView, LeaderView, SequenceView, StorageView, WorkerView
+from dashboard.sampling.compose import Rates, compose
+from dashboard.sampling.sample import Depth, Sample
+
+from .making import NOW, worker
+
+
+def fleet(*workers: WorkerView, rates: Rates | None = None, degraded: str = "", **sample: Any) -> Fleet:
+    values = {"at": NOW, "storage": StorageView(as_of=NOW), "gates_as_of": NOW, **sample}
+    return compose(Sample(**values), workers, {}, rates or Rates(), now=NOW, requests={}, degraded=degraded)
+
+
+def test_what_was_never_read_is_unknown_and_not_zero() -> None:
+    listening = worker("a", gates=(GateStatus("start-it"),), listeners=(ListenerStatus("orders-in"),))
+    seen = fleet(listening, storage=StorageView(error="no answer"), gates_as_of=None)
+    assert seen.headline.state == "unknown"
+    assert seen.gates[0].state == "unknown"
+    assert (seen.queues[0].depth, seen.queues[0].poison, seen.queues[0].as_of) == (None, None, None)
+
+
+def test_a_queue_without_a_connected_listener_has_unknown_tasks_and_rates() -> None:
+    queue = fleet(queues=(Depth("orders-in", 7, 0, NOW),)).queues[0]
+    assert queue.depth == 7
+    assert (queue.active_tasks, queue.in_hand, queue.out_per_second) == (None, None, None)
+
+
+def test_the_figures_of_several_listeners_add_up() -> None:
+    workers = [
+        worker(name, listeners=(ListenerStatus("orders-in", active_tasks=2, total_tasks=3, in_hand=1),))
+        for name in "ab"
+    ]
+    queue = fleet(*workers).queues[0]
+    assert (queue.active_tasks, queue.total_tasks, queue.in_hand, queue.workers) == (4, 6, 2, 2)
+
+
+def test_a_lost_worker_holds_nothing_and_is_told_of() -> None:
+    gone = worker("gone", presence="lost", gates=(GateStatus("start-it", "closed", waiting=True),))
+    seen = fleet(gone)
+    assert seen.gates == ()
+    assert [item.level for item in seen.attention] == ["critical"]
+    assert "gone" in seen.attention[0].what
+
+
+def test_workers_waiting_at_a_closed_gate_make_the_fleet_held() -> None:
+    held = worker("a", gates=(GateStatus("start-it", "closed", waiting=True),))
+    seen = fleet(held, worker("b"), gates=(GateState(name="start-it", epoch=3, state="closed", by="olga"),))
+    assert seen.headline.state == "held"
+    assert "1 of 2" in seen.headline.why
+    assert "start-it" in seen.headline.why
+    assert (seen.gates[0].waiting, seen.gates[0].by) == (("a",), "olga")
+
+
+def test_an_armed_gate_is_open_from_its_moment_on() -> None:
+    def state(not_before: float) -> str:
+        gate = GateState(name="start-it", epoch=1, state="armed", not_before=not_before)
+        return fleet(gates=(gate,)).gates[0].state
+
+    assert (state(NOW + 1), state(NOW)) == ("armed", "open")
+
+
+def test_messages_that_nobody_takes_make_the_fleet_stalled() -> None:
+    idle = worker("a", listeners=(ListenerStatus("orders-in"),))
+    seen = fleet(
+        idle, queues=(Depth("orders-in", 7, 0, NOW),), rates=Rates(out_per_second={"orders-in": 0.0})
+    )
+    assert seen.headline.state == "stalled"
+
+
+def test_a_leader_that_tells_of_a_newer_term_is_shown_before_the_next_sample() -> None:
+    leading = worker("b", elections=(LeadershipStatus("month-end", "leader", 5, remaining_seconds=9.0),))
+    standing = worker("c", elections=(LeadershipStatus("month-end", "standby", 5),))
+    leader = fleet(leading, standing, leaders=(LeaderView("month-end", "a", 4, "leased"),)).leaders[0]
+    assert (leader.holder, leader.epoch, leader.remaining_seconds, leader.standbys) == ("b", 5, 9.0, ("c",))
+
+
+def test_nobody_leading_although_somebody_stands_by_needs_attention() -> None:
+    standing = worker("c", elections=(LeadershipStatus("month-end", "standby"),))
+    seen = fleet(standing, leaders=(LeaderView("month-end", "", 4, "available"),))
+    assert [item.level for item in seen.attention] == ["critical"]
+
+
+def test_the_shortest_runway_and_the_sum_of_rates_describe_a_sequence() -> None:
+    workers = [
+        worker("a", sequences=(SequenceStatus("orders", 1, 100, 40, per_second=5.0, runway_seconds=12.0),)),
+        worker(
+            "b", sequences=(SequenceStatus("orders", 101, 200, 150, per_second=10.0, runway_seconds=5.0),)
+        ),
+    ]
+    grant = GrantView("orders", 1, 100, "a", NOW, "in use")
+    sequence = fleet(
+        *workers, sequences=(SequenceView("orders", 201, recent=(grant,), as_of=NOW),)
+    ).sequences[0]
+    assert (sequence.per_second, sequence.runway_seconds, sequence.owners) == (15.0, 5.0, 2)
+    assert sequence.recent[0].last_issued == 40
+
+
+def test_storage_that_is_away_keeps_the_old_figures_with_their_age() -> None:
+    away = StorageView(as_of=NOW - 30, unreachable_since=NOW - 20, error="connection refused")
+    seen = fleet(storage=away, queues=(Depth("orders-in", 7, 1, NOW - 30),))
+    assert (seen.queues[0].depth, seen.queues[0].as_of) == (7, NOW - 30)
+    assert seen.attention[0].level == "critical"
+    assert "connection refused" in seen.attention[0].what
+
+
+def test_critical_conditions_come_first_and_each_says_what_to_do() -> None:
+    seen = fleet(
+        worker("gone", presence="lost"),
+        queues=(Depth("orders-in", 5, 3, NOW),),
+        sequences=(SequenceView("orders", problem="the counter holds 'x'"),),
+        degraded="the line is down",
+    )
+    levels = [item.level for item in seen.attention]
+    assert levels == sorted(levels)
+    assert {"critical", "warning"} == set(levels)
+    assert all(item.remedy for item in seen.attention)

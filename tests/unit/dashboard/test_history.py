@@ -1,0 +1,53 @@
+"""Promises of history that need no database."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.fleet import Point
+from dashboard.sampling.history import LEVELS, Recorder, level_for, pack, unpack, with_gaps
+
+
+@given(st.lists(st.floats(allow_nan=False), max_size=100))
+def test_packed_values_come_back_unchanged(values: list[float]) -> None:
+    assert list(unpack(pack(values))) == values
+
+
+def test_a_span_is_answered_by_the_finest_level_that_reaches_back_that_far() -> None:
+    assert [level_for(span)[0] for span in (60, 3600, 3601, 86400, 86401, 10**9)] == [1, 1, 10, 10, 60, 60]
+
+
+def test_missing_samples_are_drawn_as_one_gap() -> None:
+    points = [Point(float(at), 1.0) for at in (0, 1, 2, 40, 41)]
+    marked = with_gaps(points, 1)
+    assert [point.at for point in marked if point.value is None] == [3.0]
+    assert [point for point in marked if point.value is not None] == points
+
+
+def test_slow_sampling_is_not_a_gap() -> None:
+    points = [Point(float(at), 1.0) for at in (0, 5, 10, 15)]
+    assert with_gaps(points, 1) == points
+
+
+def test_levels_hold_the_average_of_their_slot_and_unknown_where_nothing_was_sampled() -> None:
+    recorder = Recorder()
+    for at, value in ((1000.2, 4.0), (1000.9, 8.0), (1003.0, 1.0)):
+        recorder.add(at, {"depth:orders-in": value})
+    seconds = unpack(recorder._open[("depth:orders-in", 1)].packed())
+    assert seconds[0] == 6.0
+    assert math.isnan(seconds[1])
+    assert seconds[3] == 1.0
+    tens = unpack(recorder._open[("depth:orders-in", 10)].packed())
+    assert math.isclose(tens[0], 13.0 / 3)
+
+
+def test_each_level_takes_one_row_for_many_values() -> None:
+    recorder = Recorder()
+    for at in range(6000, 6000 + 3600):
+        recorder.add(float(at), {"a": 1.0})
+    rows = len(recorder._full)
+    assert rows == 3600 // 60 - 1 + 3600 // 900 - 1
+    assert all(size <= 90 for _, size, _ in LEVELS)

@@ -1,0 +1,70 @@
+"""Promises of the fan-out."""
+
+from __future__ import annotations
+
+import asyncio
+
+from coordinator import protocol
+from coordinator.bus import Hint
+from dashboard.hub.fanout import FanoutBus, Outbox, WorkerSockets
+from dashboard.hub.link import Link
+from dashboard.hub.workers import RateLimit
+
+
+async def test_a_socket_that_takes_nothing_is_closed_with_the_reason() -> None:
+    closed: list[tuple[int, str]] = []
+    stuck = asyncio.Event()
+
+    async def send(frame: str) -> None:
+        await stuck.wait()
+
+    async def close(code: int, reason: str) -> None:
+        closed.append((code, reason))
+
+    outbox = Outbox(send, close, frames=3)
+    outbox.start("test")
+    await asyncio.sleep(0)
+    for _ in range(10):
+        outbox.put("x")
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await outbox.stop()
+    assert [code for code, _ in closed] == [protocol.CLOSE_SLOW]
+    assert "slow" in closed[0][1]
+
+
+async def test_a_hint_reaches_every_socket_in_order_but_not_the_one_it_came_from() -> None:
+    sent: dict[str, list[str]] = {"a": [], "b": []}
+    sockets = WorkerSockets()
+    boxes = []
+    for name in sent:
+
+        async def send(frame: str, name: str = name) -> None:
+            sent[name].append(frame)
+
+        async def close(code: int, reason: str) -> None:
+            raise AssertionError(reason)
+
+        box = Outbox(send, close)
+        box.start(name)
+        boxes.append(box)
+        sockets.join(name, box)
+    heard: list[str] = []
+    bus = FanoutBus(sockets, Link())
+    bus.subscribe("gate:x", lambda hint: heard.append(hint.topic))
+    await bus.relay(Hint("gate:x", 1), but="a")
+    await bus.publish(Hint("gate:x", 2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for box in boxes:
+        await box.stop()
+    epochs = {name: [protocol.decode_from_hub(frame) for frame in frames] for name, frames in sent.items()}
+    assert [m.hint.epoch for m in epochs["a"] if isinstance(m, protocol.Hinted)] == [2]
+    assert [m.hint.epoch for m in epochs["b"] if isinstance(m, protocol.Hinted)] == [1, 2]
+    assert heard == ["gate:x", "gate:x"]
+
+
+def test_the_rate_limit_allows_a_burst_then_the_average() -> None:
+    limit = RateLimit(10, 20, now=0.0)
+    assert sum(limit.allows(0.0) for _ in range(100)) == 20
+    assert sum(limit.allows(1.0) for _ in range(100)) == 10
