@@ -90,16 +90,19 @@ def translate(error: AzureError, action: str, resource: str) -> StorageError:
     A write is `maybe_done` unless the service refused it or the request cannot have been sent.
     """
     if isinstance(error, HttpResponseError) and error.status_code:
-        status = int(error.status_code)
-        code = _code(error)
-        kind = BY_CODE.get(code) or BY_STATUS.get(status) or (StorageBusy if status >= 500 else StorageError)
-        message = f"{action} {resource}: the storage service answered {status} {code or error.reason or ''}".rstrip()
-        return kind(message, resource=resource, status=status, code=code, maybe_done=status >= 500)
+        return refused(int(error.status_code), _code(error), error.reason or "", action, resource)
     if isinstance(error, ClientAuthenticationError):
         return AccessDenied(f"{action} {resource}: no credential was accepted ({error})", resource=resource)
     sent = not isinstance(error, ServiceRequestError) or "timeout" in type(error).__name__.lower()
     message = f"{action} {resource}: the storage service gave no answer ({type(error).__name__})"
     return StorageUnreachable(message, resource=resource, maybe_done=sent)
+
+
+def refused(status: int, code: str, reason: str, action: str, resource: str) -> StorageError:
+    """The Kennel error for an answer of that HTTP status and service error code."""
+    kind = BY_CODE.get(code) or BY_STATUS.get(status) or (StorageBusy if status >= 500 else StorageError)
+    message = f"{action} {resource}: the storage service answered {status} {code or reason}".rstrip()
+    return kind(message, resource=resource, status=status, code=code, maybe_done=status >= 500)
 
 
 @contextmanager

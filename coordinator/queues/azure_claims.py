@@ -1,0 +1,77 @@
+"""Claims as blobs: ``{prefix}claims/{queue}/{name}``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coordinator.errors import AlreadyExists, NotFound
+from coordinator.service_errors import translated
+
+if TYPE_CHECKING:
+    from coordinator.storage import Storage
+
+_READ_SECONDS = 60.0
+
+
+class BlobClaims:
+    """`ClaimStore` of one queue. The container is made on first use."""
+
+    def __init__(self, storage: Storage, queue: str) -> None:
+        self._storage = storage
+        self._queue = queue
+        self._container = storage.config.container("claims")
+
+    def _blob(self, name: str) -> Any:
+        return self._storage.aio.blobs.get_blob_client(self._container, f"{self._queue}/{name}")
+
+    async def put(self, name: str, content: bytes, *, expires_at: float) -> None:
+        async def upload() -> None:
+            with translated("write the claim", name):
+                await self._blob(name).upload_blob(
+                    content,
+                    overwrite=True,
+                    metadata={"expires": str(int(expires_at))},
+                    read_timeout=_READ_SECONDS,
+                )
+
+        try:
+            await upload()
+        except NotFound:
+            try:
+                with translated("create", self._container):
+                    await self._storage.aio.blobs.create_container(self._container)
+            except AlreadyExists:
+                pass
+            await upload()
+
+    async def get(self, name: str) -> bytes:
+        with translated("read the claim", name):
+            download = await self._blob(name).download_blob(read_timeout=_READ_SECONDS)
+            content: bytes = await download.readall()
+        return content
+
+    async def keep(self, name: str) -> None:
+        with translated("keep the claim", name):
+            await self._blob(name).set_blob_metadata({"expires": "0"})
+
+    async def delete(self, name: str) -> None:
+        try:
+            with translated("delete the claim", name):
+                await self._blob(name).delete_blob()
+        except NotFound:
+            return
+
+    async def expired(self, before: float) -> list[str]:
+        names = []
+        container = self._storage.aio.blobs.get_container_client(self._container)
+        try:
+            with translated("list the claims of", self._queue):
+                async for blob in container.list_blobs(
+                    name_starts_with=f"{self._queue}/", include=["metadata"]
+                ):
+                    expires = (blob.metadata or {}).get("expires", "0")
+                    if expires.isdigit() and 0 < int(expires) < before:
+                        names.append(blob.name.removeprefix(f"{self._queue}/"))
+        except NotFound:
+            return []
+        return names

@@ -1,0 +1,45 @@
+"""Queues in an Azure storage account."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from coordinator.queues.azure_claims import BlobClaims
+from coordinator.queues.azure_queue import AzureQueue
+from coordinator.queues.claims import Claims
+from coordinator.queues.envelope import Schema, Upcaster
+from coordinator.queues.queue import Queue, QueueConfig
+from coordinator.service_errors import translated
+
+if TYPE_CHECKING:
+    from coordinator.storage import Storage
+
+
+def make_queue(
+    storage: Storage,
+    name: str,
+    *,
+    type: Any = Any,
+    version: int = 0,
+    upcasters: Mapping[int, Upcaster] | None = None,
+    config: QueueConfig | None = None,
+) -> Queue[Any]:
+    """The queue of that name; no request is made."""
+    config = config or QueueConfig()
+    return Queue(
+        AzureQueue(storage, name),
+        Claims(BlobClaims(storage, name), clock=storage.clock, max_payload_bytes=config.max_payload_bytes),
+        schema=Schema(type=type, version=version, upcasters=dict(upcasters or {})),
+        bus=lambda: storage.bus,
+        make_transport=lambda other: AzureQueue(storage, other),
+        identity=lambda: storage.identity,
+        clock=storage.clock,
+        config=config,
+    )
+
+
+async def list_queues(storage: Storage) -> list[str]:
+    """The names of all queues of the account, poison queues included; one request for each 5,000."""
+    with translated("list", "the queues"):
+        return [queue.name async for queue in storage.aio.queues.list_queues()]

@@ -1,0 +1,111 @@
+"""``python -m coordinator queue …``"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+import msgspec
+
+from coordinator.queues.queue import Queue, QueueConfig
+from coordinator.storage import Storage
+
+
+@click.group()
+def queue() -> None:
+    """Put, look at and empty queues. Items are JSON, one a line."""
+
+
+def _with_storage(action: Callable[[Storage], Awaitable[Any]]) -> Any:
+    async def act() -> Any:
+        async with Storage.from_env() as storage:
+            return await action(storage)
+
+    return asyncio.run(act())
+
+
+def _confirm(what: str, name: str, yes: bool) -> None:
+    if not yes and click.prompt(f"{what} Type the queue's name to go on") != name:
+        raise click.ClickException("that is not its name; nothing was done")
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--delay", default=0.0, help="Seconds before listeners see them.")
+@click.option("--ttl", default=-1.0, help="Seconds until they vanish (-1: never).")
+@click.option("--batch", default=50, show_default=True, help="Most items in one message.")
+def put(name: str, delay: float, ttl: float, batch: int) -> None:
+    """Put each line of standard input, one JSON item a line, into NAME."""
+
+    async def act(storage: Storage) -> int:
+        target: Queue[Any] = storage.queue(name, config=QueueConfig(items_per_message=batch))
+        items: list[Any] = []
+        total = 0
+        for number, line in enumerate(sys.stdin, 1):
+            if not line.strip():
+                continue
+            try:
+                items.append(msgspec.json.decode(line))
+            except msgspec.DecodeError as error:
+                if items:
+                    await target.put(*items, delay=delay, ttl=ttl)
+                raise click.ClickException(
+                    f"line {number} is not JSON ({error}); the {total + len(items)} items before it were put"
+                ) from error
+            if len(items) == batch * 8:
+                await target.put(*items, delay=delay, ttl=ttl)
+                total += len(items)
+                items = []
+                click.echo(f"\r{total} items", err=True, nl=False)
+        if items:
+            await target.put(*items, delay=delay, ttl=ttl)
+        return total + len(items)
+
+    click.echo(f"\r{_with_storage(act)} items put into {name}", err=True)
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--count", default=32, show_default=True, type=click.IntRange(1, 32))
+def peek(name: str, count: int) -> None:
+    """Print visible messages of NAME, one JSON object a line, without taking them."""
+    for message in _with_storage(lambda storage: storage.queue(name).peek(count)):
+        click.echo(msgspec.json.encode(message).decode())
+
+
+@queue.command()
+@click.argument("name")
+def count(name: str) -> None:
+    """Print about how many messages NAME holds, invisible ones included."""
+    click.echo(_with_storage(lambda storage: storage.queue(name).depth()))
+
+
+@queue.command()
+@click.argument("name")
+def create(name: str) -> None:
+    """Make the queue NAME."""
+    made = _with_storage(lambda storage: storage.queue(name).create())
+    click.echo(f"{name} {'made' if made else 'was there already'}")
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+def clear(name: str, yes: bool) -> None:
+    """Remove every message of NAME."""
+    _confirm(f"This removes every message of {name}.", name, yes)
+    _with_storage(lambda storage: storage.queue(name).clear())
+    click.echo(f"{name} is empty")
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+def delete(name: str, yes: bool) -> None:
+    """Remove the queue NAME with its messages."""
+    _confirm(f"This removes {name} with all its messages.", name, yes)
+    _with_storage(lambda storage: storage.queue(name).delete())
+    click.echo(f"{name} is gone")

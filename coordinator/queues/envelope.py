@@ -1,0 +1,275 @@
+"""The text of a message: our versioned envelope, and whatever others put in the queue. Pure.
+
+Ours is plain JSON that begins with ``{"kennel":1,``: any language reads it. The items are there as they are
+(``items``), or packed (``z``: zlib, then base64) if that alone makes them fit, or in a blob (``claim``).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from coordinator.errors import ConfigurationError, MessageUndecodable
+from coordinator.queues.transport import MAX_MESSAGE_BYTES
+
+VERSION = 1
+MAX_INLINE_UNPACKED_BYTES = 64 * 1024 * 1024
+_START = '{"kennel":'
+Upcaster = Callable[[Any], Any]
+
+
+class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a large payload is: blob `name`, `bytes` long as stored."""
+
+    name: str
+    bytes: int
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a message (or one item of it) went to poison."""
+
+    reason: str
+    error: str = ""
+    trace: str = ""
+    worker: str = ""
+    attempts: int = 0
+    at: float = 0.0
+    item: int = -1
+
+
+class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What travels with the items.
+
+    `id` is unique per put and survives a repeated put; `schema` is the version of the items' type; `size` is the length of
+    the JSON array when unpacked; `left` lists the items still to do (None = all); `unstarted` counts deliveries that were
+    given back before a handler saw them; `raw` is a foreign message carried whole; `claim_kept` says that a
+    poison record needs the claim too; `history` are earlier stays in poison.
+    """
+
+    kennel: int
+    id: str = ""
+    at: float = 0.0
+    by: str = ""
+    schema: int = 0
+    traceparent: str = ""
+    tracestate: str = ""
+    left: list[int] | None = None
+    unstarted: int = 0
+    size: int = 0
+    history: list[Failure] = []
+    items: list[msgspec.Raw] = []
+    z: str = ""
+    claim: Claim | None = None
+    claim_kept: bool = False
+    raw: str | None = None
+
+
+class MessageTooNew(MessageUndecodable):
+    """A newer program wrote this: it is tried again later, so that a newer worker may take it."""
+
+
+class _Probe(msgspec.Struct):
+    kennel: Any = None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The declared type of a queue's items, its version, and how items of older versions become newer ones.
+
+    `upcasters[n]` turns an item of version n (as plain JSON values) into version n + 1.
+    """
+
+    type: Any = Any
+    version: int = 0
+    upcasters: Mapping[int, Upcaster] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.version < 0:
+            raise ConfigurationError(f"the version of a message type counts from 0, got {self.version}")
+        if missing := [n for n in self.upcasters if not 0 <= n < self.version]:
+            raise ConfigurationError(
+                f"upcasters from versions {missing} do not lead to version {self.version}"
+            )
+
+
+_encoder = msgspec.json.Encoder()
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+_decode_probe = msgspec.json.Decoder(_Probe).decode
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_any = msgspec.json.Decoder().decode
+_NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
+
+
+def encode_item(item: Any) -> msgspec.Raw:
+    """One item as JSON. Raises `ConfigurationError` if it cannot be represented."""
+    try:
+        return msgspec.Raw(_encoder.encode(item))
+    except (TypeError, msgspec.MsgspecError, RecursionError, OverflowError, UnicodeError) as error:
+        raise ConfigurationError(
+            f"an item of type {type(item).__name__} cannot be put in a queue: {error}"
+        ) from error
+
+
+def encode(envelope: Envelope) -> str:
+    """The text of a message; characters that XML cannot carry are escaped the JSON way."""
+    text = _encoder.encode(envelope).decode()
+    if "\ufffe" in text or "\uffff" in text:
+        text = text.replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff")
+    return text
+
+
+def wire_bytes(text: str) -> int:
+    """The length on the wire: UTF-8, with the characters that XML escapes."""
+    extra = 4 * text.count("&") + 3 * (text.count("<") + text.count(">"))
+    return (len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))) + extra
+
+
+def fits(text: str) -> bool:
+    return wire_bytes(text) <= MAX_MESSAGE_BYTES
+
+
+def pack(items: Sequence[msgspec.Raw]) -> tuple[int, bytes]:
+    """The items as one compressed JSON array, and its length before."""
+    array = b"[" + b",".join(bytes(item) for item in items) + b"]"
+    return len(array), zlib.compress(array, 6 if len(array) < 4 * 1024 * 1024 else 1)
+
+
+def with_packed(envelope: Envelope, size: int, packed: bytes) -> Envelope:
+    return msgspec.structs.replace(envelope, items=[], size=size, z=base64.b64encode(packed).decode())
+
+
+def with_claim(envelope: Envelope, size: int, packed: bytes, name: str) -> Envelope:
+    return msgspec.structs.replace(envelope, items=[], size=size, claim=Claim(name, len(packed)))
+
+
+def unpack(packed: bytes, size: int, limit: int) -> list[msgspec.Raw]:
+    """The items of a packed array. Never makes more than `limit` or the declared `size` of bytes of it."""
+    if size > limit:
+        raise MessageUndecodable(f"the payload says it unpacks to {size} bytes; at most {limit} are allowed")
+    unpacker = zlib.decompressobj()
+    try:
+        array = unpacker.decompress(packed, size + 1)
+    except zlib.error as error:
+        raise MessageUndecodable(f"the packed payload is damaged: {error}") from error
+    if len(array) != size or unpacker.unconsumed_tail or not unpacker.eof:
+        raise MessageUndecodable(f"the packed payload does not unpack to the {size} bytes it declares")
+    try:
+        return _decode_array(array)
+    except _NOT_JSON as error:
+        raise MessageUndecodable(f"the packed payload is not a JSON array: {error}") from error
+
+
+def decode(text: str) -> Envelope:
+    """The envelope of a message; a message without one becomes an envelope (with kennel=0) around it.
+
+    Raises `MessageUndecodable` if it has one that is damaged or newer than this version.
+    """
+    if text.startswith(_START):
+        return _ours(text)
+    if text.lstrip()[:1] != "{":
+        return _within_base64(text)
+    try:
+        found = _decode_probe(text).kennel
+    except _NOT_JSON:
+        found = None
+    return _ours(text) if isinstance(found, int) and found > 0 else Envelope(kennel=0, raw=text)
+
+
+def _within_base64(text: str) -> Envelope:
+    """Azure's own services and older SDKs wrap what they put in base64."""
+    plain = unbase64(text)
+    if plain is not None and plain.startswith(_START):
+        return _ours(plain)
+    return Envelope(kennel=0, raw=text)
+
+
+def unbase64(text: str) -> str | None:
+    """The text inside base64; None if it isn't that."""
+    stripped = text.strip()
+    if len(stripped) % 4 or not stripped:
+        return None
+    try:
+        return base64.b64decode(stripped, validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _ours(text: str) -> Envelope:
+    try:
+        envelope = _decode_envelope(text)
+    except _NOT_JSON as error:
+        raise MessageUndecodable(f"the envelope is damaged: {error}") from error
+    if envelope.kennel != VERSION:
+        raise MessageTooNew(
+            f"the envelope has version {envelope.kennel}; this program knows {VERSION}: update it"
+        )
+    return envelope
+
+
+def inline_items(envelope: Envelope) -> list[msgspec.Raw]:
+    """The items of an envelope that carries them itself."""
+    if not envelope.z:
+        return envelope.items
+    try:
+        packed = base64.b64decode(envelope.z, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise MessageUndecodable(f"the packed payload is not base64: {error}") from error
+    return unpack(packed, envelope.size, MAX_INLINE_UNPACKED_BYTES)
+
+
+class ItemDecoder:
+    """Turns items into the declared type; errors name the path of the fault."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._decode = msgspec.json.Decoder(schema.type).decode
+
+    def __call__(self, raw: bytes | msgspec.Raw, version: int) -> Any:
+        schema = self._schema
+        if version > schema.version:
+            raise MessageTooNew(
+                f"the item has version {version} of its type; this program knows {schema.version}: update it"
+            )
+        try:
+            if version == schema.version:
+                return self._decode(raw)
+            value = _decode_any(raw)
+            for step in range(version, schema.version):
+                if step in schema.upcasters:
+                    value = schema.upcasters[step](value)
+            return msgspec.convert(value, schema.type)
+        except _NOT_JSON as error:
+            raise MessageUndecodable(f"the item is not what was declared: {error}") from error
+        except MessageUndecodable:
+            raise
+        except Exception as error:  # an upcaster is the user's code
+            raise MessageUndecodable(
+                f"an upcaster failed on version {version}: {type(error).__name__}: {error}"
+            ) from error
+
+    def foreign(self, text: str) -> Any:
+        """An item that came without an envelope: JSON, or JSON in base64, or for str and bytes the text itself."""
+        try:
+            return self._decode(text)
+        except _NOT_JSON as error:
+            first = error
+        plain = unbase64(text)
+        if plain is not None and self._schema.type is not str:
+            try:
+                return self._decode(plain)
+            except _NOT_JSON:
+                pass
+        if self._schema.type is str:
+            return text
+        if self._schema.type is bytes:
+            try:
+                return base64.b64decode(text, validate=True)
+            except (binascii.Error, ValueError):
+                return text.encode(errors="surrogateescape")
+        raise MessageUndecodable(f"the message is not what was declared: {first}") from first

@@ -1,0 +1,310 @@
+"""A typed queue: puts that batch, compress and claim-check; depth, peek, clear, create, delete."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from coordinator.backoff import Backoff, retry
+from coordinator.bus import Bus
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import ConfigurationError, NotFound
+from coordinator.queues import envelope as wire
+from coordinator.queues.announcing import Announcer
+from coordinator.queues.claims import Claims
+from coordinator.queues.envelope import Envelope, Schema
+from coordinator.queues.poison import SUFFIX, PoisonRecord, poison_name
+from coordinator.queues.transport import (
+    MAX_BATCH,
+    MAX_MESSAGE_BYTES,
+    MAX_VISIBILITY_SECONDS,
+    NEVER,
+    QueueTransport,
+    Received,
+)
+
+if TYPE_CHECKING:
+    from coordinator.queues.listener import QueueListener
+    from coordinator.queues.running import Handler
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class QueueConfig:
+    """`items_per_message`: at most so many items of one `put` share a message (1-1,000; more is cheaper and coarser).
+
+    `write_seconds`: how long a put goes on trying. `max_payload_bytes`: what one message may unpack to; larger ones go
+    to poison unread.
+    """
+
+    items_per_message: int = 50
+    write_seconds: float = 30.0
+    max_payload_bytes: int = 256 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.items_per_message <= 1000:
+            raise ConfigurationError(f"items_per_message must be 1-1000, got {self.items_per_message}")
+        if self.write_seconds <= 0:
+            raise ConfigurationError(f"write_seconds must be positive, got {self.write_seconds}")
+        if self.max_payload_bytes < MAX_MESSAGE_BYTES:
+            raise ConfigurationError(f"max_payload_bytes must be at least {MAX_MESSAGE_BYTES}")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A message that was put. With its receipt the putter may act on it without a get."""
+
+    id: str
+    receipt: str
+    envelope: Envelope
+    text: str
+
+
+@dataclass(frozen=True)
+class Peeked(Generic[T]):
+    """A message looked at: its items decoded, or `problem` saying why they could not be."""
+
+    id: str
+    text: str
+    items: tuple[T, ...]
+    dequeue_count: int
+    inserted_at: float
+    expires_at: float
+    problem: str = ""
+
+
+class Queue(Generic[T]):
+    """A queue of items of one type (S10, S19).
+
+    Guarantees: when `put` returns, every item is stored; if it raises, items may be stored all the same, never half an
+    item. A put whose answer was lost is repeated: such an item may be delivered twice (both with the same envelope id),
+    never lost. Any size goes through: what does not fit a message is compressed, then kept in a blob. Delivery is at
+    least once, in no promised order. The queue is made on first use.
+    """
+
+    def __init__(
+        self,
+        transport: QueueTransport,
+        claims: Claims,
+        *,
+        schema: Schema,
+        bus: Callable[[], Bus],
+        make_transport: Callable[[str], QueueTransport],
+        identity: Callable[[], str] = lambda: "",
+        clock: Clock = SYSTEM_CLOCK,
+        config: QueueConfig | None = None,
+        services: Any = None,
+    ) -> None:
+        self.name = transport.name
+        self.transport = transport
+        self.claims = claims
+        self.schema = schema
+        self.config = config or QueueConfig()
+        self.clock = clock
+        self.bus = bus
+        self.identity = identity
+        self.services = services
+        self._make_transport = make_transport
+        self._announcer = Announcer(self.name, bus, identity, clock)
+        self._decode = wire.ItemDecoder(schema)
+
+    # --- putting ------------------------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        *items: T,
+        delay: float = 0,
+        ttl: float = NEVER,
+        visibility: float = 0,
+        traceparent: str = "",
+        tracestate: str = "",
+    ) -> list[Kept]:
+        """Store items, many to a message, and tell listeners.
+
+        `delay`: seconds before listeners see them; `ttl`: seconds until they vanish (-1: never); `visibility`: put and
+        keep: hidden that long for the caller, who processes and deletes them by the receipts returned (see `keeping`), or
+        dies, and then they appear by themselves. Raises `ConfigurationError` for an item that is no JSON,
+        `StorageError` if storage stayed away for `write_seconds`.
+        """
+        if not 0 <= delay <= MAX_VISIBILITY_SECONDS or not 0 <= visibility <= MAX_VISIBILITY_SECONDS:
+            raise ConfigurationError("delay and visibility must be 0 to 604,800 seconds (7 days)")
+        if ttl != NEVER and ttl <= max(delay, visibility):
+            raise ConfigurationError(
+                f"ttl {ttl:g} s must be longer than the delay, or -1 for a message that never vanishes"
+            )
+        kept = []
+        for group in self._grouped([wire.encode_item(item) for item in items]):
+            head = Envelope(
+                kennel=wire.VERSION,
+                id=uuid.uuid4().hex,
+                at=self.clock.time(),
+                by=self.identity(),
+                schema=self.schema.version,
+                traceparent=traceparent,
+                tracestate=tracestate,
+                items=group,
+            )
+            kept.append(await self._put_envelope(head, max(delay, visibility), ttl))
+        if items and not visibility:
+            await self._announcer.announce(sum(len(put.text) for put in kept))
+        return kept
+
+    def _grouped(self, items: list[msgspec.Raw]) -> Iterator[list[msgspec.Raw]]:
+        """As many items a message as fit uncompressed, up to `items_per_message`."""
+        group: list[msgspec.Raw] = []
+        size, room = 0, MAX_MESSAGE_BYTES - 1024
+        for item in items:
+            length = len(bytes(item)) + 1
+            if group and (size + length > room or len(group) == self.config.items_per_message):
+                yield group
+                group, size = [], 0
+            group.append(item)
+            size += length
+        if group:
+            yield group
+
+    async def _put_envelope(self, head: Envelope, delay: float, ttl: float) -> Kept:
+        expires_at = 0.0 if ttl == NEVER else self.clock.time() + ttl
+        envelope, text = await self.claims.fit(head, expires_at=expires_at)
+        try:
+            stored = await self._write(lambda: self.transport.put(text, delay_seconds=delay, ttl_seconds=ttl))
+        except Exception as error:
+            if envelope.claim and not getattr(error, "maybe_done", True):
+                await self.claims.discard(envelope)
+            raise
+        return Kept(stored.id, stored.receipt, envelope, text)
+
+    async def put_text(self, text: str, *, delay: float = 0, ttl: float = NEVER) -> None:
+        """Store a message as it is, without an envelope, for readers that know none. At most 64 KiB."""
+        if not wire.fits(text):
+            raise ConfigurationError(
+                f"a bare text of {wire.wire_bytes(text)} bytes does not fit a message; use put()"
+            )
+        await self._write(lambda: self.transport.put(text, delay_seconds=delay, ttl_seconds=ttl))
+        await self._announcer.announce(len(text))
+
+    async def _write(self, call: Callable[[], Any]) -> Any:
+        backoff = Backoff(deadline_seconds=self.config.write_seconds)
+        try:
+            return await retry(call, backoff=backoff, clock=self.clock)
+        except NotFound:
+            await self.create()
+            return await retry(call, backoff=backoff, clock=self.clock)
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    async def depth(self) -> int:
+        """About how many messages there are, invisible ones included; 0 for a queue that does not exist. One request."""
+        try:
+            return await self.transport.count()
+        except NotFound:
+            return 0
+
+    async def peek(self, count: int = MAX_BATCH) -> list[Peeked[T]]:
+        """Up to 32 visible messages, without taking them. One request, and one for each claim."""
+        if not 1 <= count <= MAX_BATCH:
+            raise ConfigurationError(f"a peek sees 1-{MAX_BATCH} messages, not {count}")
+        try:
+            found = await self.transport.peek(count)
+        except NotFound:
+            return []
+        return [await self._peeked(message) for message in found]
+
+    async def _peeked(self, message: Received) -> Peeked[T]:
+        items: tuple[T, ...] = ()
+        problem = ""
+        try:
+            _, decoded = await self.open(message.text)
+            items = tuple(value for _, value in decoded if not isinstance(value, Exception))
+            problem = next((str(value) for _, value in decoded if isinstance(value, Exception)), "")
+        except Exception as error:
+            problem = str(error)
+        return Peeked(
+            message.id,
+            message.text,
+            items,
+            message.dequeue_count,
+            message.inserted_at,
+            message.expires_at,
+            problem,
+        )
+
+    async def open(self, text: str) -> tuple[Envelope, list[tuple[int, T | Exception]]]:
+        """A message's envelope and its items still to do, by index; an item that cannot be decoded is its error.
+
+        Raises `MessageUndecodable` if the message as a whole cannot be read, `StorageError` if its claim cannot.
+        """
+        envelope = wire.decode(text)
+        return envelope, await self.items(envelope)
+
+    def decode(self, text: str) -> Envelope:
+        """The envelope of a message; raises `MessageUndecodable`."""
+        return wire.decode(text)
+
+    async def items(self, envelope: Envelope) -> list[tuple[int, T | Exception]]:
+        """The items of an envelope that are still to do; see `open`."""
+        if envelope.raw is not None:
+            return [(0, self._decode.foreign(envelope.raw))]
+        raws = envelope.items if not (envelope.z or envelope.claim) else await self.claims.items(envelope)
+        chosen = range(len(raws)) if envelope.left is None else envelope.left
+        items: list[tuple[int, T | Exception]] = []
+        for index in chosen:
+            if not 0 <= index < len(raws):
+                continue
+            try:
+                items.append((index, self._decode(raws[index], envelope.schema)))
+            except Exception as error:
+                items.append((index, error))
+        return items
+
+    # --- keeping ------------------------------------------------------------------------------------------------
+
+    async def clear(self) -> None:
+        """Remove all messages; goes on until the service has done it, at most `write_seconds`."""
+        backoff = Backoff(base_seconds=0.2, cap_seconds=2.0, deadline_seconds=self.config.write_seconds)
+        try:
+            await retry(self.transport.clear, backoff=backoff, clock=self.clock)
+        except NotFound:
+            return
+
+    async def create(self) -> bool:
+        """Make the queue; False if it was there already."""
+        return await retry(self.transport.create, backoff=Backoff(), clock=self.clock)
+
+    async def delete(self) -> None:
+        """Remove the queue and its messages; harmless if it does not exist. Large payloads are swept later."""
+        try:
+            await retry(self.transport.delete_queue, backoff=Backoff(), clock=self.clock)
+        except NotFound:
+            return
+
+    @property
+    def poison(self) -> Queue[PoisonRecord]:
+        """The queue of messages that could not be processed; see `requeue_poison`."""
+        if self.name.endswith(SUFFIX):
+            raise ConfigurationError(f"{self.name} is a poison queue itself")
+        return Queue(
+            self._make_transport(poison_name(self.name)),
+            self.claims,
+            schema=Schema(type=PoisonRecord),
+            bus=self.bus,
+            make_transport=self._make_transport,
+            identity=self.identity,
+            clock=self.clock,
+            config=self.config,
+            services=self.services,
+        )
+
+    def listener(self, handler: Handler, **options: Any) -> QueueListener[T]:
+        """A listener that hands this queue's items to `handler`; see `QueueListener` for the options."""
+        from coordinator.queues.listener import QueueListener
+
+        return QueueListener(self, handler, **options)
+
+
+__all__ = ["Kept", "Peeked", "Queue", "QueueConfig"]

@@ -1,0 +1,146 @@
+"""How many dequeue tasks a queue deserves (S8). Pure, explained, and storable, so that operators can change it while workers run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from coordinator.errors import ConfigurationError
+
+
+class Steps(msgspec.Struct, frozen=True, tag="steps", forbid_unknown_fields=True):
+    """A table: the first step whose `below` is above the depth says the tasks; beyond the last, `beyond`."""
+
+    steps: tuple[tuple[int, int], ...] = ((100, 10), (1000, 50))
+    beyond: int = 100
+
+    def __post_init__(self) -> None:
+        depths = [below for below, _ in self.steps]
+        if depths != sorted(set(depths)) or any(below < 1 for below in depths):
+            raise ConfigurationError(f"the steps' depths must rise from 1 up, got {depths}")
+        if any(tasks < 0 for _, tasks in self.steps) or self.beyond < 1:
+            raise ConfigurationError("a step's tasks must be 0 or more, and beyond at least 1")
+
+
+class TargetLatency(msgspec.Struct, frozen=True, tag="target", forbid_unknown_fields=True):
+    """Enough tasks that what waits is done within `seconds`, and what arrives besides.
+
+    `up_seconds` and `down_seconds` are the shortest times between two steps up and between two steps down: small ones
+    follow every wobble, large ones lag behind. `assumed_service_seconds` is used until a handler was measured.
+    """
+
+    seconds: float
+    minimum: int = 0
+    maximum: int = 100
+    up_seconds: float = 2.0
+    down_seconds: float = 30.0
+    assumed_service_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.1 <= self.seconds <= 86_400:
+            raise ConfigurationError(f"the target must be 0.1 s to a day, got {self.seconds}")
+        if not 0 <= self.minimum <= self.maximum or self.maximum < 1:
+            raise ConfigurationError(
+                f"a target rule needs 0 <= minimum <= maximum, got {self.minimum} and {self.maximum}"
+            )
+        if self.up_seconds < 0 or self.down_seconds < 0 or self.assumed_service_seconds <= 0:
+            raise ConfigurationError("cool-downs must not be negative, and the service time must be positive")
+
+
+ScalingRule = Steps | TargetLatency
+DEFAULT_RULE = Steps()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a rule decides from. `waiting` None means the depth could not be read: then nothing is scaled in."""
+
+    waiting: int | None
+    in_hand: int = 0
+    tasks: int = 0
+    arrival_per_second: float = 0.0
+    service_seconds: float | None = None
+    since_up_seconds: float = math.inf
+    since_down_seconds: float = math.inf
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How many tasks, and why, for people: "12 because …"."""
+
+    tasks: int
+    reason: str
+
+
+def decide(rule: ScalingRule, measured: Measured, *, allowed: range) -> Decision:
+    """The tasks that the rule wants, within `allowed` (the listener's own bounds)."""
+    if measured.waiting is None:
+        return Decision(measured.tasks, f"{measured.tasks} kept because the depth is unknown")
+    wanted, why = _by_steps(rule, measured) if isinstance(rule, Steps) else _by_target(rule, measured)
+    lowest, highest = allowed.start, allowed.stop - 1
+    tasks = max(lowest, min(highest, wanted))
+    if tasks != wanted:
+        why += f"; {wanted} is outside this worker's {lowest}…{highest}"
+    return Decision(tasks, f"{tasks} because {why}")
+
+
+def _by_steps(rule: Steps, measured: Measured) -> tuple[int, str]:
+    depth = (measured.waiting or 0) + measured.in_hand
+    for below, tasks in rule.steps:
+        if depth < below:
+            return tasks, f"{depth} in the queue is below {below}"
+    last = rule.steps[-1][0] if rule.steps else 0
+    return rule.beyond, f"{depth} in the queue is {last} or more"
+
+
+def _by_target(rule: TargetLatency, measured: Measured) -> tuple[int, str]:
+    waiting = measured.waiting or 0
+    measured_service = measured.service_seconds is not None
+    service = (
+        measured.service_seconds if measured.service_seconds is not None else rule.assumed_service_seconds
+    )
+    backlog, arriving = waiting * service / rule.seconds, measured.arrival_per_second * service
+    wanted = math.ceil(round(backlog + arriving, 6))
+    if waiting:
+        wanted = max(1, wanted)
+    why = f"{waiting} waiting × {service:.3g} s each{'' if measured_service else ' (assumed)'} ÷ target {rule.seconds:g} s"
+    if arriving >= 0.05:
+        why += f" + {measured.arrival_per_second:.3g}/s arriving"
+    bounded = max(rule.minimum, min(rule.maximum, wanted))
+    if bounded != wanted:
+        why += f", bounded to {rule.minimum}…{rule.maximum}"
+    if bounded > measured.tasks and measured.since_up_seconds < rule.up_seconds:
+        return (
+            measured.tasks,
+            f"{why} wants {bounded}, but the last step up was {measured.since_up_seconds:.1f} s ago",
+        )
+    if bounded < measured.tasks:
+        since = min(measured.since_down_seconds, measured.since_up_seconds)
+        if since < rule.down_seconds:
+            return measured.tasks, f"{why} wants {bounded}, but the last step was {since:.1f} s ago"
+        floor = min(measured.tasks, measured.in_hand)
+        if bounded < floor:
+            return floor, f"{floor} are in hand ({why} wants {bounded})"
+    return bounded, why
+
+
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(ScalingRule)
+
+
+def encode_rule(rule: ScalingRule) -> bytes:
+    """The stored form: JSON."""
+    return msgspec.json.encode(rule)
+
+
+def decode_rule(text: str | bytes) -> ScalingRule:
+    """Read the stored form; raises `ConfigurationError` naming the fault."""
+    try:
+        rule: ScalingRule = _decoder.decode(text)
+    except ConfigurationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"this is not a scaling rule: {error}") from error
+    return rule

@@ -1,0 +1,274 @@
+"""What happens to a message when all its items have an outcome: deleted, tried again, or moved to poison."""
+
+from __future__ import annotations
+
+import logging
+import random
+import traceback
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from coordinator.backoff import TRANSIENT, Backoff, retry
+from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound, ReceiptStale, StorageError
+from coordinator.queues import envelope as wire
+from coordinator.queues.delivery import Delivery
+from coordinator.queues.envelope import Failure, MessageTooNew
+from coordinator.queues.leases import LeaseManager
+from coordinator.queues.outcomes import Reject, Retry
+from coordinator.queues.poison import PoisonRecord
+from coordinator.queues.queue import Queue
+
+_log = logging.getLogger("coordinator.queues")
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """When a failed message is tried again: full jitter below base × 2^(attempt - 1), at most the cap, in seconds.
+
+    After `attempts` tries it goes to poison. Few attempts give up during a short outage of something else; many keep a
+    hopeless message busy.
+    """
+
+    attempts: int = 5
+    base_seconds: float = 1.0
+    cap_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ConfigurationError(f"attempts must be at least 1, got {self.attempts}")
+        if not 0 <= self.base_seconds <= self.cap_seconds <= 7 * 24 * 3600:
+            raise ConfigurationError("retries need 0 <= base_seconds <= cap_seconds <= 604,800 (7 days)")
+
+    def delay(self, attempt: int, rng: random.Random) -> float:
+        ceiling = min(self.cap_seconds, self.base_seconds * 2.0 ** min(attempt - 1, 40))
+        return rng.uniform(ceiling / 2, ceiling)
+
+
+@dataclass
+class Counts:
+    """What a listener did so far. `done`, `failed`, `retried`, `poisoned` count items; `given_back` counts messages."""
+
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    poisoned: int = 0
+    given_back: int = 0
+    repeats_avoided: int = 0
+
+
+class Settler:
+    """Ends deliveries. A message is deleted only after all its items are done or safely in poison.
+
+    Storage trouble never ends it: what cannot be settled before the message becomes visible again is simply delivered
+    again. A message that was done but could not be deleted is recognised when this process gets it again.
+    """
+
+    def __init__(
+        self, queue: Queue[Any], leases: LeaseManager, policy: RetryPolicy, rng: random.Random
+    ) -> None:
+        self._queue = queue
+        self._leases = leases
+        self._policy = policy
+        self._rng = rng
+        self._done_undeleted: OrderedDict[str, None] = OrderedDict()
+        self.counts = Counts()
+
+    def is_done_already(self, delivery: Delivery) -> bool:
+        """True for a message that was processed here, whose deletion failed: it only has to be deleted."""
+        return delivery.key in self._done_undeleted
+
+    async def settle(self, delivery: Delivery) -> None:
+        """Act on the outcomes of all items; never raises for storage."""
+        failures = delivery.failures
+        self.counts.done += len(delivery.outcomes) - len(failures)
+        try:
+            if failures:
+                await self._settle_failures(delivery, failures)
+            else:
+                await self.delete(delivery)
+        except StorageError as error:
+            _log.warning(
+                "A message of %s could not be settled and will come again: %s", self._queue.name, error
+            )
+            self._leases.drop(delivery)
+
+    async def delete(self, delivery: Delivery) -> None:
+        """Delete the message with its newest receipt, then its claim."""
+        repeated = False
+
+        async def attempt() -> None:
+            nonlocal repeated
+            if not delivery.held:
+                raise ReceiptStale("the message is no longer in hand", resource=self._queue.name)
+            try:
+                await delivery.transport.delete(delivery.message.id, delivery.receipt)
+            except (ReceiptStale, NotFound) as error:
+                # After a try whose answer was lost, "not there" is the answer we waited for.
+                if not (repeated and getattr(error, "status", None) == 404):
+                    raise
+            except TRANSIENT as error:
+                repeated = repeated or error.maybe_done
+                raise
+
+        async with delivery.lock:
+            try:
+                left = max(1.0, delivery.until - self._queue.clock.monotonic())
+                await retry(
+                    attempt, backoff=Backoff(cap_seconds=2.0, deadline_seconds=left), clock=self._queue.clock
+                )
+            except (ReceiptStale, NotFound):
+                self._remember(delivery)
+                self._leases.went_stale(delivery)
+                return
+            except TRANSIENT:
+                self._remember(delivery)
+                raise
+            finally:
+                self._leases.drop(delivery)
+        if delivery.key in self._done_undeleted:
+            del self._done_undeleted[delivery.key]
+            self.counts.repeats_avoided += 1
+        await self._discard_claim(delivery)
+
+    def _remember(self, delivery: Delivery) -> None:
+        self._done_undeleted[delivery.key] = None
+        if len(self._done_undeleted) > _REMEMBERED:
+            self._done_undeleted.popitem(last=False)
+
+    async def _discard_claim(self, delivery: Delivery) -> None:
+        if delivery.envelope.claim_kept:
+            return
+        try:
+            await self._queue.claims.discard(delivery.envelope)
+        except StorageError as error:
+            _log.info("A claim of %s is left to the sweep: %s", self._queue.name, error)
+
+    async def _settle_failures(self, delivery: Delivery, failures: dict[int, Exception]) -> None:
+        again: list[int] = []
+        given_up: dict[int, Exception] = {}
+        delays = []
+        for index, error in failures.items():
+            if (
+                isinstance(error, Reject)
+                or (isinstance(error, MessageUndecodable) and not isinstance(error, MessageTooNew))
+                or delivery.attempt >= self._policy.attempts
+            ):
+                given_up[index] = error
+            else:
+                again.append(index)
+                after = error.after if isinstance(error, Retry) else None
+                delays.append(self._policy.delay(delivery.attempt, self._rng) if after is None else after)
+        self.counts.failed += sum(not isinstance(error, Retry) for error in failures.values())
+        if given_up:
+            await self._to_poison(delivery, given_up)
+            self.counts.poisoned += len(given_up)
+        if again:
+            self.counts.retried += len(again)
+            await self._show_again(delivery, again, min(delays))
+        else:
+            await self.delete(delivery)
+
+    async def _show_again(self, delivery: Delivery, left: list[int], delay_seconds: float) -> None:
+        """Make the message visible after a delay, with only the items that are left."""
+        text = None
+        if len(left) < len(delivery.outcomes):
+            text = wire.encode(msgspec.structs.replace(delivery.envelope, left=sorted(left)))
+            if not wire.fits(text):
+                text = None
+        await self._update(delivery, delay_seconds, text)
+
+    async def give_back(self, delivery: Delivery, *, after_seconds: float = 0) -> None:
+        """Let others have an unfinished message; items already done are not done again."""
+        if not delivery.held:
+            return
+        left = [
+            index
+            for index in delivery.indexes
+            if index not in delivery.outcomes or index in delivery.failures
+        ]
+        text = None
+        envelope = delivery.envelope
+        if envelope.kennel:
+            unstarted = envelope.unstarted + (0 if delivery.started else 1)
+            changed = msgspec.structs.replace(
+                envelope, unstarted=unstarted, left=sorted(left) if delivery.outcomes else envelope.left
+            )
+            text = wire.encode(changed)
+            text = text if wire.fits(text) else None
+        try:
+            await self._update(delivery, after_seconds, text)
+            self.counts.given_back += 1
+        except StorageError as error:
+            _log.info(
+                "A message of %s was not given back; it will appear by itself: %s", self._queue.name, error
+            )
+
+    async def _update(self, delivery: Delivery, visibility_seconds: float, text: str | None) -> None:
+        async with delivery.lock:
+            if not delivery.held:
+                return
+            self._leases.drop(delivery)
+            try:
+                await retry(
+                    lambda: delivery.transport.update(
+                        delivery.message.id,
+                        delivery.receipt,
+                        visibility_seconds=visibility_seconds,
+                        text=text,
+                    ),
+                    backoff=Backoff(deadline_seconds=5.0),
+                    clock=self._queue.clock,
+                )
+            except (ReceiptStale, NotFound):
+                self._leases.went_stale(delivery)
+
+    async def _to_poison(self, delivery: Delivery, errors: dict[int, Exception]) -> None:
+        """Write the poison record. Only afterwards may the message be deleted: a crash between leaves both, never none."""
+        now = self._queue.clock.time()
+        notes = [
+            describe(error, worker=self._queue.identity(), attempts=delivery.attempt, at=now, item=index)
+            for index, error in errors.items()
+        ]
+        whole = set(errors) == set(delivery.indexes)
+        record = PoisonRecord(
+            queue=self._queue.name,
+            message_id=delivery.message.id,
+            text=delivery.message.text,
+            reason=notes[-1].reason,
+            failures=[*delivery.envelope.history, *notes],
+            first_at=delivery.envelope.at or delivery.message.inserted_at,
+            last_at=now,
+            attempts=delivery.attempt,
+            left=None if whole and delivery.envelope.left is None else sorted(errors),
+        )
+        await self._queue.poison.put(record)
+        if delivery.envelope.claim is not None:
+            # The record refers to the claim now; a sweep or the delete that follows must not take it.
+            with suppress(NotFound):
+                await self._queue.claims.keep(delivery.envelope)
+            delivery.envelope = msgspec.structs.replace(delivery.envelope, claim_kept=True)
+        _log.warning(
+            "A message of %s went to poison: %s",
+            self._queue.name,
+            record.reason,
+            extra={"action": "poison", "resource": self._queue.name},
+        )
+
+
+def describe(error: Exception, *, worker: str, attempts: int, at: float, item: int) -> Failure:
+    """A failure as kept: the reason, and for a handler's error its type and the end of its trace."""
+    said = isinstance(error, Reject | Retry | MessageUndecodable)
+    return Failure(
+        reason=str(error)[:2000] or type(error).__name__,
+        error="" if isinstance(error, Reject | Retry) else type(error).__name__,
+        trace="" if said else "".join(traceback.format_exception(error))[-4000:],
+        worker=worker,
+        attempts=attempts,
+        at=at,
+        item=item,
+    )

@@ -1,0 +1,87 @@
+"""What the room needs of a queue service and of a place for large payloads; adapters and twins implement these."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+MAX_MESSAGE_BYTES = 64 * 1024
+MAX_BATCH = 32
+MAX_VISIBILITY_SECONDS = 7 * 24 * 3600
+NEVER = -1
+
+
+class Received(NamedTuple):
+    """A message as the service gave it. `receipt` is "" when it was only peeked at; times are seconds since 1970."""
+
+    id: str
+    receipt: str
+    text: str
+    dequeue_count: int
+    inserted_at: float
+    expires_at: float
+
+
+class Stored(NamedTuple):
+    """What a put gives back: with `receipt` the putter may process, update or delete the message itself."""
+
+    id: str
+    receipt: str
+
+
+class QueueTransport(Protocol):
+    """One queue of a queue service (S19): at least once, in no promised order.
+
+    Every call is one request and raises Kennel's storage errors: `NotFound` if the queue does not exist,
+    `ReceiptStale` if a receipt is no longer valid, `StorageUnreachable.maybe_done` if the answer was lost. Nothing is
+    retried here. Seconds are rounded up to whole ones by services that know no others.
+    """
+
+    name: str
+
+    async def put(self, text: str, *, delay_seconds: float = 0, ttl_seconds: float = NEVER) -> Stored:
+        """Add a message of at most 64 KiB of UTF-8, invisible for `delay_seconds`, gone after `ttl_seconds`."""
+
+    async def get(self, count: int, *, visibility_seconds: float) -> list[Received]:
+        """Take up to `count` (1-32) messages, invisible to others for that long."""
+
+    async def update(
+        self, id: str, receipt: str, *, visibility_seconds: float, text: str | None = None
+    ) -> str:
+        """Set the remaining invisibility (0 shows the message at once), and the text unless None; the new receipt."""
+
+    async def delete(self, id: str, receipt: str) -> None:
+        """Remove a message that this receipt holds."""
+
+    async def peek(self, count: int) -> list[Received]:
+        """Look at up to `count` (1-32) visible messages without taking them."""
+
+    async def count(self) -> int:
+        """About how many messages there are, invisible ones included."""
+
+    async def clear(self) -> None:
+        """Remove all messages; may have to be repeated by the caller on `StorageBusy`."""
+
+    async def create(self) -> bool:
+        """Make the queue; False if it was there already."""
+
+    async def delete_queue(self) -> None:
+        """Remove the queue with all messages."""
+
+
+class ClaimStore(Protocol):
+    """Keeps payloads too large for a message (S10), by name."""
+
+    async def put(self, name: str, content: bytes, *, expires_at: float) -> None:
+        """Store; `expires_at` (seconds since 1970, 0 = never) is when the message that refers to it is gone at the latest."""
+
+    async def get(self, name: str) -> bytes:
+        """The content; `NotFound` if it is gone."""
+
+    async def keep(self, name: str) -> None:
+        """Never expire from now on."""
+
+    async def delete(self, name: str) -> None:
+        """Remove; harmless if it is gone."""
+
+    async def expired(self, before: float) -> list[str]:
+        """The names of what expired before that moment."""

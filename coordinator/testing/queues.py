@@ -1,0 +1,208 @@
+"""A queue and a claim store in memory, for users' unit tests; they pass the same contract suite as Azure's."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from coordinator.bus import Bus, LocalBus
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import InvalidRequest, NotFound, ReceiptStale
+from coordinator.queues.claims import Claims
+from coordinator.queues.envelope import Schema, wire_bytes
+from coordinator.queues.queue import Queue, QueueConfig
+from coordinator.queues.transport import (
+    MAX_BATCH,
+    MAX_MESSAGE_BYTES,
+    MAX_VISIBILITY_SECONDS,
+    NEVER,
+    Received,
+    Stored,
+)
+
+
+class _Message:
+    __slots__ = ("dequeue_count", "expires_at", "id", "inserted_at", "receipt", "text", "visible_at")
+
+    def __init__(self, text: str, now: float, delay: float, ttl: float) -> None:
+        self.id = str(uuid.uuid4())
+        self.receipt = uuid.uuid4().hex
+        self.text = text
+        self.inserted_at = now
+        self.visible_at = now + delay
+        self.expires_at = math.inf if ttl == NEVER else now + ttl
+        self.dequeue_count = 0
+
+
+class MemoryQueueTransport:
+    """`QueueTransport` in memory: visibility, receipts, time to live and the service's limits, by the clock given."""
+
+    def __init__(self, name: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.name = name
+        self.requests = 0
+        self._clock = clock
+        self._messages: dict[str, _Message] | None = None
+
+    async def put(self, text: str, *, delay_seconds: float = 0, ttl_seconds: float = NEVER) -> Stored:
+        messages = self._alive()
+        self._check(text, delay_seconds)
+        message = _Message(text, self._clock.time(), math.ceil(delay_seconds), ttl_seconds)
+        messages[message.id] = message
+        return Stored(message.id, message.receipt)
+
+    async def get(self, count: int, *, visibility_seconds: float) -> list[Received]:
+        messages = self._alive()
+        if not 1 <= count <= MAX_BATCH or not 1 <= math.ceil(visibility_seconds) <= MAX_VISIBILITY_SECONDS:
+            raise InvalidRequest(
+                f"get {self.name}: count or visibility out of bounds", resource=self.name, status=400
+            )
+        now, found = self._clock.time(), []
+        for message in messages.values():
+            if message.visible_at <= now:
+                message.receipt = uuid.uuid4().hex
+                message.visible_at = now + math.ceil(visibility_seconds)
+                message.dequeue_count += 1
+                found.append(self._received(message, message.receipt))
+                if len(found) == count:
+                    break
+        return found
+
+    async def update(
+        self, id: str, receipt: str, *, visibility_seconds: float, text: str | None = None
+    ) -> str:
+        message = self._held(id, receipt)
+        if text is not None:
+            self._check(text, visibility_seconds)
+            message.text = text
+        message.visible_at = self._clock.time() + math.ceil(visibility_seconds)
+        message.receipt = uuid.uuid4().hex
+        return message.receipt
+
+    async def delete(self, id: str, receipt: str) -> None:
+        self._held(id, receipt)
+        del self._alive(counted=False)[id]
+
+    async def peek(self, count: int) -> list[Received]:
+        now = self._clock.time()
+        visible = [message for message in self._alive().values() if message.visible_at <= now]
+        return [self._received(message, "") for message in visible[:count]]
+
+    async def count(self) -> int:
+        return len(self._alive())
+
+    async def clear(self) -> None:
+        self._alive().clear()
+
+    async def create(self) -> bool:
+        self.requests += 1
+        if self._messages is not None:
+            return False
+        self._messages = {}
+        return True
+
+    async def delete_queue(self) -> None:
+        self._alive()
+        self._messages = None
+
+    def _alive(self, *, counted: bool = True) -> dict[str, _Message]:
+        self.requests += counted
+        if self._messages is None:
+            raise NotFound(
+                f"there is no queue {self.name}", resource=self.name, status=404, code="QueueNotFound"
+            )
+        now = self._clock.time()
+        for id in [message.id for message in self._messages.values() if message.expires_at <= now]:
+            del self._messages[id]
+        return self._messages
+
+    def _held(self, id: str, receipt: str) -> _Message:
+        message = self._alive().get(id)
+        if message is None:
+            raise ReceiptStale(f"no message {id}", resource=self.name, status=404, code="MessageNotFound")
+        if message.receipt != receipt:
+            raise ReceiptStale(
+                f"message {id} was taken", resource=self.name, status=400, code="PopReceiptMismatch"
+            )
+        return message
+
+    def _check(self, text: str, seconds: float) -> None:
+        if wire_bytes(text) > MAX_MESSAGE_BYTES:
+            raise InvalidRequest(
+                "the message is too large", resource=self.name, status=413, code="RequestBodyTooLarge"
+            )
+        if not 0 <= seconds <= MAX_VISIBILITY_SECONDS:
+            raise InvalidRequest(
+                "visibility out of bounds",
+                resource=self.name,
+                status=400,
+                code="OutOfRangeQueryParameterValue",
+            )
+
+    def _received(self, message: _Message, receipt: str) -> Received:
+        return Received(
+            message.id,
+            receipt,
+            message.text,
+            message.dequeue_count,
+            float(int(message.inserted_at)),
+            message.expires_at,
+        )
+
+
+class MemoryClaimStore:
+    """`ClaimStore` in memory."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, tuple[bytes, float]] = {}
+
+    async def put(self, name: str, content: bytes, *, expires_at: float) -> None:
+        self.blobs[name] = (content, expires_at)
+
+    async def get(self, name: str) -> bytes:
+        return self._found(name)[0]
+
+    async def keep(self, name: str) -> None:
+        self.blobs[name] = (self._found(name)[0], 0.0)
+
+    async def delete(self, name: str) -> None:
+        self.blobs.pop(name, None)
+
+    async def expired(self, before: float) -> list[str]:
+        return [name for name, (_, expires_at) in self.blobs.items() if 0 < expires_at < before]
+
+    def _found(self, name: str) -> tuple[bytes, float]:
+        if name not in self.blobs:
+            raise NotFound(f"there is no claim {name}", resource=name, status=404, code="BlobNotFound")
+        return self.blobs[name]
+
+
+def memory_queue(
+    name: str,
+    *,
+    type: Any = Any,
+    clock: Clock = SYSTEM_CLOCK,
+    bus: Callable[[], Bus] | None = None,
+    config: QueueConfig | None = None,
+    transports: dict[str, MemoryQueueTransport] | None = None,
+    claims: MemoryClaimStore | None = None,
+    **schema: Any,
+) -> Queue[Any]:
+    """A `Queue` in memory. Pass the same `transports` to see the poison queue or to share it between several."""
+    known = {} if transports is None else transports
+    own_bus = LocalBus()
+
+    def transport(other: str) -> MemoryQueueTransport:
+        return known.setdefault(other, MemoryQueueTransport(other, clock=clock))
+
+    config = config or QueueConfig()
+    return Queue(
+        transport(name),
+        Claims(claims or MemoryClaimStore(), clock=clock, max_payload_bytes=config.max_payload_bytes),
+        schema=Schema(type=type, **schema),
+        bus=bus or (lambda: own_bus),
+        make_transport=transport,
+        clock=clock,
+        config=config,
+    )
