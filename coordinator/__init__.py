@@ -9,6 +9,8 @@ from coordinator.gates.state import GateState
 from coordinator.leadership.election import Election
 from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.term import Term
+from coordinator.queues.listener import QueueListener
+from coordinator.queues.queue import Queue
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
 from coordinator.sequences.store import OptimisticSyncStore
@@ -17,6 +19,7 @@ from coordinator.tables.operations import ANY, Delete, Insert, Merge, Put, Repla
 from coordinator.tables.optimistic import Update, optimistic_update
 from coordinator.tables.rows import Key, Row
 from coordinator.tables.table import Table
+from coordinator.worker import Worker
 
 __all__ = [
     "ANY",
@@ -37,6 +40,8 @@ __all__ = [
     "OptimisticSyncStore",
     "PollingRelease",
     "Put",
+    "Queue",
+    "QueueListener",
     "Release",
     "Replace",
     "Row",
@@ -46,5 +51,6 @@ __all__ = [
     "Term",
     "UniqueIdGenerator",
     "Update",
+    "Worker",
     "optimistic_update",
 ]
