@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from channels.db import database_sync_to_async
 
 from coordinator import protocol
 from dashboard.hub import tokens
-from dashboard.permissions import role_of
+from dashboard.permissions import Role, role_of
 
 if TYPE_CHECKING:
     from dashboard.runtime import Runtime
@@ -29,7 +30,7 @@ async def sweep(runtime: Runtime) -> None:
         ]
     viewers: list[Any] = list(runtime.viewers.sockets)
     if viewers:
-        roles = await database_sync_to_async(_roles)(viewers)
+        roles = await database_sync_to_async(roles_now)(viewers)
         closing += [
             viewer.go_away(protocol.CLOSE_FORBIDDEN, "signed out, or the role changed; reload the page")
             for viewer, role in zip(viewers, roles, strict=True)
@@ -38,7 +39,7 @@ async def sweep(runtime: Runtime) -> None:
     await asyncio.gather(*closing, return_exceptions=True)
 
 
-def _roles(viewers: list[Any]) -> list[str]:
+def roles_now(viewers: Sequence[Any]) -> list[Role]:
     """The role each socket's user has now; "" if the session has ended."""
     from django.contrib.auth import get_user_model
     from django.contrib.sessions.models import Session

@@ -14,6 +14,7 @@ from channels.db import database_sync_to_async
 from coordinator import protocol
 from dashboard import actions
 from dashboard.hub.fanout import Outbox
+from dashboard.hub.housekeeping import roles_now
 from dashboard.hub.socket import Socket
 from dashboard.hub.viewers import View
 from dashboard.hub.workers import RateLimit
@@ -67,10 +68,12 @@ class OperatorConsumer(Socket):
         self.outbox.put(json.dumps(answer))
 
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what was asked, as the user who is signed in now, not as who was at connect."""
-        user = type(self.user).objects.filter(pk=self.user.pk).first()
+        """Do what was asked, with the rights that the user has now, not those of when the socket was opened."""
+        role = roles_now([self])[0]
         client = self.scope.get("client") or ("",)
-        actor = actions.Actor.of(user, address=str(client[0]), request_id=request_id_var.get())
+        actor = actions.Actor(
+            self.user.get_username(), role, address=str(client[0]), request_id=request_id_var.get()
+        )
         try:
             done = actions.by_name(actor, str(request["action"]), str(request.get("target", "")), request)
         except actions.ActionFailed as error:

@@ -1,0 +1,66 @@
+"""``manage.py worker_token create|list|revoke``: what workers show to connect."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from dashboard import audit
+from dashboard.actions import Actor
+from dashboard.hub import tokens
+from dashboard.models import Outcome, WorkerToken
+
+
+class Command(BaseCommand):
+    help = "Make, list and revoke the tokens of workers. A token is shown once, when it is made."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True)
+        create = verbs.add_parser("create", help="make a token and print it")
+        create.add_argument("name", help="what it is for")
+        create.add_argument("--days", type=float, help="how long it is valid; default: until revoked")
+        verbs.add_parser("list", help="show all tokens, never the secrets")
+        revoke = verbs.add_parser("revoke", help="end a token; its sockets close within seconds")
+        revoke.add_argument("start", help="the first characters of the token, as listed")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        match options["verb"]:
+            case "create":
+                self.create(options["name"], options["days"])
+            case "list":
+                self.list()
+            case "revoke":
+                self.revoke(options["start"])
+
+    def create(self, name: str, days: float | None) -> None:
+        expires = timezone.now() + datetime.timedelta(days=days) if days else None
+        row = audit.intent(_ACTOR, "token.create", name)
+        token = tokens.create(name, expires_at=expires)
+        audit.outcome(row, Outcome.DONE, after=token[: tokens.SHOWN])
+        self.stdout.write("Keep it safe; it is not shown again:")
+        self.stdout.write(token)
+
+    def list(self) -> None:
+        now = timezone.now()
+        for token in WorkerToken.objects.order_by("created_at"):
+            state = "revoked" if token.revoked_at else "valid"
+            if state == "valid" and token.expires_at and token.expires_at <= now:
+                state = "expired"
+            used = token.last_used_at.isoformat(timespec="minutes") if token.last_used_at else "never"
+            self.stdout.write(f"{token.start}…  {state:8} last used {used}  {token.name}")
+
+    def revoke(self, start: str) -> None:
+        found = list(WorkerToken.objects.filter(start__startswith=start[: tokens.SHOWN], revoked_at=None))
+        if len(found) != 1:
+            raise CommandError(f"{len(found)} valid tokens start with {start!r}; see `worker_token list`")
+        row = audit.intent(_ACTOR, "token.revoke", found[0].name)
+        found[0].revoked_at = timezone.now()
+        found[0].save()
+        audit.outcome(row, Outcome.DONE, after=found[0].start)
+        self.stdout.write(f"{found[0]} is revoked.")
+
+
+_ACTOR = Actor("command line", "admin")

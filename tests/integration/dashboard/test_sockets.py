@@ -1,0 +1,209 @@
+"""Promises of the hub, kept by a running dashboard over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import pytest
+import websockets
+
+from coordinator import protocol
+from coordinator.bus import Hint
+from coordinator.protocol import Announce, Receipt, State, WorkerState
+from tests.support.dashboard import BareWorker, Dashboard, Person, audit_of, until
+
+GATE = "start-order-processing"
+
+
+async def test_a_worker_without_a_valid_token_is_refused_at_the_door(dashboard: Dashboard) -> None:
+    with pytest.raises(websockets.InvalidStatus) as refused:
+        async with BareWorker(dashboard, "w", token="kw_somebody_elses_token_000000000"):
+            pass
+    assert refused.value.response.status_code == 403
+
+
+async def test_a_revoked_token_closes_the_sockets_that_used_it(dashboard: Dashboard) -> None:
+    token = dashboard.manage("worker_token", "create", "soon revoked").split()[-1]
+    async with BareWorker(dashboard, "w", token=token) as worker:
+        await until(lambda: worker.heard)
+        dashboard.manage("worker_token", "revoke", token[:8])
+        await until(lambda: worker.closed, seconds=6)
+        assert worker.closed is not None
+        assert worker.closed[0] == protocol.CLOSE_UNAUTHORIZED
+        assert "revoked" in worker.closed[1]
+    with pytest.raises(websockets.InvalidStatus):
+        async with BareWorker(dashboard, "w", token=token):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        ("not json", "not a known message"),
+        ('{"type":"launch"}', "not a known message"),
+        (protocol.encode(State(WorkerState())).replace('"state":{}', '"state":{"gates":7}'), "gates"),
+        ("x" * (protocol.MAX_FRAME_BYTES + 1), "bytes"),
+    ],
+)
+async def test_a_malformed_frame_closes_the_socket_with_what_was_wrong(
+    dashboard: Dashboard, frame: str, reason: str
+) -> None:
+    async with BareWorker(dashboard, "w") as worker:
+        await until(lambda: worker.heard)
+        await worker.send(frame)
+        await until(lambda: worker.closed)
+        assert worker.closed is not None
+        assert worker.closed[0] == protocol.CLOSE_MALFORMED
+        assert reason in worker.closed[1]
+
+
+async def test_a_worker_that_floods_is_closed(dashboard: Dashboard) -> None:
+    async with BareWorker(dashboard, "w") as worker:
+        with pytest.raises(websockets.ConnectionClosed):  # noqa: PT012 - the close may come at any of them
+            for _ in range(2000):
+                await worker.send(State(WorkerState()))
+                await asyncio.sleep(0)
+        await until(lambda: worker.closed)
+        assert worker.closed is not None
+        assert worker.closed[0] == protocol.CLOSE_TOO_FAST
+
+
+async def test_a_worker_of_another_fleet_is_told_so(dashboard: Dashboard) -> None:
+    async with BareWorker(dashboard, "w", prefix="other-") as worker:
+        await until(lambda: worker.closed)
+        assert worker.closed is not None
+        assert worker.closed[0] == protocol.CLOSE_FORBIDDEN
+        assert dashboard.prefix in worker.closed[1]
+
+
+async def test_a_hint_of_one_worker_reaches_the_others_and_not_itself(dashboard: Dashboard) -> None:
+    async with BareWorker(dashboard, "a") as one, BareWorker(dashboard, "b") as other:
+        await until(lambda: one.heard and other.heard)
+        await one.send(Announce(Hint("queue:orders-in", size=3)))
+        await until(lambda: other.hints() == ["queue:orders-in"])
+        assert one.hints() == []
+
+
+async def test_unleash_reaches_all_waiting_workers_at_once_and_counts_them(dashboard: Dashboard) -> None:
+    workers = [BareWorker(dashboard, f"w-{number}") for number in range(3)]
+    with Person(dashboard, "olga") as olga:
+        async with workers[0], workers[1], workers[2]:
+            for worker in workers:
+                await until(lambda worker=worker: worker.heard)
+                await worker.wait_at(GATE)
+                worker.beat()
+            async with olga.socket("gates") as socket:
+                await socket.recv()
+                await _frame_with(socket, "w-2")
+                pressed = time.monotonic()
+                answer = await asyncio.to_thread(olga.post, f"/gates/{GATE}/unleash")
+                assert answer.status_code == 200
+                for worker in workers:
+                    await until(lambda worker=worker: f"gate:{GATE}" in worker.hints())
+                assert time.monotonic() - pressed < 2
+                epoch = next(m.hint.epoch for m in workers[0].heard if isinstance(m, protocol.Hinted))
+                for worker in workers[:2]:
+                    await worker.send(Receipt(GATE, epoch, "push", 0.05, time.time()))
+                assert "olga" in await _frame_with(socket, "2 of 3")
+    done = [row for row in audit_of(dashboard) if row["action"] == "gate.open" and row["target"] == GATE]
+    assert [row["outcome"] for row in done][-2:] == ["intent", "done"]
+    assert {row["actor"] for row in done} == {"olga"}
+
+
+async def test_what_one_operator_does_another_sees_within_a_second(dashboard: Dashboard) -> None:
+    with Person(dashboard, "olga") as olga, Person(dashboard, "otto") as otto:
+        async with otto.socket("gates") as socket:
+            await socket.recv()
+            await asyncio.to_thread(olga.post, "/gates/for-two/unleash")
+            began = time.monotonic()
+            await asyncio.to_thread(olga.post, "/gates/for-two/leash", {"reason": "stock check of olga"})
+            await _frame_with(socket, "stock check of olga")
+            assert time.monotonic() - began < 1.0
+
+
+@pytest.mark.parametrize("way", ["post", "socket"])
+async def test_a_viewer_is_denied_by_every_way_and_the_attempt_is_in_the_audit(dashboard: Dashboard, way: str) -> None:
+    gate = f"not-for-viewers-{way}"
+    with Person(dashboard, "vera") as vera:
+        if way == "post":
+            answer = await asyncio.to_thread(vera.post, f"/gates/{gate}/unleash")
+            assert answer.status_code == 403
+        else:
+            async with vera.socket("gates") as socket:
+                await socket.recv()
+                await socket.send(json.dumps({"action": "unleash", "target": gate}))
+                answered = json.loads(await _frame_with(socket, '"ok"'))
+                assert answered["ok"] is False
+                assert "operator" in answered["error"]
+    rows = [row for row in audit_of(dashboard) if row["target"] == gate]
+    assert [(row["actor"], row["action"], row["outcome"]) for row in rows] == [("vera", "gate.open", "denied")]
+
+
+async def test_an_operator_may_act_through_the_socket(dashboard: Dashboard) -> None:
+    with Person(dashboard, "olga") as olga:
+        async with olga.socket("gates") as socket:
+            await socket.recv()
+            await socket.send(json.dumps({"action": "unleash", "target": "by-socket", "reason": "quick"}))
+            answered = json.loads(await _frame_with(socket, '"ok"'))
+            assert answered["ok"] is True
+            assert answered["result"]["state"] == "open"
+    assert [r["outcome"] for r in audit_of(dashboard) if r["target"] == "by-socket"] == ["intent", "done"]
+
+
+@pytest.mark.parametrize("frame", ["{", "[1]", '{"action": 3}', "x" * 20_000])
+async def test_a_malformed_frame_of_a_browser_closes_its_socket(dashboard: Dashboard, frame: str) -> None:
+    with Person(dashboard, "olga") as olga:
+        async with olga.socket("gates") as socket:
+            await socket.send(frame)
+            with pytest.raises(websockets.ConnectionClosed) as closed:  # noqa: PT012 - regions may come first
+                while True:
+                    await socket.recv()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == protocol.CLOSE_MALFORMED
+            assert closed.value.rcvd.reason
+
+
+async def test_a_socket_of_another_origin_or_of_nobody_is_refused(dashboard: Dashboard) -> None:
+    with Person(dashboard, "olga") as olga:
+        with pytest.raises(websockets.InvalidStatus):
+            async with olga.socket("gates", origin="https://evil.example"):
+                pass
+        olga.http.cookies.clear()
+        with pytest.raises(websockets.InvalidStatus):
+            async with olga.socket("gates"):
+                pass
+
+
+async def test_a_socket_closes_when_its_role_is_taken_away_or_its_session_ends(dashboard: Dashboard) -> None:
+    with Person(dashboard, "olga") as olga, Person(dashboard, "otto") as otto:
+        async with olga.socket("gates") as one, otto.socket("gates") as other:
+            await one.recv()
+            await other.recv()
+            dashboard.manage(
+                code="from django.contrib.auth.models import User\n"
+                "User.objects.get(username='otto').groups.clear()"
+            )
+            try:
+                await asyncio.to_thread(olga.post, "/accounts/logout/")
+                for socket in (one, other):
+                    with pytest.raises(websockets.ConnectionClosed):  # noqa: PT012 - regions may come first
+                        async with asyncio.timeout(6):
+                            while True:
+                                await socket.recv()
+                    assert socket.close_code == protocol.CLOSE_FORBIDDEN
+            finally:
+                dashboard.manage(
+                    code="from django.contrib.auth.models import Group, User\n"
+                    "User.objects.get(username='otto').groups.set([Group.objects.get(name='operator')])"
+                )
+
+
+async def _frame_with(socket: websockets.ClientConnection, text: str) -> str:
+    """The first frame that holds a text."""
+    async with asyncio.timeout(8):
+        while True:
+            frame = str(await socket.recv())
+            if text in frame:
+                return frame
