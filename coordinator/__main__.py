@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from coordinator import logs
+from coordinator.doctor.cli import doctor
 from coordinator.errors import KennelError
 from coordinator.queues.cli import queue
 from coordinator.sequences.cli import ids
@@ -67,6 +68,7 @@ def leash(gate: str, by: str, reason: str) -> None:
     click.echo(f"{gate} is {state.state} (epoch {state.epoch})")
 
 
+main.add_command(doctor)
 main.add_command(ids)
 main.add_command(queue)
 
