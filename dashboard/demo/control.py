@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from coordinator.leadership.azure_store import list_leaders
 from coordinator.storage import Storage
 from dashboard.demo.stack import DemoFailed, Stack
 
@@ -66,9 +68,9 @@ def send(folder: Path, command: str) -> str:
 
 
 def _leader(connection_string: str) -> str:
-    storage = Storage.from_connection_string(connection_string)
-    try:
-        blob = storage.blocking.blobs.get_blob_client(storage.config.container("leases"), ELECTION)
-        return str(blob.get_blob_properties().metadata.get("holder", ""))
-    finally:
-        storage.close()
+    async def look() -> str:
+        async with Storage.from_connection_string(connection_string) as storage:
+            leaders = await list_leaders(storage)
+            return next((info.holder for info in leaders if info.name == ELECTION and info.is_held), "")
+
+    return asyncio.run(look())

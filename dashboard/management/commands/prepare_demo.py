@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from django.contrib.auth.models import Group
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 
+from coordinator.errors import AlreadyExists, PreconditionFailed
+from coordinator.gates.azure_store import BlobGateStore
+from coordinator.gates.state import GateState
 from coordinator.storage import Storage
 from dashboard.demo.stack import GATE, Credentials
 from dashboard.hub import tokens
@@ -39,6 +44,10 @@ class Command(BaseCommand):
 
 
 async def _hold() -> None:
-    """The demo starts with the workers on the leash."""
+    """The demo starts with the workers on the leash, at a gate that the pages show even if no worker has a socket."""
+    reason = "waiting for the tickets to go on sale"
     async with Storage.from_env(settings.STORAGE_ENV) as storage:
-        await storage.gate(GATE).close(by="demo", reason="waiting for the tickets to go on sale")
+        made = GateState(name=GATE, epoch=1, changed_at=time.time(), by="demo", reason=reason)
+        with suppress(AlreadyExists, PreconditionFailed):
+            await BlobGateStore(storage, GATE).write(made, "")
+        await storage.gate(GATE).close(by="demo", reason=reason)
