@@ -7,7 +7,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from dashboard import actions
+from dashboard import actions, selectors
 from dashboard.pages.common import act, show, text
 from dashboard.permissions import requires
 
@@ -26,20 +26,21 @@ def do(request: HttpRequest, instance: str, verb: str) -> HttpResponse:
 @requires("worker.drain")
 def drain(request: HttpRequest, instance: str) -> HttpResponse:
     return _command(
-        request, instance, "drain", f"{instance} finishes what it has in hand and takes nothing new."
+        request, instance, "drain", f"{_name_of(instance)} finishes what it has in hand and takes nothing new."
     )
 
 
 @requires("worker.resume")
 def resume(request: HttpRequest, instance: str) -> HttpResponse:
-    return _command(request, instance, "resume", f"{instance} works again.")
+    return _command(request, instance, "resume", f"{_name_of(instance)} works again.")
 
 
 @requires("worker.stop")
 def stop(request: HttpRequest, instance: str) -> HttpResponse:
     """Asks for the typed name, then tells the worker to end."""
-    if request.method == "POST" and text(request, "typed") == instance:
-        return _command(request, instance, "stop", f"{instance} was asked to stop.")
+    name = _name_of(instance)
+    if request.method == "POST" and text(request, "typed") == name:
+        return _command(request, instance, "stop", f"{name} was asked to stop.")
     wrong = request.method == "POST"
     return show(
         request,
@@ -47,8 +48,8 @@ def stop(request: HttpRequest, instance: str) -> HttpResponse:
         "other",
         live=False,
         status=422 if wrong else 200,
-        name=instance,
-        title=f"Stop {instance}?",
+        name=name,
+        title=f"Stop {name}?",
         verb="Stop it",
         consequences=(
             "It finishes or gives back the messages it has in hand, then its process ends.",
@@ -56,8 +57,12 @@ def stop(request: HttpRequest, instance: str) -> HttpResponse:
             "Only whoever runs the workers can start it again, not this page.",
         ),
         back=reverse("workers"),
-        problem=f"Nothing was done: what you typed is not {instance}." if wrong else "",
+        problem=f"Nothing was done: what you typed is not {name}." if wrong else "",
     )
+
+
+def _name_of(instance: str) -> str:
+    return next((each.name for each in selectors.fleet().workers if each.instance == instance), instance)
 
 
 def _command(request: HttpRequest, instance: str, verb: str, done: str) -> HttpResponse:

@@ -5,6 +5,7 @@ import { now } from "./times.js";
 const MOST_SERIES = 6;
 const DASHES = [[], [6, 3], [2, 3], [10, 3, 2, 3], [], [6, 3]];
 const GAP_FACTOR = 4;
+const LEAST_SPAN = 60;
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -105,7 +106,7 @@ class Graph {
 
   clock(seconds) {
     const zone = document.documentElement.dataset.zone === "local" ? undefined : "UTC";
-    return new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: zone }).format(new Date(seconds * 1000));
+    return new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: this.seconds ? "2-digit" : undefined, timeZone: zone }).format(new Date(seconds * 1000));
   }
 
   draw() {
@@ -113,7 +114,10 @@ class Graph {
     this.drawnAt = now();
     const data = this.data();
     this.plot.setData(data, false);
-    this.plot.setScale("x", { min: now() - this.span, max: now() });
+    // Young history fills the width; it never looks longer than it is.
+    const first = Math.min(data[0][0] ?? 0, now() - LEAST_SPAN);
+    this.seconds = now() - first < 240;
+    this.plot.setScale("x", { min: Math.max(now() - this.span, first), max: now() });
     let none = this.canvas.querySelector(".graph-none");
     if (data[0].length && none) none.remove();
     else if (!data[0].length && !none) this.canvas.append(Object.assign(document.createElement("p"), { className: "graph-none", textContent: "No samples yet" }));

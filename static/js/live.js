@@ -164,8 +164,25 @@ if (stage?.hasAttribute("ws-connect")) {
 
 // --- answers to actions --------------------------------------------------------------------------------------------
 
+const NOTICE_SECONDS = 8;
+const noticePlace = document.getElementById("notice");
+
+// Good news goes by itself; bad news stays until it is put away.
+function dress() {
+  for (const line of noticePlace.querySelectorAll(".banner:not([data-dressed])")) {
+    line.dataset.dressed = "";
+    const close = Object.assign(document.createElement("button"), { type: "button", className: "close", textContent: "✕" });
+    close.setAttribute("aria-label", "Put this message away");
+    close.addEventListener("click", () => line.remove());
+    line.append(close);
+    if (line.classList.contains("tone-green")) setTimeout(() => line.remove(), NOTICE_SECONDS * 1000);
+  }
+}
+new MutationObserver(dress).observe(noticePlace, { childList: true, subtree: true });
+dress();
+
 function notice(text) {
-  const place = document.getElementById("notice");
+  const place = noticePlace;
   const line = document.createElement("p");
   line.className = "banner tone-red";
   line.append(Object.assign(document.createElement("span"), { textContent: text }));

@@ -11,6 +11,7 @@
   const wear = () => {
     if (theme === "system") delete root.dataset.theme; else root.dataset.theme = theme;
     root.dataset.zone = zone;
+    root.dataset.js = "";
   };
   wear();
 

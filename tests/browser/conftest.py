@@ -1,0 +1,46 @@
+"""A live product for the browser, shared by the tests of this folder, and people who sign in to it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.conftest import PageFactory
+from tests.support.stack import LiveStack, live_stack
+
+GATE = "start-order-processing"
+People = Callable[..., Awaitable[Page]]
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[LiveStack]:
+    with live_stack(workers=3, orders=200) as running:
+        yield running
+
+
+@pytest.fixture
+def person(new_page: PageFactory, stack: LiveStack) -> People:
+    """`await person("operator")`: somebody of that role, at a browser of their own, on `path`."""
+
+    async def sign_in(role: str, path: str = "/", **context: Any) -> Page:
+        page = await new_page(**context)
+        await page.goto(f"{stack.url}/accounts/login/?next={path}")
+        await page.get_by_label("Name").fill(stack.users[role]["name"])
+        await page.get_by_label("Password").fill(stack.users[role]["password"])
+        await page.get_by_role("button", name="Sign in").click()
+        if context.get("java_script_enabled", True) and await page.locator("[data-live]").count():
+            await expect(page.locator("[data-live]")).to_have_attribute("data-state", "on")
+        return page
+
+    return sign_in
+
+
+@pytest.fixture
+def held_gate(stack: LiveStack) -> str:
+    """The gate, closed, with the workers waiting before it."""
+    visitor = stack.sign_in("operator")
+    visitor.post(f"/gates/{GATE}/leash", reason="a test begins")
+    return GATE

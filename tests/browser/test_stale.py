@@ -1,0 +1,50 @@
+"""When the dashboard goes away under an open page."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+from playwright.async_api import expect
+
+from tests.browser.conftest import People
+from tests.support.stack import LiveStack, wait_until
+
+
+def dashboard_pids(stack: LiveStack) -> list[int]:
+    demo = psutil.Process(stack.worker_pids[0]).parent()
+    assert demo is not None
+    return [
+        child.pid for child in demo.children() if "dashboard.asgi:application" in " ".join(child.cmdline())
+    ]
+
+
+async def test_a_page_shows_its_age_while_the_dashboard_is_gone_and_recovers_by_itself(
+    person: People, stack: LiveStack
+) -> None:
+    page = await person("viewer")
+    await page.evaluate("window.untouched = true")
+    queues = page.locator("[data-panel=queues]")
+    await expect(queues).not_to_have_attribute("data-stale", "")
+    for pid in dashboard_pids(stack):
+        os.kill(pid, signal.SIGKILL)
+    await expect(queues).to_have_attribute("data-stale", "", timeout=5000)
+    await expect(queues.locator("[data-age]")).to_contain_text("as of")
+    await expect(page.locator("[data-reconnect]")).to_contain_text("No connection to the dashboard")
+    wait_until(lambda: bool(dashboard_pids(stack)), "the demo starts the dashboard again", 30)
+    await expect(page.locator("[data-live]")).to_have_attribute("data-state", "on", timeout=30_000)
+    await expect(queues).not_to_have_attribute("data-stale", "", timeout=15_000)
+    await expect(page.locator("[data-reconnect]")).to_be_hidden()
+    assert await page.evaluate("window.untouched"), "the page was reloaded"
+
+
+async def test_pause_stops_changes_and_says_so(person: People) -> None:
+    page = await person("viewer", "/workers/")
+    await page.locator("[data-live-rate]").select_option("paused")
+    await expect(page.locator("[data-live-word]")).to_have_text("Paused")
+    before = await page.locator("#region-pulse").text_content()
+    await expect(page.locator("[data-panel=workers] [data-age]")).to_contain_text("as of", timeout=15_000)
+    assert await page.locator("#region-pulse").text_content() == before
+    await page.locator("[data-live-rate]").select_option("0")
+    await expect(page.locator("[data-panel=workers] [data-age]")).to_contain_text("updated")
