@@ -9,15 +9,23 @@ from coordinator.gates.state import GateState
 from coordinator.leadership.election import Election
 from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.term import Term
-from coordinator.queues.listener import QueueListener
-from coordinator.queues.queue import Queue
+from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected
+from coordinator.queues.listener import QueueListener, QueueState
+from coordinator.queues.outcomes import Done, Reject, Retry
+from coordinator.queues.poison import PoisonRecord
+from coordinator.queues.queue import Queue, QueueConfig
+from coordinator.queues.rules import ScalingRule, Steps, TargetLatency
+from coordinator.queues.running import MessageContext, current_message
+from coordinator.queues.settling import RetryPolicy
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
 from coordinator.sequences.store import OptimisticSyncStore
 from coordinator.storage import Storage
 from coordinator.tables.operations import ANY, Delete, Insert, Merge, Put, Replace
 from coordinator.tables.optimistic import Update, optimistic_update
+from coordinator.tables.outbox import Outbox
 from coordinator.tables.rows import Key, Row
+from coordinator.tables.saga import Saga, SagaContext
 from coordinator.tables.table import Table
 from coordinator.worker import Worker
 
@@ -25,32 +33,51 @@ __all__ = [
     "ANY",
     "BlobDistributedMutex",
     "Delete",
+    "Done",
     "Election",
     "Gate",
     "GateConfig",
     "GateState",
     "GateTimeout",
     "GlobalFlag",
+    "Idle",
+    "IdleBackoff",
     "Insert",
     "KennelError",
     "Key",
     "LeadershipLost",
     "ListeningRelease",
     "Merge",
+    "MessageContext",
     "OptimisticSyncStore",
+    "Outbox",
+    "PoisonRecord",
     "PollingRelease",
     "Put",
     "Queue",
+    "QueueConfig",
+    "QueueEmpty",
     "QueueListener",
+    "QueueState",
+    "Reject",
     "Release",
     "Replace",
+    "Retry",
+    "RetryPolicy",
     "Row",
+    "Saga",
+    "SagaContext",
+    "ScalingRule",
     "SequenceConfig",
+    "Steps",
     "Storage",
     "Table",
+    "TargetLatency",
     "Term",
     "UniqueIdGenerator",
     "Update",
+    "WorkDetected",
     "Worker",
+    "current_message",
     "optimistic_update",
 ]

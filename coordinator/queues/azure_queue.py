@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 VERSION = "2023-11-03"
 _SCOPE = "https://storage.azure.com/.default"
+_CARRIAGE_RETURN = {"\r": "&#13;"}  # XML readers would make a line feed of it
+_UNSIGNED = ("Content-Type", "Accept-Encoding", "User-Agent")
 _REFRESH_SECONDS = 300.0
 _MESSAGE = re.compile("<QueueMessage>(.*?)</QueueMessage>", re.DOTALL)
 _FIELD = re.compile("<([A-Za-z]+)>(.*?)</[A-Za-z]+>", re.DOTALL)
@@ -113,7 +115,7 @@ class AzureQueue:
         body = b""
         headers = {"x-ms-date": _date(int(time.time())), "x-ms-version": VERSION}
         if text is not None:
-            body = f"<QueueMessage><MessageText>{escape(text)}</MessageText></QueueMessage>".encode()
+            body = f"<QueueMessage><MessageText>{escape(text, _CARRIAGE_RETURN)}</MessageText></QueueMessage>".encode()
             headers["Content-Type"] = "application/xml"
         parameters = "&".join([f"{name}={quote(value, safe='')}" for name, value in query.items()])
         parameters = await self._signer.sign(method, path, query, headers, len(body), parameters)
@@ -121,7 +123,13 @@ class AzureQueue:
         self._storage.meter.count(Request("queue", operation, self.name), bytes_sent=len(body))
         try:
             async with self._storage.aio.session.request(
-                method, url, data=body or None, headers=headers, timeout=self._timeout, allow_redirects=False
+                method,
+                url,
+                data=body or None,
+                headers=headers,
+                timeout=self._timeout,
+                allow_redirects=False,
+                skip_auto_headers=_UNSIGNED,
             ) as answer:
                 content = await answer.read()
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -1,0 +1,459 @@
+"""The listener on a queue in memory, with time told by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from coordinator.bus import Hint, LocalBus
+from coordinator.errors import AccessDenied, ConfigurationError, StorageUnreachable
+from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected
+from coordinator.queues.listener import QueueListener
+from coordinator.queues.outcomes import Done, Reject, Retry
+from coordinator.queues.queue import Queue
+from coordinator.queues.settling import RetryPolicy
+from coordinator.queues.transport import Received
+from coordinator.testing.clock import ManualClock
+from coordinator.testing.queues import MemoryQueueTransport, memory_queue
+
+
+class ConnectedBus(LocalBus):
+    @property
+    def is_connected(self) -> bool:
+        return True
+
+
+class Bench:
+    """A queue with its poison queue, a clock, a bus, and what the handler got."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.transports: dict[str, MemoryQueueTransport] = {}
+        self.bus: LocalBus = LocalBus()
+        self.queue: Queue[Any] = memory_queue(
+            "work", type=int, clock=self.clock, bus=lambda: self.bus, transports=self.transports
+        )
+        self.got: list[Any] = []
+
+    @property
+    def transport(self) -> MemoryQueueTransport:
+        return self.transports["work"]
+
+    async def poisoned(self) -> list[Any]:
+        return [message.items[0] for message in await self.queue.poison.peek()]
+
+    @asynccontextmanager
+    async def listening(
+        self, handler: Callable[[Any], Any] | None = None, **options: Any
+    ) -> AsyncIterator[QueueListener[Any]]:
+        async def keep(item: Any) -> None:
+            self.got.append(item)
+
+        listener = self.queue.listener(handler or keep, **options)
+        running = asyncio.create_task(listener.run())
+        await self.clock.settle()
+        try:
+            yield listener
+        finally:
+            stopping = asyncio.create_task(listener.stop(5))
+            await self.clock.advance(60)
+            await stopping
+            await running
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_every_item_reaches_the_handler_and_its_message_is_deleted(bench: Bench) -> None:
+    for number in range(100):
+        await bench.queue.put(number)
+    async with bench.listening(tasks=range(51)):
+        await bench.clock.advance(1)
+        assert sorted(bench.got) == list(range(100))
+        assert await bench.queue.depth() == 0
+
+
+async def test_many_items_of_one_put_share_a_message_and_are_handled_one_by_one(bench: Bench) -> None:
+    assert len(await bench.queue.put(*range(120))) == 3
+    async with bench.listening():
+        await bench.clock.advance(1)
+    assert sorted(bench.got) == list(range(120))
+
+
+async def test_a_plain_function_is_run_in_a_thread(bench: Bench) -> None:
+    import threading
+
+    threads: list[str] = []
+
+    def handler(item: int) -> None:
+        threads.append(threading.current_thread().name)
+        bench.got.append(item)
+
+    await bench.queue.put(1)
+    async with bench.listening(handler):
+        while await bench.queue.depth():
+            await asyncio.sleep(0.001)
+    assert bench.got == [1]
+    assert threads[0].startswith("queue-work")
+
+
+async def test_a_failing_message_is_tried_again_and_then_kept_in_poison_with_its_reason(bench: Bench) -> None:
+    async def handler(item: int) -> None:
+        bench.got.append(item)
+        raise ValueError("no such customer")
+
+    await bench.queue.put(7)
+    async with bench.listening(handler, retries=RetryPolicy(attempts=3)) as listener:
+        await bench.clock.advance(120)
+        assert bench.got == [7, 7, 7]
+        assert await bench.queue.depth() == 0
+        (record,) = await bench.poisoned()
+        assert (record.reason, record.attempts, record.failures[0].error) == (
+            "no such customer",
+            3,
+            "ValueError",
+        )
+        assert "raise ValueError" in record.failures[0].trace
+        assert listener.status().poisoned == 1
+
+
+async def test_an_error_in_one_message_stops_no_task(bench: Bench) -> None:
+    async def handler(item: int) -> None:
+        if item % 2:
+            raise ValueError("odd")
+        bench.got.append(item)
+
+    for number in range(20):
+        await bench.queue.put(number)
+    async with bench.listening(handler, tasks=range(1, 3), retries=RetryPolicy(attempts=1)) as listener:
+        await bench.clock.advance(2)
+        assert sorted(bench.got) == list(range(0, 20, 2))
+        assert listener.active_tasks == 2
+        assert len(await bench.poisoned()) == 10
+
+
+async def test_a_handler_that_rejects_sends_to_poison_at_once(bench: Bench) -> None:
+    async def handler(item: int) -> None:
+        bench.got.append(item)
+        raise Reject("not an order")
+
+    await bench.queue.put(1)
+    async with bench.listening(handler):
+        await bench.clock.advance(5)
+    assert bench.got == [1]
+    assert [record.reason for record in await bench.poisoned()] == ["not an order"]
+
+
+async def test_a_handler_decides_when_it_is_tried_again(bench: Bench) -> None:
+    async def handler(item: int) -> None:
+        bench.got.append(bench.clock.monotonic())
+        if len(bench.got) == 1:
+            raise Retry(after=90)
+
+    await bench.queue.put(1)
+    async with bench.listening(handler):
+        await bench.clock.advance(200)
+    assert 90 <= bench.got[1] - bench.got[0] <= 96
+
+
+async def test_only_the_failed_items_of_a_message_are_tried_again(bench: Bench) -> None:
+    async def handler(item: int) -> None:
+        bench.got.append(item)
+        if item == 3 and bench.got.count(3) == 1:
+            raise ValueError
+
+    await bench.queue.put(*range(6))
+    async with bench.listening(handler):
+        await bench.clock.advance(60)
+    assert sorted(bench.got) == [0, 1, 2, 3, 3, 4, 5]
+    assert await bench.queue.depth() == 0
+
+
+async def test_a_batch_handler_answers_for_each_item(bench: Bench) -> None:
+    async def handler(items: list[int]) -> list[Any]:
+        bench.got.append(items)
+        return [Reject("zero") if item == 0 else Done() for item in items]
+
+    await bench.queue.put(*range(4))
+    async with bench.listening(handler, batch=10):
+        await bench.clock.advance(5)
+    assert bench.got == [[0, 1, 2, 3]]
+    (record,) = await bench.poisoned()
+    assert (record.reason, record.left) == ("zero", [0])
+    assert await bench.queue.depth() == 0
+
+
+async def test_a_long_handler_keeps_its_message_for_six_times_the_visibility(bench: Bench) -> None:
+    done = asyncio.Event()
+
+    async def handler(item: int) -> None:
+        bench.got.append(item)
+        await done.wait()
+
+    await bench.queue.put(1)
+    async with bench.listening(handler, visibility_seconds=10) as listener:
+        await bench.clock.advance(60)
+        assert (await listener.query_state()).renewals >= 6
+        done.set()
+        await bench.clock.advance(30)
+        assert bench.got == [1]
+        assert await bench.queue.depth() == 0
+
+
+async def test_stop_gives_back_what_no_handler_has_seen_and_counts_no_attempt(bench: Bench) -> None:
+    release = asyncio.Event()
+
+    async def handler(item: int) -> None:
+        bench.got.append(item)
+        await release.wait()
+
+    async with bench.listening(handler, tasks=range(1, 11)) as listener:
+        listener.work_detected = lambda event: 1
+        for number in range(10):
+            await bench.queue.put(number)
+        await bench.clock.advance(10)
+        assert len(bench.got) == 1
+        assert listener.status().in_hand == 10
+    visible = await bench.queue.peek()
+    assert sorted(message.items[0] for message in visible) == list(range(10))
+    unseen = [(await bench.queue.open(message.text))[0].unstarted for message in visible]
+    assert sorted(unseen) == [0, *[1] * 9]
+
+
+async def test_a_paused_listener_takes_nothing_until_it_is_resumed(bench: Bench) -> None:
+    async with bench.listening() as listener:
+        listener.pause()
+        await bench.clock.advance(10)
+        await bench.queue.put(1)
+        await bench.clock.advance(60)
+        assert bench.got == []
+        assert listener.status().state == "paused"
+        listener.resume()
+        await bench.clock.advance(1)
+        assert bench.got == [1]
+
+
+async def test_what_cannot_be_decoded_goes_to_poison_whole_with_the_path_of_the_fault(bench: Bench) -> None:
+    await bench.queue.create()
+    await bench.transport.put("not json <&>")
+    await bench.transport.put('{"kennel":1,"id":"x","items":["seven"]}')
+    async with bench.listening():
+        await bench.clock.advance(5)
+    records = {record.text: record.reason for record in await bench.poisoned()}
+    assert set(records) == {"not json <&>", '{"kennel":1,"id":"x","items":["seven"]}'}
+    assert "Expected `int`, got `str`" in records['{"kennel":1,"id":"x","items":["seven"]}']
+
+
+async def test_a_message_from_a_newer_program_is_left_for_a_newer_worker(bench: Bench) -> None:
+    await bench.queue.create()
+    await bench.transport.put('{"kennel":2,"id":"x","items":[1]}')
+    async with bench.listening(retries=RetryPolicy(base_seconds=300, cap_seconds=300)):
+        await bench.clock.advance(5)
+        assert await bench.queue.depth() == 1
+        assert await bench.poisoned() == []
+
+
+# --- empty and busy -------------------------------------------------------------------------------------------------
+
+
+async def test_an_idle_queue_is_polled_ever_more_slowly_by_one_task(bench: Bench) -> None:
+    async with bench.listening(tasks=range(51), idle=IdleBackoff(maximum_seconds=10)) as listener:
+        await bench.clock.advance(100)
+        before = bench.transport.requests
+        await bench.clock.advance(3600)
+        assert 355 <= bench.transport.requests - before <= 365
+        assert listener.active_tasks == 1
+
+
+async def test_with_push_an_idle_hour_costs_at_most_12_requests_and_keeps_no_task(bench: Bench) -> None:
+    bench.bus = ConnectedBus()
+    async with bench.listening(tasks=range(51)) as listener:
+        await bench.clock.advance(100)
+        before = bench.transport.requests
+        await bench.clock.advance(3600)
+        assert 1 <= bench.transport.requests - before <= 12
+        assert listener.active_tasks == 0
+
+
+async def test_a_trigger_wakes_an_idle_listener_at_once(bench: Bench) -> None:
+    bench.bus = ConnectedBus()
+    async with bench.listening(tasks=range(51)):
+        await bench.clock.advance(3600)
+        await bench.queue.put(1)
+        await bench.clock.settle()
+        assert bench.got == [1]
+
+
+async def test_a_trigger_that_comes_during_a_look_in_vain_is_not_lost(bench: Bench) -> None:
+    bench.bus = ConnectedBus()
+    transport = bench.transport
+    original = transport.get
+
+    async def slow_get(count: int, *, visibility_seconds: float) -> list[Received]:
+        found = await original(count, visibility_seconds=visibility_seconds)
+        if not found and bench.clock.monotonic() > 1500 and not await transport.count():
+            await bench.queue.put(5)  # arrives after the service looked and before its answer is here
+        return found
+
+    transport.get = slow_get  # type: ignore[method-assign]
+    async with bench.listening(tasks=range(51)):
+        await bench.clock.advance(600)
+        await bench.bus.publish(Hint(topic="queue:work"))
+        await bench.clock.settle()
+        assert 5 in bench.got
+
+
+async def test_what_is_invisible_now_is_waited_for_although_nobody_will_announce_it(bench: Bench) -> None:
+    bench.bus = ConnectedBus()
+    await bench.queue.put(1, delay=1000)
+    async with bench.listening(tasks=range(51)):
+        await bench.clock.advance(1006)
+        assert bench.got == [1]
+
+
+async def test_work_that_nobody_announced_ends_the_trust_in_push(bench: Bench) -> None:
+    bench.bus = ConnectedBus()
+    async with bench.listening(tasks=range(51)):
+        await bench.clock.advance(100)
+        await bench.transport.put("1")
+        await bench.clock.advance(400)
+        assert bench.got == [1]
+        await bench.transport.put("2")
+        await bench.clock.advance(6)
+        assert bench.got == [1, 2]
+
+
+async def test_tasks_grow_by_the_steps_and_shrink_when_the_queue_is_empty(bench: Bench) -> None:
+    release = asyncio.Event()
+
+    async def handler(item: int) -> None:
+        await release.wait()
+
+    for number in range(150):
+        await bench.queue.put(number)
+    async with bench.listening(handler, tasks=range(101)) as listener:
+        await bench.clock.advance(5)
+        assert listener.active_tasks == 50
+        assert listener.decision.reason == "50 because 150 in the queue is below 1000"
+        release.set()
+        await bench.clock.advance(60)
+        assert listener.active_tasks == 1
+
+
+async def test_both_events_can_be_answered_by_others(bench: Bench) -> None:
+    events: list[Any] = []
+
+    def queue_empty(event: QueueEmpty) -> Idle:
+        events.append(event)
+        return Idle(delay_seconds=100, stop=False)
+
+    async def work_detected(event: WorkDetected) -> int:
+        events.append(event)
+        return 7
+
+    listener = bench.queue.listener(lambda item: None, tasks=range(51))
+    listener.queue_empty, listener.work_detected = queue_empty, work_detected
+    running = asyncio.create_task(listener.run())
+    await bench.clock.advance(1)
+    await bench.queue.put(1)
+    await bench.clock.settle()
+    assert isinstance(events[0], QueueEmpty)
+    assert events[0].idle == 1
+    found = next(event for event in events if isinstance(event, WorkDetected))
+    assert found.idle == 1
+    assert listener.active_tasks == 7
+    stopping = asyncio.create_task(listener.stop(1))
+    while not stopping.done():
+        await bench.clock.advance(1)
+        await asyncio.sleep(0.001)
+    await running
+
+
+async def test_slow_handlers_leave_the_rest_of_the_queue_to_others(bench: Bench) -> None:
+    release = asyncio.Event()
+
+    async def handler(item: int) -> None:
+        await release.wait()
+
+    for number in range(90):
+        await bench.queue.put(number)
+    async with bench.listening(handler, tasks=range(11)) as listener:
+        await bench.clock.advance(60)
+        assert listener.status().in_hand <= 12
+        release.set()
+
+
+# --- trouble --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_outage_of_20_s_is_waited_out(bench: Bench) -> None:
+    await bench.queue.create()
+    original = bench.transport.get
+
+    async def away(count: int, *, visibility_seconds: float) -> list[Received]:
+        raise StorageUnreachable("gone")
+
+    async with bench.listening() as listener:
+        bench.transport.get = away  # type: ignore[method-assign]
+        await bench.queue.put(1)
+        await bench.clock.advance(20)
+        assert listener.status().state == "unreachable"
+        bench.transport.get = original  # type: ignore[method-assign]
+        await bench.clock.advance(3)
+        assert bench.got == [1]
+        assert "gone" not in listener.status().reason
+
+
+async def test_a_credential_refused_from_the_start_ends_the_listener(bench: Bench) -> None:
+    async def refused(count: int, *, visibility_seconds: float) -> list[Received]:
+        raise AccessDenied("wrong key")
+
+    bench.transport.get = refused  # type: ignore[method-assign]
+    with pytest.raises(AccessDenied):
+        await bench.queue.listener(lambda item: None).run()
+
+
+async def test_a_message_done_here_whose_delete_failed_is_not_run_again_here(bench: Bench) -> None:
+    original = bench.transport.delete
+    broken = True
+
+    async def delete(id: str, receipt: str) -> None:
+        if broken:
+            raise StorageUnreachable("gone", maybe_done=True)
+        await original(id, receipt)
+
+    bench.transport.delete = delete  # type: ignore[method-assign]
+    await bench.queue.put(1)
+    async with bench.listening(visibility_seconds=10):
+        await bench.clock.advance(12)
+        broken = False
+        await bench.clock.advance(30)
+    assert bench.got == [1]
+    assert await bench.queue.depth() == 0
+
+
+async def test_stale_receipts_are_counted_and_lengthen_the_visibility(bench: Bench) -> None:
+    async def handler(item: int) -> None:
+        for message in (bench.transport._messages or {}).values():
+            message.receipt = "somebody else's"
+
+    async with bench.listening(handler, tasks=range(1, 2), visibility_seconds=10) as listener:
+        for number in range(6):
+            await bench.queue.put(number)
+            await bench.clock.advance(1)
+        assert listener.status().stale_receipts >= 5
+        assert (await listener.query_state()).visibility_seconds == 20
+
+
+@pytest.mark.parametrize(
+    "options", [{"tasks": range(0)}, {"tasks": range(1)}, {"visibility_seconds": 0.5}, {"slots": 0}]
+)
+def test_a_listener_out_of_bounds_is_refused(bench: Bench, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        bench.queue.listener(lambda item: None, **options)
