@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from coordinator.gates.gate import Gate
     from coordinator.leadership.election import Election
     from coordinator.leadership.mutex import BlobDistributedMutex
+    from coordinator.leadership.semaphore import BlobDistributedSemaphore
     from coordinator.queues.queue import Queue
     from coordinator.sequences.generator import UniqueIdGenerator
+    from coordinator.tables.saga import Saga
     from coordinator.tables.table import Table
 
 T = TypeVar("T")
@@ -147,6 +149,16 @@ class Storage:
 
         return make_mutex(self, check_name("mutex", name), identity=identity or self.identity, **options)
 
+    def semaphore(
+        self, name: str, places: int, *, identity: str = "", **options: Any
+    ) -> BlobDistributedSemaphore:
+        """A lock that `places` holders may have at a time (S15). See `BlobDistributedSemaphore`."""
+        from coordinator.leadership.azure_store import make_semaphore
+
+        return make_semaphore(
+            self, check_name("semaphore", name), places, identity=identity or self.identity, **options
+        )
+
     def queue(self, name: str, type: type[T] | Any = Any, **options: Any) -> Queue[T]:
         """A queue of messages of that type, anything msgspec can decode (S6, S10, S19). See `Queue`."""
         from coordinator.queues.azure_store import make_queue
@@ -158,6 +170,12 @@ class Storage:
         from coordinator.tables.azure_tables import make_table
 
         return make_table(self, name)
+
+    def saga(self, name: str, input: type[T] | Any = Any, **options: Any) -> Saga[T]:
+        """Steps that end done or undone, whoever crashes (S18). See `Saga`."""
+        from coordinator.tables.azure_store import make_saga
+
+        return make_saga(self, check_name("saga", name), input_type=input, **options)
 
     # --- clients, for adapters ----------------------------------------------------------------------------------
 

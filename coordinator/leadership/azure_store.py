@@ -10,15 +10,23 @@ from urllib.parse import quote, unquote
 from azure.core import MatchConditions
 from azure.storage.blob.aio import BlobClient, BlobLeaseClient
 
+from coordinator.bus import Hint
 from coordinator.errors import AlreadyExists, LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
+from coordinator.leadership.azure_terms import TableTermLog
 from coordinator.leadership.election import Election
-from coordinator.leadership.lease import LeaderInfo
+from coordinator.leadership.lease import LeaderInfo, Nominee
 from coordinator.leadership.mutex import BlobDistributedMutex
+from coordinator.leadership.semaphore import BlobDistributedSemaphore
+from coordinator.leadership.terms import TermRecord
 from coordinator.offset import parse_date
 from coordinator.service_errors import translated
 
 if TYPE_CHECKING:
     from coordinator.storage import Storage
+
+
+# Beside the leased blob, because only the leader may write that. Names of elections have no dot.
+_STANDBY = ".standby"
 
 
 class BlobLeaseStore:
@@ -80,6 +88,23 @@ class BlobLeaseStore:
         with translated("write the leader of", self.name):
             await self._blob().set_blob_metadata(metadata, **lease, **_unchanged_since(etag))
 
+    async def nominate(self, nominee: Nominee) -> None:
+        with translated("nominate a successor for", self.name):
+            await self._blob(_STANDBY).upload_blob(
+                b"", overwrite=True, metadata={"standby": quote(nominee.identity), "lease": nominee.lease_id}
+            )
+
+    async def nominee(self) -> Nominee | None:
+        try:
+            with translated("read the successor of", self.name):
+                properties = await self._blob(_STANDBY).get_blob_properties()
+        except NotFound:
+            return None
+        metadata = properties.metadata or {}
+        if not metadata.get("lease"):
+            return None
+        return Nominee(unquote(metadata.get("standby", "")), metadata["lease"])
+
     async def _create(self) -> None:
         async def upload() -> None:
             with translated("create the lease blob of", self.name):
@@ -98,8 +123,8 @@ class BlobLeaseStore:
         except (AlreadyExists, LeaseHeld):
             return  # another candidate made it, and may lead already
 
-    def _blob(self) -> BlobClient:
-        return self._storage.aio.blobs.get_blob_client(self._container, self.name)
+    def _blob(self, suffix: str = "") -> BlobClient:
+        return self._storage.aio.blobs.get_blob_client(self._container, self.name + suffix)
 
     def _lease(self, lease_id: str) -> BlobLeaseClient:
         return BlobLeaseClient(self._blob(), lease_id=_refuse_empty(lease_id))
@@ -107,6 +132,7 @@ class BlobLeaseStore:
 
 def make_election(storage: Storage, name: str, *, identity: str, **options: Any) -> Election:
     """The election of that name; see `Election` for the options."""
+    options.setdefault("history", TableTermLog(storage))
     return Election(
         BlobLeaseStore(storage, name),
         identity=identity,
@@ -127,16 +153,31 @@ def make_mutex(storage: Storage, name: str, *, identity: str, **options: Any) ->
     )
 
 
-async def list_leaders(storage: Storage) -> list[LeaderInfo]:
-    """All elections and mutexes, by name; one request for up to 5,000 of them."""
+def make_semaphore(
+    storage: Storage, name: str, places: int, *, identity: str, **options: Any
+) -> BlobDistributedSemaphore:
+    """The semaphore of that name and number of places; see `BlobDistributedSemaphore` for the options."""
+    return BlobDistributedSemaphore(
+        name,
+        [BlobLeaseStore(storage, f"{name}.{number}") for number in range(places)],
+        lambda: list_leaders(storage, prefix=f"{name}."),
+        identity=identity,
+        bus=lambda: storage.bus,
+        clock=storage.clock,
+        **options,
+    )
+
+
+async def list_leaders(storage: Storage, *, prefix: str = "") -> list[LeaderInfo]:
+    """All elections, mutexes and places of semaphores, by name; one request for up to 5,000 of them."""
     container = storage.config.container("leases")
     found: list[LeaderInfo] = []
     try:
         with translated("list the leaders in", container):
-            async for blob in storage.aio.blobs.get_container_client(container).list_blobs(
-                include=["metadata"]
-            ):
-                found.append(_info(blob.name, blob, None))
+            client = storage.aio.blobs.get_container_client(container)
+            async for blob in client.list_blobs(name_starts_with=prefix or None, include=["metadata"]):
+                if not blob.name.endswith(_STANDBY):
+                    found.append(_info(blob.name, blob, None))
     except NotFound:
         return []
     return sorted(found, key=lambda info: info.name)
@@ -156,6 +197,9 @@ async def break_lease(storage: Storage, name: str, by: str) -> LeaderInfo:
     )
     with suppress(LeaseHeld, PreconditionFailed):  # a successor was faster, and raised the epoch itself
         await store.write(broken, etag=before.etag)
+    await storage.bus.publish(Hint(topic=f"election:{name}", epoch=broken.epoch))
+    record = TermRecord(name, before.epoch, before.holder, before.since, broken.since, broken.holder)
+    await TableTermLog(storage).ended(record)
     return await store.read()
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from coordinator.backoff import TRANSIENT, Backoff
-from coordinator.bus import Bus, Hint
+from coordinator.bus import RESYNC, Bus, Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import (
     LeaseHeld,
@@ -20,7 +20,7 @@ from coordinator.errors import (
     StorageError,
     StorageUnreachable,
 )
-from coordinator.leadership.lease import LeaderInfo, LeaseStore
+from coordinator.leadership.lease import LeaderInfo, LeaseStore, Nominee
 from coordinator.leadership.term import LeaseConfig, Term
 from coordinator.offset import ClockOffset
 
@@ -58,6 +58,7 @@ class Candidate:
         self._topic = f"election:{store.name}"
         self._lease_id = str(uuid.uuid4())
         self._maybe_ours = False
+        self._nominated: tuple[str, int] | None = None
         self._lag = self._rng.uniform(*_LAG)
 
     # --- getting it ---------------------------------------------------------------------------------------------
@@ -110,19 +111,24 @@ class Candidate:
 
         def heard(hint: Hint) -> None:
             with suppress(RuntimeError):  # the loop ended while the hint was on its way
-                loop.call_soon_threadsafe(wake.set)
+                if hint.topic != RESYNC:
+                    loop.call_soon_threadsafe(wake.set)
 
         unsubscribe = self._bus().subscribe(self._topic, heard)
+        hinted = False
         try:
             while True:
-                wake.clear()
                 pause = self.config.renew_seconds * self._rng.uniform(0.2, 0.4)
                 try:
-                    info = await self._held_by_another()
-                    if info is not None:
-                        pause = self._until_it_may_expire(info)
-                    elif term := await self.try_acquire():
+                    # After a hint the lease is free, or has been changed to the id that was nominated.
+                    info = None if hinted or self._maybe_ours else await self._held_by_another()
+                    if info is None and (term := await self.try_acquire()):
                         return term
+                    if info is not None:
+                        await self._ask_to_be_next(info)
+                        pause = self._until_it_may_expire(info)
+                    elif hinted:
+                        pause = 0.0
                 except TRANSIENT:
                     pass
                 if deadline is not None:
@@ -130,18 +136,23 @@ class Candidate:
                     if left <= 0:
                         return None
                     pause = min(pause, left)
-                await self._clock.wait(wake, pause)
+                hinted = await self._clock.wait(wake, pause)
+                wake.clear()
         finally:
             unsubscribe()
 
     async def _held_by_another(self) -> LeaderInfo | None:
-        if self._maybe_ours:
-            return None
         try:
             info = await self.read()
         except NotFound:
             return None
         return info if info.is_held else None
+
+    async def _ask_to_be_next(self, info: LeaderInfo) -> None:
+        """Once for each leader, and only while a hint could tell us in time that we were chosen."""
+        if self._bus().is_connected and self._nominated != (self._lease_id, info.epoch):
+            await self._ask(lambda: self._store.nominate(Nominee(self.identity, self._lease_id)))
+            self._nominated = (self._lease_id, info.epoch)
 
     def _until_it_may_expire(self, info: LeaderInfo) -> float:
         now = self._clock.time() + self.offset.correction
@@ -193,6 +204,40 @@ class Candidate:
             await self._retry_until(until, lambda: self._store.release(term.lease_id))
         term.end("it was given back")
         await self._bus().publish(Hint(topic=self._topic, epoch=term.epoch, origin=self.identity))
+
+    async def hand_over(self, term: Term) -> str:
+        """Give the lease to the standby that asked for it, with no moment between; returns who leads then.
+
+        "" means that nobody could be handed it, and that it is free. A nominee that does not begin its term within
+        the patience of `LeaseConfig.hand_over_seconds` is dead: then the lease is freed, on condition that the nominee
+        has not begun after all.
+        """
+        try:
+            nominee = await self._ask(self._store.nominee) if term.held else None
+            if nominee is None or nominee.identity == self.identity:
+                return await self._released(term)
+            etag = (await self.read()).etag
+            term.end(f"it was handed over to {nominee.identity}")
+            await self._ask(lambda: self._store.change(term.lease_id, nominee.lease_id))
+            await self._bus().publish(Hint(topic=self._topic, epoch=term.epoch, origin=self.identity))
+            started = self._clock.monotonic()
+            for moment in (0.1, 0.3, 0.8, 1.0):
+                await self._clock.sleep(
+                    started + moment * self.config.hand_over_seconds - self._clock.monotonic()
+                )
+                if (await self.read()).etag != etag:
+                    return nominee.identity
+            await self._ask(lambda: self._store.release(nominee.lease_id, etag=etag))
+            await self._bus().publish(Hint(topic=self._topic, epoch=term.epoch, origin=self.identity))
+        except PreconditionFailed:
+            return nominee.identity if nominee else ""
+        except StorageError:
+            return await self._released(term)
+        return ""
+
+    async def _released(self, term: Term) -> str:
+        await self.release(term)
+        return ""
 
     # --- asking -------------------------------------------------------------------------------------------------
 

@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from coordinator.bus import Bus
-from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.errors import KennelError, LeadershipLost
+from coordinator.clock import SYSTEM_CLOCK, Clock, SystemClock
+from coordinator.errors import KennelError, LeadershipLost, StorageError
 from coordinator.leadership.candidate import Candidate
 from coordinator.leadership.lease import LeaderInfo, LeaseStore
 from coordinator.leadership.term import LeaseConfig, Term
+from coordinator.leadership.terms import TermLog, TermRecord
+from coordinator.leadership.watchdog import WATCHDOG
 from coordinator.protocol import LeadershipStatus
 
 Role = Literal["leader", "standby", "stopped"]
@@ -33,7 +35,8 @@ class Election:
     in time, nor that a request already sent does not arrive late: `term.check()` and fencing are for that.
 
     `health`: asked before each renewal, plain or async; False, an error or no answer in time makes the leader step
-    down. `on_change`: called with the new role and the term (None unless leader).
+    down. `on_change`: called with the new role and the term (None unless leader). `on_stall`: called, in a
+    thread, if the event loop stalls past the end of the lease. `history`: where terms are recorded.
     Costs one request each third of a lease, leading or waiting.
     """
 
@@ -46,6 +49,8 @@ class Election:
         lease_seconds: int = 15,
         health: Health | None = None,
         on_change: Callable[[Role, Term | None], None] | None = None,
+        on_stall: Callable[[Term], None] | None = None,
+        history: TermLog | None = None,
         clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
     ) -> None:
@@ -56,6 +61,8 @@ class Election:
         self.role: Role = "stopped"
         self.term: Term | None = None
         self._health = health
+        self._on_stall = on_stall
+        self._history = history
         self._clock = clock
         self._candidate = Candidate(
             store, identity=identity, bus=bus, config=self.config, clock=clock, rng=rng
@@ -118,21 +125,35 @@ class Election:
         work = asyncio.create_task(_call(leader_task, term), name=f"leader {self.name}")
         keeper = asyncio.create_task(self._keep(term), name=f"lease {self.name}")
         resign = asyncio.create_task(self._resign.wait())
+        begun = asyncio.create_task(self._record("began", term), name=f"record {self.name}")
+        unwatch = (
+            WATCHDOG.watch(term, work, self._on_stall) if isinstance(self._clock, SystemClock) else _nothing
+        )
+        ended, how = False, "stopped"
         try:
             await asyncio.wait({work, keeper, resign}, return_when=asyncio.FIRST_COMPLETED)
-            ended = work.done()
+            ended, how = work.done(), "finished"
         finally:
             # No renewal from here on: work that hangs must not lead for ever. The lease is given back once it ended.
             keeper.cancel()
             resign.cancel()
             work.cancel()
             await asyncio.wait({work, keeper, resign})
+            unwatch()
             self._resign = None
             lost = term.reason
             self._change("standby", None)
-            await self._candidate.release(term)
             if not keeper.cancelled():
                 keeper.result()
+            if lost or ended:
+                await self._candidate.release(term)
+                how = f"lost: {lost}" if lost else how
+            elif successor := await self._candidate.hand_over(term):
+                how, self._resign_reason = f"handed over to {successor}", ""
+            elif self._resign_reason:
+                how = f"stepped down: {self._resign_reason}"
+            await asyncio.wait([begun])
+            await self._record("ended", term, how)
         if lost:
             _log.warning(
                 "Lost the lead of %s: %s", self.name, lost, extra={"action": "lead", "epoch": term.epoch}
@@ -143,6 +164,16 @@ class Election:
         if error is not None and not isinstance(error, LeadershipLost):
             _log.error("The task of %s failed as its term ended", self.name, exc_info=error)
         return False, None
+
+    async def _record(self, event: Literal["began", "ended"], term: Term, how: str = "") -> None:
+        if self._history is None:
+            return
+        ended = self._clock.time() + self._candidate.offset.correction if event == "ended" else None
+        record = TermRecord(self.name, term.epoch, term.holder, term.since, ended, how)
+        try:
+            await getattr(self._history, event)(record)
+        except StorageError as error:
+            _log.warning("Term %s of %s is not recorded: %s", term.epoch, self.name, error)
 
     async def _keep(self, term: Term) -> None:
         term.end(await self._candidate.keep(term, refuse=self._unhealthy if self._health else None))
@@ -165,6 +196,9 @@ class Election:
         self.role, self.term = role, term
         if self.on_change is not None:
             self.on_change(role, term)
+
+
+def _nothing() -> None: ...
 
 
 async def _call(task: LeaderTask, term: Term) -> Any:

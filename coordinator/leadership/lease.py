@@ -26,6 +26,14 @@ class LeaderInfo:
         return self.lease_state in ("leased", "breaking")
 
 
+@dataclass(frozen=True)
+class Nominee:
+    """A standby that asks to be handed the lease, under the lease id that it made for itself."""
+
+    identity: str
+    lease_id: str
+
+
 class LeaseStore(Protocol):
     """One lease, and the record that is written under it.
 
@@ -63,3 +71,9 @@ class LeaseStore(Protocol):
         Raises `LeaseNotHeld` if that id does not have the lease, `LeaseHeld` if somebody has it and no id was given,
         `PreconditionFailed` if the record is not the one of `etag`.
         """
+
+    async def nominate(self, nominee: Nominee) -> None:
+        """Say who wants to be next, in place of whoever said so before. Kept apart from the leased record."""
+
+    async def nominee(self) -> Nominee | None:
+        """Who asked last to be next; None if nobody ever did."""

@@ -48,6 +48,11 @@ class LeaseConfig:
         """How long a term lasts from the moment its newest confirmed renewal was *sent*."""
         return self.lease_seconds - self.margin_seconds
 
+    @property
+    def hand_over_seconds(self) -> float:
+        """How long a nominated successor has to begin its term."""
+        return self.lease_seconds / 7.5
+
     def next_look(self, since: float, now: float, lag: float) -> float:
         """Seconds until a standby looks again. `lag` must stay the same from look to look.
 
@@ -106,6 +111,16 @@ class Term:
     def remaining_seconds(self) -> float:
         """How long `held` stays true without another renewal."""
         return 0.0 if self._ended else max(0.0, self._deadline - self._clock.monotonic())
+
+    @property
+    def overdue_seconds(self) -> float:
+        """How long ago the deadline passed; 0 before it."""
+        return max(0.0, self._clock.monotonic() - self._deadline)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether somebody has said that the term is over; after a missed deadline nobody may have yet."""
+        return bool(self._ended)
 
     @property
     def lost(self) -> Lost:

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
-from coordinator.leadership.lease import LeaderInfo
+from coordinator.leadership.lease import LeaderInfo, Nominee
+from coordinator.leadership.terms import TermRecord
 
 
 class MemoryLeaseStore:
@@ -23,6 +24,7 @@ class MemoryLeaseStore:
         self.asked: list[str] = []
         self.holder_id = ""
         self._info = LeaderInfo(name)
+        self._nominee: Nominee | None = None
         self._exists = False
         self._broken = False
         self._until = 0.0
@@ -97,6 +99,14 @@ class MemoryLeaseStore:
         self._info = replace(info, name=self.name, etag=self._version(), lease_state="", date=None)
         await self.after("write")
 
+    async def nominate(self, nominee: Nominee) -> None:
+        await self._begin("nominate")
+        self._nominee = nominee
+
+    async def nominee(self) -> Nominee | None:
+        await self._begin("nominee")
+        return self._nominee
+
     async def _begin(self, operation: str, lease_id: str = "-") -> None:
         if not lease_id:
             raise ValueError("an empty lease id would make the request unconditional")
@@ -123,3 +133,23 @@ class MemoryLeaseStore:
     def _must_match(self, etag: str) -> None:
         if etag and etag != self._info.etag:
             raise PreconditionFailed(f"{self.name}: somebody wrote first", resource=self.name, status=412)
+
+
+class MemoryTermLog:
+    """The `TermLog` of one process."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, int], TermRecord] = {}
+
+    async def began(self, record: TermRecord) -> None:
+        self.records.setdefault((record.name, record.epoch), record)
+        await self.ended(replace(record, epoch=record.epoch - 1, ended=record.since, how="its lease ran out"))
+
+    async def ended(self, record: TermRecord) -> None:
+        known = self.records.get((record.name, record.epoch))
+        if known is not None and known.ended is None:
+            self.records[record.name, record.epoch] = replace(known, ended=record.ended, how=record.how)
+
+    async def newest(self, name: str, limit: int) -> list[TermRecord]:
+        terms = [record for record in self.records.values() if record.name == name]
+        return sorted(terms, key=lambda record: -record.epoch)[:limit]

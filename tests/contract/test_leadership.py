@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -10,10 +11,12 @@ import pytest
 
 from coordinator import Storage
 from coordinator.config import StorageConfig
-from coordinator.errors import LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
+from coordinator.errors import ConfigurationError, LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
 from coordinator.leadership.azure_store import BlobLeaseStore, break_lease, list_leaders
-from coordinator.leadership.lease import LeaderInfo, LeaseStore
-from coordinator.testing.leadership import MemoryLeaseStore
+from coordinator.leadership.azure_terms import TableTermLog
+from coordinator.leadership.lease import LeaderInfo, LeaseStore, Nominee
+from coordinator.leadership.terms import TermLog, TermRecord
+from coordinator.testing.leadership import MemoryLeaseStore, MemoryTermLog
 
 A, B = str(uuid.uuid4()), str(uuid.uuid4())
 LEADER = LeaderInfo("month-end", "nœud 7 / ü", 3, 1_700_000_000.125, nonce="n1")
@@ -191,3 +194,77 @@ async def test_breaking_a_lease_raises_the_epoch(storage: Storage) -> None:
     assert again.epoch == term.epoch + 2
     await mutex.release()
     assert (await list_leaders(storage))[0].is_held
+
+
+async def test_the_newest_nomination_counts_and_leaves_the_record_alone(store: LeaseStore) -> None:
+    assert await store.nominee() is None
+    await store.acquire(A, 15)
+    etag = (await store.read()).etag
+    await store.nominate(Nominee("node-1", B))
+    await store.nominate(Nominee("nœud 2", A))
+    assert await store.nominee() == Nominee("nœud 2", A)
+    assert (await store.read()).etag == etag
+
+
+async def test_nominations_are_not_listed_as_elections(storage: Storage) -> None:
+    await storage.mutex("month-end").try_acquire()
+    await BlobLeaseStore(storage, "month-end").nominate(Nominee("node-1", B))
+    assert [info.name for info in await list_leaders(storage)] == ["month-end"]
+
+
+@pytest.fixture(params=["memory", "azurite"])
+def log(request: pytest.FixtureRequest) -> TermLog:
+    if request.param == "memory":
+        return MemoryTermLog()
+    return TableTermLog(request.getfixturevalue("storage"))
+
+
+def a_term(epoch: int, holder: str = "node-7") -> TermRecord:
+    return TermRecord("month-end", epoch, holder, 1000.0 + epoch)
+
+
+async def test_terms_are_listed_newest_first(log: TermLog) -> None:
+    assert await log.newest("month-end", 5) == []
+    for epoch in (1, 2, 10):
+        await log.began(a_term(epoch))
+        await log.ended(replace(a_term(epoch), ended=1005.5 + epoch, how="finished"))
+    assert [(term.epoch, term.ended, term.how) for term in await log.newest("month-end", 2)] == [
+        (10, 1015.5, "finished"),
+        (2, 1007.5, "finished"),
+    ]
+    assert await log.newest("other", 5) == []
+
+
+async def test_a_successor_records_the_end_of_a_leader_that_died(log: TermLog) -> None:
+    await log.began(a_term(1))
+    await log.began(a_term(2))
+    assert await log.newest("month-end", 2) == [
+        a_term(2),
+        replace(a_term(1), ended=1002.0, how="its lease ran out"),
+    ]
+
+
+async def test_the_first_word_on_the_end_of_a_term_stands(log: TermLog) -> None:
+    await log.began(a_term(1))
+    await log.ended(replace(a_term(1), ended=1001.5, how="finished"))
+    await log.began(a_term(2))
+    await log.ended(replace(a_term(1), ended=1009.0, how="late"))
+    assert (await log.newest("month-end", 2))[1] == replace(a_term(1), ended=1001.5, how="finished")
+
+
+async def test_a_semaphore_admits_n_and_no_more(storage: Storage) -> None:
+    held = [storage.semaphore("importers", 3) for _ in range(5)]
+    terms = [await semaphore.try_acquire() for semaphore in held]
+    names = {term.name for term in terms if term is not None}
+    assert names == {"importers.0", "importers.1", "importers.2"}
+    assert terms[3:] == [None, None]
+    await held[1].release()
+    async with asyncio.timeout(5), held[4]:
+        pass
+    for semaphore in held:
+        await semaphore.release()
+
+
+async def test_a_semaphore_without_places_is_refused(storage: Storage) -> None:
+    with pytest.raises(ConfigurationError, match="at least one place"):
+        storage.semaphore("importers", 0)

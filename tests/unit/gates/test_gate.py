@@ -244,7 +244,7 @@ async def test_a_change_whose_answer_was_lost_is_recognised_after_others_wrote(y
     rival = yard.gate(bus=LocalBus(), identity="rival")
 
     async def lose_the_answer() -> None:
-        del yard.store.after_write  # type: ignore[attr-defined]
+        del yard.store.after_write
         await rival.close(by="piet")
         raise StorageUnreachable("connection cut", maybe_done=True)
 
@@ -275,7 +275,7 @@ async def test_an_unreachable_store_is_waited_for(yard: Yard) -> None:
     waiting = yard.arrive(gate)
     await yard.clock.advance(100)
     assert isinstance(gate.error, StorageUnreachable)
-    del yard.store.before_read  # type: ignore[attr-defined]
+    del yard.store.before_read
     await yard.operator.open(by="olga")
     await yard.clock.advance(2.5)
     assert waiting.done()

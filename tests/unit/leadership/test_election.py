@@ -78,9 +78,9 @@ async def hall() -> AsyncIterator[Hall]:
         await hall.clock.advance(60)
 
 
-def cut_off(store: MemoryLeaseStore, operation: str = "") -> None:
-    async def unreachable(asked: str) -> None:
-        if operation in ("", asked):
+def cut_off(store: MemoryLeaseStore, only: str = "") -> None:
+    async def unreachable(operation: str) -> None:
+        if only in ("", operation):
             raise StorageUnreachable("connection refused")
 
     store.before = unreachable  # type: ignore[method-assign]
@@ -353,7 +353,7 @@ async def test_an_unreachable_store_is_waited_for(hall: Hall) -> None:
     cut_off(hall.store)
     hall.campaign(hall.election("node-1"))
     await hall.clock.advance(60)
-    del hall.store.before  # type: ignore[attr-defined]
+    del hall.store.before
     await hall.clock.advance(5)
     assert hall.log == [("begin", "node-1", 1)]
 

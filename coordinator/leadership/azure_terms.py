@@ -1,0 +1,113 @@
+"""Terms in a table: partition = election, newest row first."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from azure.core import MatchConditions
+from azure.data.tables import UpdateMode
+
+from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
+from coordinator.leadership.terms import TermRecord
+from coordinator.service_errors import translated
+
+if TYPE_CHECKING:
+    from coordinator.storage import Storage
+
+T = TypeVar("T")
+
+_LAST = 10**12
+
+
+class TableTermLog:
+    """Terms in the table `{prefix}terms`; two to four requests a term. Row keys count down, so that the newest come
+    first."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._table = storage.config.table("terms")
+
+    async def began(self, record: TermRecord) -> None:
+        with suppress(AlreadyExists):  # the answer to our own insertion was lost
+            await self._in_table(lambda: self._insert(record))
+        await self._end(record.name, record.epoch - 1, record.since, "its lease ran out")
+
+    async def ended(self, record: TermRecord) -> None:
+        await self._end(record.name, record.epoch, record.ended or record.since, record.how)
+
+    async def newest(self, name: str, limit: int) -> list[TermRecord]:
+        found: list[TermRecord] = []
+        if limit < 1:
+            return found
+        try:
+            with translated("list the terms of", name):
+                query = self._client().query_entities(
+                    "PartitionKey eq @name", parameters={"name": name}, results_per_page=limit
+                )
+                async for row in query:
+                    found.append(_record(row))
+                    if len(found) == limit:
+                        break
+        except NotFound:
+            return []
+        return found
+
+    async def _insert(self, record: TermRecord) -> None:
+        with translated("record the term of", record.name):
+            await self._client().create_entity(
+                {
+                    "PartitionKey": record.name,
+                    "RowKey": _row(record.epoch),
+                    "epoch": record.epoch,
+                    "holder": record.holder,
+                    "since": record.since,
+                }
+            )
+
+    async def _end(self, name: str, epoch: int, ended: float, how: str) -> None:
+        try:
+            with translated("record the end of the term of", name):
+                row = await self._client().get_entity(name, _row(epoch))
+                if row.get("ended") is None:
+                    await self._client().update_entity(
+                        {"PartitionKey": name, "RowKey": _row(epoch), "ended": ended, "how": how},
+                        mode=UpdateMode.MERGE,
+                        etag=row.metadata["etag"],
+                        match_condition=MatchConditions.IfNotModified,
+                    )
+        except (NotFound, PreconditionFailed):
+            return  # nothing to end, or ended by the other side of the succession
+
+    async def _in_table(self, call: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await call()
+        except NotFound:
+            with suppress(AlreadyExists), translated("create the table", self._table):
+                await self._storage.aio.tables.create_table(self._table)
+            return await call()
+
+    def _client(self) -> Any:
+        return self._storage.aio.tables.get_table_client(self._table)
+
+
+def _row(epoch: int) -> str:
+    return f"{_LAST - epoch:012d}"
+
+
+def _record(row: Any) -> TermRecord:
+    ended = row.get("ended")
+    return TermRecord(
+        name=row["PartitionKey"],
+        epoch=int(row["epoch"]),
+        holder=row["holder"],
+        since=float(row["since"]),
+        ended=None if ended is None else float(ended),
+        how=row.get("how", ""),
+    )
+
+
+async def list_terms(storage: Storage, name: str, *, limit: int = 50) -> list[TermRecord]:
+    """The newest terms of an election, newest first; one request."""
+    return await TableTermLog(storage).newest(name, limit)

@@ -1,0 +1,90 @@
+"""A lock that several may hold (S15, counted)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from coordinator.backoff import TRANSIENT
+from coordinator.bus import RESYNC, Bus, Hint
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import ConfigurationError
+from coordinator.leadership.candidate import Candidate
+from coordinator.leadership.holding import LeaseLock, Won
+from coordinator.leadership.lease import LeaderInfo, LeaseStore
+from coordinator.leadership.term import LeaseConfig
+
+
+class BlobDistributedSemaphore(LeaseLock):
+    """At most n holders at a time, over all nodes, each with one of n leases: `async with storage.semaphore("x", 3):`.
+
+    Guarantees for each holder what `BlobDistributedMutex` guarantees; `term.name` tells which of the n places it has,
+    and epochs count for each place alone. All users of one name must agree on n. Not fair.
+
+    Costs one request each third of a lease, waiting (one look shows all places) or holding. The place of a holder that
+    died is free after its lease, and found within a third of a lease more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stores: Sequence[LeaseStore],
+        look: Callable[[], Awaitable[list[LeaderInfo]]],
+        *,
+        identity: str,
+        bus: Callable[[], Bus],
+        lease_seconds: int = 15,
+        clock: Clock = SYSTEM_CLOCK,
+        rng: random.Random | None = None,
+    ) -> None:
+        super().__init__(f"semaphore {name}")
+        if not stores:
+            raise ConfigurationError(f"semaphore {name} needs at least one place")
+        config = LeaseConfig(lease_seconds)
+        self._places = {
+            store.name: Candidate(store, identity=identity, bus=bus, config=config, clock=clock, rng=rng)
+            for store in stores
+        }
+        self._look = look
+        self._config = config
+        self._bus = bus
+        self._clock = clock
+        self._rng = rng or random.Random()
+
+    async def _try(self) -> Won | None:
+        taken = {info.name for info in await self._look() if info.is_held}
+        free = [name for name in self._places if name not in taken]
+        self._rng.shuffle(free)
+        for name in free:
+            if term := await self._places[name].try_acquire():
+                return self._places[name], term
+        return None
+
+    async def _wait(self, timeout: float | None) -> Won | None:
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        loop, wake = asyncio.get_running_loop(), asyncio.Event()
+
+        def heard(hint: Hint) -> None:
+            if hint.topic != RESYNC:
+                with suppress(RuntimeError):  # the loop ended while the hint was on its way
+                    loop.call_soon_threadsafe(wake.set)
+
+        unsubscribe = [self._bus().subscribe(f"election:{name}", heard) for name in self._places]
+        try:
+            while True:
+                wake.clear()
+                with suppress(*TRANSIENT):
+                    if won := await self._try():
+                        return won
+                pause = self._config.renew_seconds * self._rng.uniform(1.0, 1.1)
+                if deadline is not None:
+                    left = deadline - self._clock.monotonic()
+                    if left <= 0:
+                        return None
+                    pause = min(pause, left)
+                await self._clock.wait(wake, pause)
+        finally:
+            for end in unsubscribe:
+                end()
