@@ -22,6 +22,7 @@ OLDEST = {
     "psutil": "5.9",
     "requests": "2.32",
     "websockets": "14.0",
+    "yarl": "1.9",
 }
 """The oldest supported versions, as the package declares them."""
 

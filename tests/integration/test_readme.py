@@ -1,0 +1,90 @@
+"""README's quick start, run word for word."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator import Storage
+from coordinator.sequences.ledger import open_book
+from examples.shop import Order
+from tests.support.readme import PROJECT, python_blocks
+from tests.support.stack import wait_until
+
+
+@pytest.fixture
+def environ(connection_string: str, storage_prefix: str, tmp_path: Path) -> dict[str, str]:
+    """What README tells to set, and where the code is found."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AZURE_", "KENNEL_"))}
+    return clean | {
+        "AZURE_STORAGE_CONNECTION_STRING": connection_string,
+        "KENNEL_PREFIX": storage_prefix,
+        "PYTHONPATH": f"{PROJECT}{os.pathsep}{tmp_path}",
+        "PYTHONWARNINGS": "error",
+    }
+
+
+@pytest.fixture
+def own_queue(connection_string: str) -> Iterator[None]:
+    """README's queue name is the account's, not the prefix's: leave it empty for the next test."""
+    yield
+    storage = Storage.from_connection_string(connection_string)
+    storage.blocking.queues.delete_queue("orders-in")
+    storage.close()
+
+
+def sold(output: Path) -> list[str]:
+    """What `examples.shop.sell` printed between the log lines."""
+    return [line for line in output.read_text().splitlines() if line.startswith("order ")]
+
+
+@pytest.mark.usefixtures("own_queue")
+async def test_the_quick_start_runs_as_it_stands(environ: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "quick_start.py"
+    script.write_text(python_blocks()[0])
+    done = subprocess.run([sys.executable, script], env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "node-7 leads, epoch 1\n", "")
+    async with Storage.from_env(environ) as storage:
+        state = await storage.gate("start-order-processing").read()
+        assert (state.state, state.by, state.reason) == ("closed", "olga", "stock check")
+        queue = storage.queue("orders-in", type=Order)
+        [peeked] = await queue.peek()
+        assert peeked.items == (Order("ticket", 4200), Order("poster", 900))
+        book = open_book(storage, "orders")
+        report = book.verify()
+        assert report.is_ok and (report.used, report.returned) == (1, 999)
+
+
+@pytest.mark.usefixtures("own_queue")
+async def test_the_quick_starts_worker_waits_sells_and_stops(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "quick_worker.py").write_text(python_blocks()[1])
+    output = tmp_path / "output"
+    async with Storage.from_env(environ) as storage:
+        await storage.queue("orders-in", type=Order).put(Order("ticket", 4200), Order("poster", 900))
+        with output.open("wb") as log:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "coordinator", "run", "quick_worker:worker"],
+                env=environ,
+                cwd=tmp_path,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            wait_until(lambda: "start-order-processing" in output.read_text(), "the worker waits at the gate")
+            assert not sold(output)
+            await storage.gate("start-order-processing").open(by="olga")
+            wait_until(lambda: len(sold(output)) == 2, "both orders are sold")
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(30) == 0, output.read_text()
+        finally:
+            worker.kill()
+            worker.wait()
+    numbers, orders = zip(*(line.split(": ") for line in sold(output)), strict=True)
+    assert sorted(numbers) == ["order 1", "order 2"]
+    assert sorted(orders) == ["poster for 9.00", "ticket for 42.00"]

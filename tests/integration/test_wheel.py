@@ -1,0 +1,193 @@
+"""The wheel of the library: it is complete, it stands alone, and it knows no Django."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from coordinator.testing.azurite import Azurite
+from tests.support.readme import PROJECT, python_blocks
+
+STRANGERS = {"django", "channels", "asgiref", "uvicorn", "whitenoise"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that the clone stays as it is."""
+    source = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(PROJECT / name, source)
+    shutil.copytree(
+        PROJECT / "coordinator", source / "coordinator", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run(
+        [*command, "--disable-pip-version-check", "--no-index", "-w", folder, source],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    [built] = folder.glob("*.whl")
+    return built
+
+
+def requirements(wheel: Path) -> list[Requirement]:
+    """What the wheel declares."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = archive.read(name).decode().split("\n\n")[0].splitlines()
+    return [
+        Requirement(line.removeprefix("Requires-Dist: "))
+        for line in lines
+        if line.startswith("Requires-Dist")
+    ]
+
+
+def closure(wanted: list[Requirement]) -> set[str]:
+    """These packages and all that they need, without extras."""
+    found: set[str] = set()
+    waiting = [requirement for requirement in wanted if "extra" not in str(requirement.marker)]
+    while waiting:
+        requirement = waiting.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        if (name := canonicalize_name(requirement.name)) not in found:
+            found.add(name)
+            waiting += map(Requirement, importlib.metadata.distribution(name).requires or ())
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of packages that holds the wheel's content and what the wheel declares to need, and no more."""
+    folder = tmp_path_factory.mktemp("packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    installed = Path(sysconfig.get_path("purelib"))
+    for name in closure(requirements(wheel)):
+        files = importlib.metadata.distribution(name).files or ()
+        for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(installed / top)
+    return folder
+
+
+def run(folder: Path, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Python with nothing but that folder of packages."""
+    clean = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return subprocess.run(
+        [sys.executable, "-S", *arguments],
+        env=clean | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"} | env,
+        cwd=folder.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_wheel_holds_the_library_its_types_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {name.split("/")[0] for name in names} == {
+        "coordinator",
+        f"{'-'.join(wheel.name.split('-')[:2])}.dist-info",
+    }
+    assert "coordinator/py.typed" in names
+    modules = {str(path.relative_to(PROJECT)) for path in (PROJECT / "coordinator").rglob("*.py")}
+    assert modules <= names
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".sqlite3"))]
+
+
+def test_the_wheel_declares_every_package_that_the_library_imports(wheel: Path) -> None:
+    distributions = importlib.metadata.packages_distributions()
+    declared = {canonicalize_name(requirement.name) for requirement in requirements(wheel)}
+    missing = set()
+    for path in (PROJECT / "coordinator").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported = [node.module]
+            else:
+                continue
+            for name in imported:
+                top = name.split(".")[0]
+                if top in sys.stdlib_module_names or top in ("coordinator", "azure"):
+                    continue
+                if not declared & {canonicalize_name(found) for found in distributions.get(top, [top])}:
+                    missing.add((top, path.name))
+    assert missing == set()
+
+
+def test_the_quick_start_runs_with_the_declared_packages_alone(
+    alone: Path, azurite: Azurite, storage_prefix: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "quick_start.py"
+    script.write_text(python_blocks()[0] + f"\nimport sys\nassert not {STRANGERS!r} & set(sys.modules)\n")
+    done = run(
+        alone,
+        script,
+        AZURE_STORAGE_CONNECTION_STRING=azurite.connection_string,
+        KENNEL_PREFIX=storage_prefix,
+    )
+    assert (done.returncode, done.stdout) == (0, "node-7 leads, epoch 1\n"), done.stderr
+    for stranger in STRANGERS:
+        assert run(alone, "-c", f"import {stranger}").returncode == 1, f"{stranger} came along"
+
+
+def test_the_installed_command_shows_what_it_can(alone: Path) -> None:
+    with (
+        alone / next(alone.glob("kennel_coordinator-*.dist-info")).name / "entry_points.txt"
+    ).open() as file:
+        assert "kennel = coordinator.__main__:main" in file.read()
+    done = run(alone, "-m", "coordinator", "--help")
+    assert done.returncode == 0, done.stderr
+    assert {"run", "release", "leash", "doctor", "ids", "queue"} <= set(done.stdout.split())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("python", ["python3.11", "python3.12", "python3.13"])
+def test_the_wheel_installs_in_a_clean_environment(
+    python: str, wheel: Path, azurite: Azurite, storage_prefix: str, tmp_path: Path
+) -> None:
+    program = find_python(python)
+    if program is None:
+        pytest.skip(f"{python} is not on this machine")
+    venv = tmp_path / "venv"
+    subprocess.run([program, "-m", "venv", venv], check=True)
+    pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, wheel], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    script = tmp_path / "quick_start.py"
+    script.write_text(python_blocks()[0])
+    env = {
+        "PATH": os.environ["PATH"],
+        "AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string,
+        "KENNEL_PREFIX": storage_prefix,
+    }
+    for command in ([venv / "bin" / "python", script], [venv / "bin" / "kennel", "doctor"]):
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(venv.glob("lib/python3*/site-packages/django"))
+
+
+def find_python(name: str) -> str | None:
+    """A working interpreter of that name; a version manager's shim may be there without its version."""
+    candidates = [shutil.which(name), *map(str, Path.home().glob(f".pyenv/versions/{name[6:]}*/bin/{name}"))]
+    for candidate in filter(None, candidates):
+        if subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:
+            return candidate
+    return None
