@@ -57,10 +57,16 @@ class AuditHead(models.Model):
         return f"#{self.last_id}"
 
 
+class Scope(models.TextChoices):
+    WORKER = "worker", "workers: connect to the hub"
+    READ = "read", "programs: read the API and the metrics"
+
+
 class WorkerToken(models.Model):
-    """What a worker shows to connect. Only the digest is kept; the token itself is shown once, when made."""
+    """What a worker or program shows to connect. Only the digest is kept; the token is shown once, when made."""
 
     name = models.CharField(max_length=100)
+    scope = models.CharField(max_length=8, choices=Scope, default=Scope.WORKER)
     start = models.CharField(max_length=12)
     digest = models.CharField(max_length=64, unique=True)
     created_at = models.DateTimeField(auto_now_add=True)

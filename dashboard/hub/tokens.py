@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Q
 from django.utils import timezone
 
-from dashboard.models import WorkerToken
+from dashboard.models import Scope, WorkerToken
 
 PREFIX = "kw_"
 SHOWN = 8
@@ -21,7 +21,14 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def create(name: str, *, by: Any = None, token: str = "", expires_at: datetime.datetime | None = None) -> str:
+def create(
+    name: str,
+    *,
+    by: Any = None,
+    token: str = "",
+    expires_at: datetime.datetime | None = None,
+    scope: str = Scope.WORKER,
+) -> str:
     """Keep a new token and return it: the only time that it can be seen. A given `token` must be long."""
     made = token or PREFIX + secrets.token_urlsafe(32)
     if len(made) < 24:
@@ -30,6 +37,7 @@ def create(name: str, *, by: Any = None, token: str = "", expires_at: datetime.d
         digest=digest_of(made),
         defaults={
             "name": name,
+            "scope": scope,
             "start": made[:SHOWN],
             "created_by": by,
             "expires_at": expires_at,
@@ -39,15 +47,21 @@ def create(name: str, *, by: Any = None, token: str = "", expires_at: datetime.d
     return made
 
 
-def check(token: str) -> int | None:
-    """The id of a valid token, its use noted (to the minute); None if unknown, expired or revoked."""
+def check(token: str, scope: str = Scope.WORKER) -> int | None:
+    """The id of a valid token of that scope, its use noted (to the minute); None if unknown, expired or revoked."""
     now = timezone.now()
-    row = valid(now).filter(digest=digest_of(token)).only("pk", "last_used_at").first()
+    row = valid(now).filter(digest=digest_of(token), scope=scope).only("pk", "last_used_at").first()
     if row is None:
         return None
     if row.last_used_at is None or now - row.last_used_at > datetime.timedelta(minutes=1):
         WorkerToken.objects.filter(pk=row.pk).update(last_used_at=now)
     return int(row.pk)
+
+
+def bearer_of(header: str) -> str:
+    """The token in an ``Authorization`` header; "" if there is none."""
+    kind, _, token = header.partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
 
 
 def valid(now: datetime.datetime | None = None) -> Any:

@@ -145,6 +145,5 @@ class WorkerConsumer(Socket):
 def _bearer(scope: dict[str, Any]) -> str:
     for name, value in scope.get("headers", ()):
         if name == b"authorization":
-            kind, _, token = value.decode("latin-1").partition(" ")
-            return token.strip() if kind.lower() == "bearer" else ""
+            return tokens.bearer_of(value.decode("latin-1"))
     return ""

@@ -11,7 +11,7 @@ from django.utils import timezone
 from dashboard import audit
 from dashboard.actions import Actor
 from dashboard.hub import tokens
-from dashboard.models import Outcome, WorkerToken
+from dashboard.models import Outcome, Scope, WorkerToken
 
 
 class Command(BaseCommand):
@@ -21,6 +21,9 @@ class Command(BaseCommand):
         verbs = parser.add_subparsers(dest="verb", required=True)
         create = verbs.add_parser("create", help="make a token and print it")
         create.add_argument("name", help="what it is for")
+        create.add_argument(
+            "--scope", choices=Scope.values, default="worker", help="what it opens: the hub, or reading"
+        )
         create.add_argument("--days", type=float, help="how long it is valid; default: until revoked")
         verbs.add_parser("list", help="show all tokens, never the secrets")
         revoke = verbs.add_parser("revoke", help="end a token; its sockets close within seconds")
@@ -29,16 +32,16 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         match options["verb"]:
             case "create":
-                self.create(options["name"], options["days"])
+                self.create(options["name"], options["days"], options["scope"])
             case "list":
                 self.list()
             case "revoke":
                 self.revoke(options["start"])
 
-    def create(self, name: str, days: float | None) -> None:
+    def create(self, name: str, days: float | None, scope: str) -> None:
         expires = timezone.now() + datetime.timedelta(days=days) if days else None
         row = audit.intent(_ACTOR, "token.create", name)
-        token = tokens.create(name, expires_at=expires)
+        token = tokens.create(name, expires_at=expires, scope=scope)
         audit.outcome(row, Outcome.DONE, after=token[: tokens.SHOWN])
         self.stdout.write("Keep it safe; it is not shown again:")
         self.stdout.write(token)
@@ -50,7 +53,7 @@ class Command(BaseCommand):
             if state == "valid" and token.expires_at and token.expires_at <= now:
                 state = "expired"
             used = token.last_used_at.isoformat(timespec="minutes") if token.last_used_at else "never"
-            self.stdout.write(f"{token.start}…  {state:8} last used {used}  {token.name}")
+            self.stdout.write(f"{token.start}…  {state:8} {token.scope:7} last used {used}  {token.name}")
 
     def revoke(self, start: str) -> None:
         found = list(WorkerToken.objects.filter(start__startswith=start[: tokens.SHOWN], revoked_at=None))

@@ -124,7 +124,9 @@ async def test_what_one_operator_does_another_sees_within_a_second(dashboard: Da
 
 
 @pytest.mark.parametrize("way", ["post", "socket"])
-async def test_a_viewer_is_denied_by_every_way_and_the_attempt_is_in_the_audit(dashboard: Dashboard, way: str) -> None:
+async def test_a_viewer_is_denied_by_every_way_and_the_attempt_is_in_the_audit(
+    dashboard: Dashboard, way: str
+) -> None:
     gate = f"not-for-viewers-{way}"
     with Person(dashboard, "vera") as vera:
         if way == "post":
@@ -138,7 +140,9 @@ async def test_a_viewer_is_denied_by_every_way_and_the_attempt_is_in_the_audit(d
                 assert answered["ok"] is False
                 assert "operator" in answered["error"]
     rows = [row for row in audit_of(dashboard) if row["target"] == gate]
-    assert [(row["actor"], row["action"], row["outcome"]) for row in rows] == [("vera", "gate.open", "denied")]
+    assert [(row["actor"], row["action"], row["outcome"]) for row in rows] == [
+        ("vera", "gate.open", "denied")
+    ]
 
 
 async def test_an_operator_may_act_through_the_socket(dashboard: Dashboard) -> None:

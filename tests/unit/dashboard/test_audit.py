@@ -1,0 +1,121 @@
+"""Promises of the audit."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from dashboard import audit, selectors
+from dashboard.actions import ActionFailed, Actor, Denied, by_name, worker_command
+from dashboard.models import AuditRow, Outcome
+
+pytestmark = pytest.mark.django_db
+
+OLGA = Actor("olga", "operator", "10.0.0.1", "request-1")
+VERA = Actor("vera", "viewer")
+
+
+def act(target: str = "start-it") -> AuditRow:
+    return audit.outcome(audit.intent(OLGA, "gate.open", target, reason="go"), Outcome.DONE, after="open")
+
+
+def test_an_act_has_its_intent_before_and_its_outcome_after() -> None:
+    row = act()
+    intent = AuditRow.objects.get(pk=row.intent_id)
+    assert (intent.outcome, intent.pk, row.outcome, row.pk) == ("intent", 1, "done", 2)
+    assert (row.actor, row.address, row.reason, row.request_id) == ("olga", "10.0.0.1", "go", "request-1")
+    assert list(audit.verify()) == []
+
+
+def test_people_see_one_line_for_each_act_and_open_intents_too() -> None:
+    act("a")
+    audit.intent(OLGA, "gate.open", "b")
+    assert [(row.target, row.outcome) for row in selectors.audit().rows] == [("b", "intent"), ("a", "done")]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "named"),
+    [
+        ("UPDATE dashboard_auditrow SET actor = 'otto' WHERE id = 3", "#3 was changed"),
+        ("UPDATE dashboard_auditrow SET outcome = 'denied' WHERE id = 4", "#4 was changed"),
+        ("DELETE FROM dashboard_auditrow WHERE id = 3", "#3 to #3 are missing"),
+        ("DELETE FROM dashboard_auditrow WHERE id = 6", "#6 was the last"),
+        ("DELETE FROM dashboard_auditrow WHERE id = 1", "#1 to #1 are missing"),
+    ],
+)
+def test_a_row_changed_or_removed_behind_our_back_is_found_and_named(tamper: str, named: str) -> None:
+    for name in "abc":
+        act(name)
+    with connection.cursor() as cursor:
+        cursor.execute(tamper)
+    faults = list(audit.verify())
+    assert any(named in fault.what for fault in faults), faults
+
+
+def test_an_intent_that_a_crash_left_behind_is_reconciled_as_unknown_once() -> None:
+    row = audit.intent(OLGA, "queue.clear", "orders-in")
+    assert audit.reconcile() == 0
+    AuditRow.objects.filter(pk=row.pk).update(at=row.at - 1000)
+    assert audit.reconcile() == 1
+    assert audit.reconcile() == 0
+    assert selectors.audit().rows[0].outcome == "unknown"
+
+
+def test_the_audit_is_paged_by_key_and_searched() -> None:
+    for number in range(5):
+        act(f"gate-{number}")
+    audit.denied(VERA, "gate.open", "gate-0")
+    first = selectors.audit(limit=4)
+    rest = selectors.audit(limit=4, before=first.next)
+    assert [row.target for row in (*first.rows, *rest.rows)] == [
+        "gate-0", "gate-4", "gate-3", "gate-2", "gate-1", "gate-0",
+    ]  # fmt: skip
+    assert rest.next is None
+    assert [row.actor for row in selectors.audit(q="denied gate-0").rows] == ["vera"]
+    assert selectors.audit(q="nothing-like-it").rows == ()
+
+
+def test_a_denied_action_changes_nothing_but_the_audit() -> None:
+    with pytest.raises(Denied, match="operator"):
+        by_name(VERA, "unleash", "start-it", {})
+    assert [(row.actor, row.action, row.outcome) for row in AuditRow.objects.all()] == [
+        ("vera", "gate.open", "denied")
+    ]
+
+
+def test_an_action_nobody_knows_is_denied_to_an_admin_too() -> None:
+    with pytest.raises(Denied):
+        by_name(Actor("adam", "admin"), "gate.explode", "start-it", {})
+    assert AuditRow.objects.get().outcome == "denied"
+
+
+@pytest.mark.parametrize(
+    ("action", "target", "options", "message"),
+    [
+        ("gate.open", "Bad Name", {}, "name 'Bad Name': use"),
+        ("gate.open", "start-it", {"share": "lots"}, "share must be a number"),
+        ("gate.close", "start-it", {"reason": "x" * 501}, "501 characters"),
+        ("worker.drain", "nobody", {}, "not connected"),
+        ("worker.dance", "nobody", {}, "drain, resume or stop"),
+        ("leader.step_down", "month-end", {}, "break its lease"),
+        ("queue.put", "orders-in", {"body": "{"}, "not JSON"),
+    ],
+)
+def test_bad_input_is_answered_with_what_was_wrong(
+    action: str, target: str, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ActionFailed, match=message):
+        by_name(Actor("adam", "admin"), action, target, options)
+    assert not AuditRow.objects.filter(outcome="done").exists()
+    assert not AuditRow.objects.filter(outcome="intent", closed=False).exists()
+
+
+def test_a_message_body_is_not_in_the_audit() -> None:
+    with pytest.raises(ActionFailed):
+        by_name(OLGA, "queue.put", "orders-in", {"body": "{canary-secret"})
+    assert "canary" not in str(list(AuditRow.objects.values()))
+
+
+def test_an_unknown_verb_for_a_worker_is_refused() -> None:
+    with pytest.raises(ActionFailed, match="not to 'explode'"):
+        worker_command(OLGA, "i-1", "explode")
