@@ -8,7 +8,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from urllib.parse import urlsplit
 
 from azure.core.credentials import TokenCredential
@@ -159,7 +159,13 @@ class Storage:
             self, check_name("semaphore", name), places, identity=identity or self.identity, **options
         )
 
-    def queue(self, name: str, type: type[T] | Any = Any, **options: Any) -> Queue[T]:
+    @overload
+    def queue(self, name: str, type: type[T], **options: Any) -> Queue[T]: ...
+
+    @overload
+    def queue(self, name: str, type: Any = Any, **options: Any) -> Queue[Any]: ...
+
+    def queue(self, name: str, type: Any = Any, **options: Any) -> Queue[Any]:
         """A queue of messages of that type, anything msgspec can decode (S6, S10, S19). See `Queue`."""
         from coordinator.queues.azure_store import make_queue
 

@@ -168,8 +168,11 @@ def test_the_wheel_installs_in_a_clean_environment(
         pytest.skip(f"{python} is not on this machine")
     venv = tmp_path / "venv"
     subprocess.run([program, "-m", "venv", venv], check=True)
-    pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run([*pip, wheel], capture_output=True, text=True)
+    done = subprocess.run(
+        [venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     script = tmp_path / "quick_start.py"
     script.write_text(python_blocks()[0])
@@ -178,7 +181,11 @@ def test_the_wheel_installs_in_a_clean_environment(
         "AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string,
         "KENNEL_PREFIX": storage_prefix,
     }
-    for command in ([venv / "bin" / "python", script], [venv / "bin" / "kennel", "doctor"]):
+    commands: list[list[str | Path]] = [
+        [venv / "bin" / "python", script],
+        [venv / "bin" / "kennel", "doctor"],
+    ]
+    for command in commands:
         done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
     assert not list(venv.glob("lib/python3*/site-packages/django"))
