@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 
 import msgspec
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from channels.db import database_sync_to_async
 from django.conf import settings
 
 from coordinator import protocol
@@ -38,6 +39,8 @@ Ts = TypeVarTuple("Ts")
 
 SUMMARY_SECONDS = 1.0
 RECEIPTS_SECONDS = 0.05
+HOUSEKEEPING_SECONDS = 2.0
+RECONCILE_TURNS = 15
 
 
 class Socket(Protocol):
@@ -261,15 +264,20 @@ class Runtime:
             await self.link.publish("receipts", msgspec.msgpack.encode(batch))
 
     async def _housekeeping(self) -> None:
+        from dashboard import audit
         from dashboard.hub.housekeeping import sweep
 
+        turn = 0
         while True:
-            await self.clock.sleep(2.0)
             try:
+                if turn % RECONCILE_TURNS == 0:
+                    await database_sync_to_async(audit.reconcile)()
                 await sweep(self)
             except Exception:
                 # The database may be away for a while; sockets are looked at again at the next turn.
                 log.exception("Housekeeping failed; trying again")
+            turn += 1
+            await self.clock.sleep(HOUSEKEEPING_SECONDS)
 
 
 _current: Runtime | None = None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection
 
 from dashboard import audit, selectors
 from dashboard.actions import ActionFailed, Actor, Denied, by_name, worker_command
-from dashboard.models import AuditRow, Outcome
+from dashboard.models import AuditHead, AuditRow, Outcome
 
 pytestmark = pytest.mark.django_db
 
@@ -119,3 +122,21 @@ def test_a_message_body_is_not_in_the_audit() -> None:
 def test_an_unknown_verb_for_a_worker_is_refused() -> None:
     with pytest.raises(ActionFailed, match="not to 'explode'"):
         worker_command(OLGA, "i-1", "explode")
+
+
+def test_verify_says_how_many_rows_are_sound_and_a_kept_head_proves_the_chain_was_not_rewritten() -> None:
+    act("a")
+    out = io.StringIO()
+    call_command("audit", "head", stdout=out)
+    head = out.getvalue().strip()
+    act("b")
+    out = io.StringIO()
+    call_command("audit", "verify", "--head", head, stdout=out)
+    assert out.getvalue().startswith("4 rows")
+    AuditRow.objects.all().delete()
+    AuditHead.objects.update(last_id=0, digest="")
+    act("rewritten")
+    errors = io.StringIO()
+    with pytest.raises(CommandError, match="1 faults"):
+        call_command("audit", "verify", "--head", head, stderr=errors)
+    assert "#2" in errors.getvalue()

@@ -1,0 +1,104 @@
+"""Promises of the JSON that programs read, and of history as it is kept."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group, User
+from django.test import Client
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dashboard import selectors
+from dashboard.api.metrics import FleetCollector
+from dashboard.fleet import Fleet, Headline, QueueView, StorageView
+from dashboard.hub import tokens
+from dashboard.models import Chunk, Scope
+from dashboard.sampling.history import LEVELS, Recorder
+
+pytestmark = pytest.mark.django_db
+
+PATHS = ["/metrics", "/api/v1/fleet", "/api/v1/attention", "/api/v1/history?series=workers"]
+
+
+@pytest.fixture
+def reader() -> dict[str, str]:
+    return {"Authorization": f"Bearer {tokens.create('prometheus', scope=Scope.READ)}"}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_reading_needs_a_role_or_a_token_that_is_for_reading(
+    client: Client, reader: dict[str, str], path: str
+) -> None:
+    assert client.get(path).status_code == 401
+    assert client.get(path, headers={"Authorization": "Bearer kw_wrong"}).status_code == 401
+    worker = tokens.create("worker")
+    assert client.get(path, headers={"Authorization": f"Bearer {worker}"}).status_code == 401
+    assert client.get(path, headers=reader).status_code == 200
+    user = User.objects.create_user("somebody")
+    client.force_login(user)
+    assert client.get(path).status_code == 403
+    user.groups.add(Group.objects.get(name="viewer"))
+    assert client.get(path).status_code == 200
+    assert client.post(path).status_code == 405
+
+
+def test_an_error_says_what_to_do(client: Client, reader: dict[str, str]) -> None:
+    refused = client.get("/api/v1/fleet")
+    assert refused["Content-Type"] == "application/problem+json"
+    assert "--scope read" in refused.json()["detail"]
+    assert client.get("/api/v1/history?series=x&seconds=lots", headers=reader).status_code == 400
+
+
+def test_metrics_leave_out_what_is_unknown() -> None:
+    fleet = Fleet(
+        taken_at=1.0,
+        headline=Headline("unknown", ""),
+        storage=StorageView(),
+        queues=(QueueView("known", depth=3, poison=0, as_of=1.0), QueueView("unknown")),
+    )
+    registry = CollectorRegistry()
+    registry.register(FleetCollector(fleet))
+    text = generate_latest(registry).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert {s.labels["queue"]: s.value for s in families["kennel_queue_depth"].samples} == {"known": 3.0}
+    assert families["kennel_storage_up"].samples[0].value == 0.0
+    assert "kennel_sampled_timestamp_seconds" not in families
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_history_is_kept_in_three_levels_and_read_from_the_finest_that_reaches_back() -> None:
+    recorder, now = Recorder(), time.time()
+    for ago in range(3000, 0, -1):
+        recorder.add(now - ago, {"depth:orders-in": float(ago)})
+    await recorder.flush()
+    await recorder.flush()
+
+    def look() -> tuple[int, int, list[float | None]]:
+        return (
+            len(selectors.history("depth:orders-in", 1000)),
+            len(selectors.history("depth:orders-in", 20_000)),
+            [p.value for p in selectors.history("depth:orders-in", 100)],
+        )
+
+    fine, coarse, values = await sync_to_async(look)()
+    assert 998 <= fine <= 1000
+    assert 299 <= coarse <= 302
+    assert values == sorted((v for v in values if v is not None), reverse=True)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_history_older_than_its_level_keeps_is_removed() -> None:
+    recorder, now = Recorder(), time.time()
+    for seconds, _, kept in LEVELS:
+        recorder.add(now - kept - 100 * seconds * 60, {"workers": 1.0})
+    recorder.add(now, {"workers": 1.0})
+    await recorder.flush()
+    oldest = await sync_to_async(
+        lambda: list(Chunk.objects.order_by("start").values_list("resolution", "start"))
+    )()
+    kept_for = {seconds: kept + seconds * size for seconds, size, kept in LEVELS}
+    assert all(start >= now - kept_for[seconds] - 1 for seconds, start in oldest)
+    assert {seconds for seconds, _ in oldest} == {1, 10, 60}

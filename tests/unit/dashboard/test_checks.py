@@ -1,0 +1,54 @@
+"""Promises of the start-up checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from pytest_django import Settings
+
+from dashboard.checks import problems, refuse_unsafe
+
+SAFE: dict[str, Any] = {
+    "DEBUG": False,
+    "SECRET_KEY_GIVEN": True,
+    "ALLOWED_HOSTS": ["kennel.example.org"],
+    "PROCESSES": 1,
+    "REDIS_URL": "",
+    "STORAGE_ENV": {"AZURE_STORAGE_ACCOUNT_URL": "https://x.blob.core.windows.net"},
+}
+
+
+def configure(settings: Settings, **changed: Any) -> None:
+    for name, value in {**SAFE, **changed}.items():
+        setattr(settings, name, value)
+
+
+def test_safe_settings_are_let_through(settings: Settings) -> None:
+    configure(settings)
+    refuse_unsafe()
+
+
+@pytest.mark.parametrize(
+    ("changed", "number", "remedy"),
+    [
+        ({"SECRET_KEY_GIVEN": False}, "kennel.E001", "long random text"),
+        ({"DEBUG": True}, "kennel.E002", "Unset DEBUG"),
+        ({"ALLOWED_HOSTS": ["*"]}, "kennel.E003", "Name the hosts"),
+        ({"PROCESSES": 2}, "kennel.E004", "REDIS_URL"),
+        ({"STORAGE_ENV": {}}, "kennel.E005", "AZURE_STORAGE_CONNECTION_STRING"),
+    ],
+)
+def test_each_unsafe_setting_is_refused_with_its_remedy(
+    settings: Settings, changed: dict[str, Any], number: str, remedy: str
+) -> None:
+    configure(settings, **changed)
+    assert [problem.id for problem in problems()] == [number]
+    with pytest.raises(ImproperlyConfigured, match=remedy):
+        refuse_unsafe()
+
+
+def test_development_on_this_machine_needs_no_key(settings: Settings) -> None:
+    configure(settings, DEBUG=True, SECRET_KEY_GIVEN=False, ALLOWED_HOSTS=["127.0.0.1"])
+    assert problems() == []
