@@ -29,13 +29,19 @@ CLOSE_GOING_AWAY = 1001
 
 
 class GateStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A gate as a worker sees it. `state` is "unknown" until the first answer; `passed_epoch` 0 means never passed."""
+    """A gate as a worker sees it. `state` is "unknown" until the first answer; `passed_epoch` 0 means never passed.
+
+    `inside` is how much work is passing it; a close is complete when that is 0. `offset_seconds` is how far the
+    worker's clock is from the storage service's, None if unknown.
+    """
 
     name: str
     state: str = "unknown"
     epoch: int = 0
     waiting: bool = False
     passed_epoch: int = 0
+    inside: int = 0
+    offset_seconds: float | None = None
 
 
 class ListenerStatus(msgspec.Struct, frozen=True, omit_defaults=True):

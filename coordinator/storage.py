@@ -8,9 +8,11 @@ import threading
 import uuid
 import weakref
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from urllib.parse import urlsplit
 
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from azure.core.credentials import TokenCredential
 from azure.data.tables import TableServiceClient
 from azure.data.tables.aio import TableServiceClient as AioTableServiceClient
@@ -73,6 +75,7 @@ class Storage:
             weakref.WeakKeyDictionary()
         )
         self._threads: _BlockingClients | None = None
+        self._portal: tuple[AbstractContextManager[BlockingPortal], BlockingPortal] | None = None
         _open.add(self)
 
     def _in_forked_child(self) -> None:
@@ -203,6 +206,15 @@ class Storage:
                 self._threads = _BlockingClients(self.endpoints, self.config, self.meter)
             return self._threads
 
+    @property
+    def portal(self) -> BlockingPortal:
+        """An event loop in a thread of its own, through which threads use what is async; ended by `close()`."""
+        with self._lock:
+            if self._portal is None:
+                manager = start_blocking_portal(name="kennel-portal")
+                self._portal = (manager, manager.__enter__())
+            return self._portal[1]
+
     async def aclose(self) -> None:
         """Close the connections of the running event loop. Harmless when repeated; a later use connects again."""
         with self._lock:
@@ -214,8 +226,13 @@ class Storage:
         """Close the connections used by threads. Harmless when repeated; a later use connects again."""
         with self._lock:
             clients, self._threads = self._threads, None
+            running, self._portal = self._portal, None
         if clients is not None:
             clients.session.close()
+        if running is not None:
+            manager, portal = running
+            portal.call(self.aclose)
+            manager.__exit__(None, None, None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -230,6 +247,9 @@ class _AioClients:
 
     def __init__(self, endpoints: Endpoints, config: StorageConfig, meter: Meter) -> None:
         self.session = aio_session()
+        self.shared: dict[
+            tuple[str, str], Any
+        ] = {}  # what the objects of one name have in common on this loop
 
         def options(service: str, url: str) -> dict[str, Any]:
             transport = CountingAioTransport(

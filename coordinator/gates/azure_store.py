@@ -13,9 +13,10 @@ from azure.storage.blob import ContentSettings
 from coordinator.errors import AlreadyExists, NotFound
 from coordinator.gates import state as rules
 from coordinator.gates.gate import Gate
-from coordinator.offset import parse_date
+from coordinator.gates.sharing import SharedReads
 from coordinator.gates.state import GateState
 from coordinator.gates.store import Answer
+from coordinator.offset import parse_date
 from coordinator.service_errors import translated
 
 if TYPE_CHECKING:
@@ -84,6 +85,24 @@ class BlobGateStore:
         return await _in_container(self._storage, self._container, upload)
 
 
+class _SharedStore:
+    """The same, for all gates of that name on one event loop: what they ask at the same time is asked once."""
+
+    def __init__(self, store: BlobGateStore, storage: Storage) -> None:
+        self.name = store.name
+        self._store = store
+        self._storage = storage
+
+    async def read(self, etag: str) -> Answer:
+        reads: SharedReads = self._storage.aio.shared.setdefault(
+            ("gate", self.name), SharedReads(self._store)
+        )
+        return await reads.read(etag)
+
+    async def write(self, state: GateState, etag: str) -> str:
+        return await self._store.write(state, etag)
+
+
 class BlobFlag:
     """A flag whose blob is there or not (S2). See `GlobalFlag`."""
 
@@ -127,10 +146,11 @@ class BlobFlag:
 def make_gate(storage: Storage, name: str, *, identity: str = "", **options: Any) -> Gate:
     """The gate of that name; see `Gate` for the options."""
     return Gate(
-        BlobGateStore(storage, name),
+        _SharedStore(BlobGateStore(storage, name), storage),
         identity=identity or storage.identity,
         bus=lambda: storage.bus,
         clock=storage.clock,
+        portal=lambda: storage.portal,
         **options,
     )
 

@@ -5,64 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
+
+from anyio.from_thread import BlockingPortal
 
 from coordinator.backoff import TRANSIENT
 from coordinator.bus import RESYNC, Bus, Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ConfigurationError, GateTimeout, KennelError
 from coordinator.gates import state as rules
-from coordinator.offset import ClockOffset
+from coordinator.gates.release import GateConfig, Release
 from coordinator.gates.state import GateState
 from coordinator.gates.store import GateStore
 from coordinator.gates.view import GateView
+from coordinator.offset import ClockOffset
 from coordinator.protocol import GateStatus
+
+__all__ = ["Gate", "GateConfig", "Release"]
 
 When = float | datetime
 
 _log = logging.getLogger("coordinator.gates")
-
-
-@dataclass(frozen=True)
-class GateConfig:
-    """How often a gate looks at storage.
-
-    `poll_seconds`: while hints cannot be expected to arrive (no hub, or cut off), 2.5 by default. Each pause is
-    0.8-1.0 of it, so that a fleet spreads out but nobody is later than that. Smaller releases sooner and costs more.
-    `push_poll_seconds`: while hints arrive, 60 by default, each pause 1.0-1.1 of it: the safety net under a push that
-    went silent without saying so. `confirm_seconds`: how long before a set time the gate is looked at once more.
-    `write_seconds`: how long `open` and `close` go on trying.
-    """
-
-    poll_seconds: float = 2.5
-    push_poll_seconds: float = 60.0
-    confirm_seconds: float = 2.0
-    write_seconds: float = 15.0
-
-    def __post_init__(self) -> None:
-        for field in ("poll_seconds", "push_poll_seconds", "confirm_seconds", "write_seconds"):
-            if not 0 < getattr(self, field) <= 3600:
-                raise ConfigurationError(
-                    f"{field} must be above 0 and at most 3600, got {getattr(self, field)}"
-                )
-
-
-@dataclass(frozen=True)
-class Release:
-    """A pass through a gate.
-
-    `source` tells what let the worker through: "open" (it was open when the worker came), "push", "poll", or "clock"
-    (an opening at a set time). `delay_seconds` is from the opening to the pass, by wall clocks.
-    """
-
-    gate: str
-    epoch: int
-    source: str
-    delay_seconds: float
-    passed_at: float
 
 
 class Gate:
@@ -87,6 +53,7 @@ class Gate:
         clock: Clock = SYSTEM_CLOCK,
         config: GateConfig | None = None,
         rng: random.Random | None = None,
+        portal: Callable[[], BlockingPortal] | None = None,
     ) -> None:
         self.name = store.name
         self.identity = identity
@@ -97,8 +64,12 @@ class Gate:
         self.passed_epoch = 0
         self._store = store
         self._view = GateView(store, clock)
+        self._store = store
         self._bus = bus
         self._clock = clock
+        self._portal = portal
+        self._twin: Gate | None = None
+        self._lock = threading.Lock()
         self._rng = rng or random.Random()
         self._confirm_seconds = self.config.confirm_seconds * self._rng.uniform(0.5, 1.0)
         self._watchers = 0
@@ -166,6 +137,8 @@ class Gate:
             epoch=self.state.epoch if self.state else 0,
             waiting=self.waiting > 0,
             passed_epoch=self.passed_epoch,
+            inside=self.inside,
+            offset_seconds=round(self.offset.correction, 3) if self.offset.is_known else None,
         )
 
     # --- passing ------------------------------------------------------------------------------------------------
@@ -207,6 +180,27 @@ class Gate:
             finally:
                 self.waiting -= 1
 
+    def wait_blocking(self, timeout: float | None = None) -> Release:
+        """`wait` for threads, over one event loop that all threads of this storage share."""
+        if self._portal is None:
+            raise ConfigurationError(f"gate {self.name} was made without a portal; use `await gate.wait()`")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise KennelError(
+                f"gate {self.name}: wait_blocking would stop this event loop; use `await gate.wait()`"
+            )
+        with self._lock:
+            if self._twin is None:
+                self._twin = Gate(
+                    self._store, identity=self.identity, bus=self._bus, clock=self._clock, config=self.config
+                )
+                self._twin.on_pass = self._receipt
+            twin = self._twin
+        return self._portal().call(twin.wait, timeout)
+
     @asynccontextmanager
     async def passing(self, timeout: float | None = None) -> AsyncIterator[None]:
         """Wait for the gate, then hold a place inside it for work that must finish before a close is complete.
@@ -247,11 +241,14 @@ class Gate:
         source = "open" if known is None else "clock" if known == state.epoch else self._view.source
         passed_at = self.now()
         release = Release(self.name, state.epoch, source, max(0.0, passed_at - state.opened_at), passed_at)
-        if state.epoch != self.passed_epoch:
-            self.passed_epoch = state.epoch
-            if self.on_pass is not None:
-                self.on_pass(release)
+        self._receipt(release)
         return release
+
+    def _receipt(self, release: Release) -> None:
+        with self._lock:
+            first, self.passed_epoch = release.epoch != self.passed_epoch, release.epoch
+        if first and self.on_pass is not None:
+            self.on_pass(release)
 
     def _until_next_moment(self) -> float:
         """Seconds until the clock alone may let somebody through; long if it never will."""

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from coordinator.backoff import TRANSIENT, Backoff
 from coordinator.clock import Clock
 from coordinator.errors import AlreadyExists, GateContended, KennelError, PreconditionFailed
-from coordinator.offset import ClockOffset
 from coordinator.gates.state import GateState
 from coordinator.gates.store import Answer, GateStore
+from coordinator.offset import ClockOffset
 
 _CONTENDED = (PreconditionFailed, AlreadyExists)
 
