@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from urllib.request import getproxies
 
 import aiohttp
 import requests
@@ -123,4 +124,5 @@ def blocking_session() -> requests.Session:
 def aio_session() -> aiohttp.ClientSession:
     """A session for the running event loop; bodies are left compressed, as the SDK expects."""
     connector = aiohttp.TCPConnector(limit=POOL_SIZE, keepalive_timeout=60)
-    return aiohttp.ClientSession(connector=connector, auto_decompress=False, trust_env=True)
+    # Asking for the proxy of each request hops through a thread: only where there is one at all.
+    return aiohttp.ClientSession(connector=connector, auto_decompress=False, trust_env=bool(getproxies()))
