@@ -127,7 +127,6 @@ class Stack:
             env |= {
                 "DATABASE_URL": f"sqlite:///{self.folder / 'dashboard.sqlite3'}",
                 "KENNEL_SECRET_KEY": self.credentials.secret_key,
-                "DEBUG": "1",
                 "ALLOWED_HOSTS": "127.0.0.1,localhost",
             }
         return env
