@@ -83,6 +83,7 @@ class Storage:
         self._lock = threading.Lock()
         self._loops = weakref.WeakKeyDictionary()
         self._threads = None
+        self._portal = None
         self.meter = Meter()
         self.identity = f"{self.identity}-fork-{os.getpid()}"
 
