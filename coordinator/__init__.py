@@ -10,13 +10,14 @@ from coordinator.leadership.election import Election
 from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.term import Term
 from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected
-from coordinator.queues.listener import QueueListener, QueueState
+from coordinator.queues.listener import QueueListener
 from coordinator.queues.outcomes import Done, Reject, Retry
 from coordinator.queues.poison import PoisonRecord
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.queues.rules import ScalingRule, Steps, TargetLatency
 from coordinator.queues.running import MessageContext, current_message
 from coordinator.queues.settling import RetryPolicy
+from coordinator.queues.state import QueueState
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
 from coordinator.sequences.store import OptimisticSyncStore

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.queues.azure_claims import BlobClaims
 from coordinator.queues.azure_queue import AzureQueue
+from coordinator.queues.azure_rules import BlobRules
 from coordinator.queues.claims import Claims
 from coordinator.queues.envelope import Schema, Upcaster
 from coordinator.queues.queue import Queue, QueueConfig
@@ -36,6 +37,7 @@ def make_queue(
         identity=lambda: storage.identity,
         clock=storage.clock,
         config=config,
+        rules=BlobRules(storage),
     )
 
 

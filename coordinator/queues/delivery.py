@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coordinator.queues.envelope import Envelope
 from coordinator.queues.outcomes import DONE, Outcome
 from coordinator.queues.transport import QueueTransport, Received
+
+if TYPE_CHECKING:
+    from coordinator.queues.settling import Settler
 
 
 class Delivery:
@@ -26,6 +29,7 @@ class Delivery:
         "outcomes",
         "pending",
         "receipt",
+        "settler",
         "started",
         "taken_at",
         "transport",
@@ -33,10 +37,11 @@ class Delivery:
     )
 
     def __init__(
-        self, message: Received, transport: QueueTransport, *, taken_at: float, until: float
+        self, message: Received, transport: QueueTransport, settler: Settler, *, taken_at: float, until: float
     ) -> None:
         self.message = message
         self.transport = transport
+        self.settler = settler
         self.receipt = message.receipt
         self.taken_at = taken_at
         self.until = until

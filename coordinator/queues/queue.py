@@ -28,6 +28,7 @@ from coordinator.queues.transport import (
 )
 
 if TYPE_CHECKING:
+    from coordinator.queues.growth import RuleStore
     from coordinator.queues.listener import QueueListener
     from coordinator.queues.running import Handler
 
@@ -98,7 +99,7 @@ class Queue(Generic[T]):
         identity: Callable[[], str] = lambda: "",
         clock: Clock = SYSTEM_CLOCK,
         config: QueueConfig | None = None,
-        services: Any = None,
+        rules: RuleStore | None = None,
     ) -> None:
         self.name = transport.name
         self.transport = transport
@@ -108,7 +109,7 @@ class Queue(Generic[T]):
         self.clock = clock
         self.bus = bus
         self.identity = identity
-        self.services = services
+        self.rules = rules
         self._make_transport = make_transport
         self._announcer = Announcer(self.name, bus, identity, clock)
         self._decode = wire.ItemDecoder(schema)
@@ -297,7 +298,6 @@ class Queue(Generic[T]):
             identity=self.identity,
             clock=self.clock,
             config=self.config,
-            services=self.services,
         )
 
     def listener(self, handler: Handler, **options: Any) -> QueueListener[T]:
