@@ -15,19 +15,18 @@ from coordinator.bus import RESYNC, Hint
 from coordinator.errors import (
     AccessDenied,
     BeingDeleted,
-    ConfigurationError,
-    MessageUndecodable,
     NotFound,
     StorageError,
 )
 from coordinator.gates.gate import Gate
 from coordinator.protocol import ListenerStatus
+from coordinator.queues.bounds import check_options
 from coordinator.queues.crew import Crew
-from coordinator.queues.delivery import Delivery, Unit
 from coordinator.queues.growth import DECIDE_SECONDS, Growth
+from coordinator.queues.hints import Hints
 from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected, fetch_size
+from coordinator.queues.intake import Intake
 from coordinator.queues.leases import LeaseManager
-from coordinator.queues.outcomes import Outcome
 from coordinator.queues.pace import Pace
 from coordinator.queues.queue import Queue
 from coordinator.queues.rules import DEFAULT_RULE, Decision, ScalingRule
@@ -39,7 +38,6 @@ from coordinator.queues.state import QueueState, listener_status, queue_state
 T = TypeVar("T")
 _log = logging.getLogger("coordinator.queues")
 _OUTAGE = Backoff(base_seconds=0.1, cap_seconds=2.0)
-_MAX_UNDELETED = 256
 
 
 class QueueListener(Generic[T]):
@@ -77,7 +75,7 @@ class QueueListener(Generic[T]):
         also: Sequence[tuple[Queue[Any], int]] = (),
         rng: random.Random | None = None,
     ) -> None:
-        _check(tasks, slots, batch, visibility_seconds, [weight, *(other for _, other in also)])
+        check_options(tasks, slots, batch, visibility_seconds, [weight, *(other for _, other in also)])
         self.queue, self.name, self.gate, self.tasks = queue, queue.name, gate, tasks
         self.queue_empty: Callable[[QueueEmpty], Any] = self._default_queue_empty
         self.work_detected: Callable[[WorkDetected], Any] = self._default_work_detected
@@ -100,10 +98,17 @@ class QueueListener(Generic[T]):
             slots=slots,
             batch=batch,
             clock=queue.clock,
-            settle=self._settle,
+            settle=lambda unit, outcome: self._intake.settle(unit, outcome),
             hungry=lambda: self._signal.set(),
         )
-        self._ending: set[asyncio.Task[None]] = set()
+        self._intake = Intake(
+            self.leases,
+            self.pace,
+            clock=queue.clock,
+            rng=self._rng,
+            add=self.crew.add,
+            relieved=lambda: self._signal.set(),
+        )
         self._signal = asyncio.Event()
         self._stopping = asyncio.Event()
         self._resumed = asyncio.Event()
@@ -111,8 +116,8 @@ class QueueListener(Generic[T]):
         self._stopped = asyncio.Event()
         self._stop_seconds = 20.0
         self._reached = False
-        self._unsubscribe: list[Callable[[], None]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._hints = Hints()
+        self._running = False
         for source, share in ((queue, weight), *also):
             self.add_source(source, weight=share)
 
@@ -120,7 +125,7 @@ class QueueListener(Generic[T]):
         """Listen to one more queue, also while running."""
         source = Source(queue, weight, Settler(queue, self.leases, self.retries, self._rng))
         self.sources.append(source)
-        if self._loop is not None:
+        if self._running:
             self._subscribe(source)
             self._signal.set()
 
@@ -128,15 +133,13 @@ class QueueListener(Generic[T]):
 
     async def run(self) -> None:
         """Listen until `stop()`. Raises what waiting cannot cure: a refused credential, a gate that is no gate."""
-        self._loop = asyncio.get_running_loop()
+        self._running = True
         self._stopping.clear()
         self._stopped.clear()
         self.crew.assemble()
         for source in self.sources:
             self._subscribe(source)
-        self._unsubscribe.append(
-            self.queue.bus().subscribe(f"rule:{self.name}", self._threadsafe(self._new_rule))
-        )
+        self._hints.on(self.queue.bus(), f"rule:{self.name}", self._new_rule)
         leases = asyncio.create_task(self.leases.run(), name=f"leases {self.name}")
         try:
             async with AsyncExitStack() as stack:
@@ -146,10 +149,8 @@ class QueueListener(Generic[T]):
                 await self._pump()
         finally:
             self._stopping.set()
-            for unsubscribe in self._unsubscribe:
-                unsubscribe()
-            self._unsubscribe.clear()
-            self._loop = None
+            self._hints.close()
+            self._running = False
             try:
                 await self._wind_down()
             finally:
@@ -166,7 +167,7 @@ class QueueListener(Generic[T]):
         others when its visibility ends.
         """
         self._stop_seconds = deadline
-        running = self._loop is not None
+        running = self._running
         self._stopping.set()
         self._signal.set()
         if running:
@@ -187,21 +188,11 @@ class QueueListener(Generic[T]):
             source.resynced() if hint.topic == RESYNC else source.triggered()
             self._signal.set()
 
-        topic = f"queue:{source.name}"
-        self._unsubscribe.append(source.queue.bus().subscribe(topic, self._threadsafe(on_hint)))
+        self._hints.on(source.queue.bus(), f"queue:{source.name}", on_hint)
 
     def _new_rule(self, hint: Hint) -> None:
         self.growth.hinted()
         self._signal.set()
-
-    def _threadsafe(self, callback: Callable[[Hint], None]) -> Callable[[Hint], None]:
-        loop = asyncio.get_running_loop()
-
-        def heard(hint: Hint) -> None:
-            with suppress(RuntimeError):  # the loop ended while the hint was on its way
-                loop.call_soon_threadsafe(callback, hint)
-
-        return heard
 
     # --- taking -------------------------------------------------------------------------------------------------
 
@@ -243,7 +234,8 @@ class QueueListener(Generic[T]):
             return
         source.looking()
         try:
-            found = await self._take(source, ask)
+            found = await self._intake.take(source, ask)
+            self._reached = True
         except (NotFound, BeingDeleted):
             found = 0
             with suppress(BeingDeleted, *TRANSIENT):
@@ -257,52 +249,8 @@ class QueueListener(Generic[T]):
         else:
             await self._rest(source)
 
-    async def _take(self, source: Source, ask: int) -> int:
-        """One get; what it brings is held, decoded and buffered. How many messages it brought."""
-        sent, seconds = self._clock.monotonic(), self.leases.visibility_seconds
-        messages = await source.queue.transport.get(ask, visibility_seconds=seconds)
-        self._reached = True
-        deliveries = [
-            Delivery(message, source.queue.transport, source.settler, taken_at=sent, until=sent + seconds)
-            for message in messages
-        ]
-        for delivery in deliveries:
-            self.leases.hold(delivery)
-        for delivery in deliveries:
-            if source.settler.is_done_already(delivery):
-                self._end(source.settler.delete(delivery))
-            else:
-                await self._unwrap(source.queue, delivery)
-        return len(messages)
-
-    async def _unwrap(self, queue: Queue[Any], delivery: Delivery) -> None:
-        items: list[tuple[int, Any]]
-        try:
-            delivery.envelope = queue.decode(delivery.message.text)
-            items = await queue.items(delivery.envelope)
-        except MessageUndecodable as error:
-            items = [(0, error)]
-        except StorageError as error:  # its claim cannot be had just now
-            _log.info("A message of %s waits for its payload: %s", queue.name, error)
-            self._end(delivery.settler.give_back(delivery, after_seconds=self._rng.uniform(5, 30)))
-            return
-        except Exception as error:
-            items = [
-                (0, MessageUndecodable(f"the message could not be read: {type(error).__name__}: {error}"))
-            ]
-        delivery.indexes = [index for index, _ in items]
-        delivery.pending = len(items)
-        self.pace.unpacked(len(items))
-        if not items:
-            self._end(delivery.settler.delete(delivery))
-        for index, item in items:
-            if isinstance(item, Exception):
-                self._settle(Unit(delivery, index, None), item)
-            else:
-                self.crew.add(Unit(delivery, index, item))
-
     def _wanted_messages(self) -> int:
-        if len(self._ending) > _MAX_UNDELETED:
+        if self._intake.is_full:
             return 0
         crew = self.crew
         tasks = max(crew.active, self.growth.decision.tasks)
@@ -393,12 +341,7 @@ class QueueListener(Generic[T]):
     async def _depth_of(self, source: Source) -> int | None:
         """The depth as the last look knew it if that told, else one request."""
         known, source.depth = source.depth, None
-        if known is not None:
-            return known
-        try:
-            return await source.queue.depth()
-        except StorageError:
-            return None
+        return await _count(source) if known is None else known
 
     async def _detected(self, idle: int, source: Source | None = None) -> None:
         event = WorkDetected(
@@ -414,24 +357,6 @@ class QueueListener(Generic[T]):
 
     # --- ending -------------------------------------------------------------------------------------------------
 
-    def _settle(self, unit: Unit, outcome: Outcome) -> None:
-        delivery = unit.delivery
-        if delivery.settle(unit.index, outcome):
-            self._end(delivery.settler.settle(delivery))
-
-    def _end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Deletes and the like run beside the handlers."""
-        task = asyncio.create_task(work, name=f"settle {self.name}")
-        self._ending.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._ending.discard(task)
-        if len(self._ending) == _MAX_UNDELETED:
-            self._signal.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("A message of %s could not be settled", self.name, exc_info=error)
-
     async def _wind_down(self) -> None:
         """Give back what no handler has seen, let handlers finish, then give back what they did not finish."""
         deadline = self._clock.monotonic() + self._stop_seconds
@@ -440,8 +365,7 @@ class QueueListener(Generic[T]):
         self.crew.buffer.clear()
         await asyncio.gather(*(delivery.settler.give_back(delivery) for delivery in unseen))
         ended = await self.crew.dismiss(deadline - self._clock.monotonic())
-        while self._ending:
-            await asyncio.wait(set(self._ending))
+        await self._intake.finish()
         if ended:
             await asyncio.gather(*(delivery.settler.give_back(delivery) for delivery in self.leases))
 
@@ -462,30 +386,16 @@ class QueueListener(Generic[T]):
 
     async def query_state(self) -> QueueState:
         """All there is to know (S6); one request for the depth of each queue."""
-        depth: int | None = 0
-        for source in self.sources:
-            try:
-                found = await source.queue.depth()
-                depth = None if depth is None else depth + found
-            except StorageError:
-                depth = None
-        return queue_state(self, depth)
-
-
-def _check(tasks: range, slots: int, batch: int, visibility_seconds: float, weights: list[int]) -> None:
-    if tasks.step != 1 or tasks.start < 0 or len(tasks) == 0 or tasks.stop < 2:
-        raise ConfigurationError(
-            f"tasks {tasks!r}: give the fewest and the most, such as range(0, 51) for 0 to 50 dequeue tasks"
-        )
-    if slots < 1 or batch < 0:
-        raise ConfigurationError(f"slots must be at least 1 and batch at least 0, got {slots} and {batch}")
-    if not 1 <= visibility_seconds <= 7 * 24 * 3600:
-        raise ConfigurationError(
-            f"visibility_seconds must be 1 to 604,800 (7 days), got {visibility_seconds}"
-        )
-    if min(weights) < 1:
-        raise ConfigurationError(f"a queue's weight must be at least 1, got {min(weights)}")
+        depths = [await _count(source) for source in self.sources]
+        return queue_state(self, None if None in depths else sum(depth or 0 for depth in depths))
 
 
 async def _answer(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
+
+
+async def _count(source: Source) -> int | None:
+    try:
+        return await source.queue.depth()
+    except StorageError:
+        return None
