@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import aiohttp
+import requests
+import urllib3
 from azure.core.exceptions import (
     AzureError,
     ClientAuthenticationError,
@@ -25,6 +28,14 @@ from coordinator.errors import (
     StorageBusy,
     StorageError,
     StorageUnreachable,
+)
+
+_NOT_CONNECTED = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ConnectionTimeoutError,
+    requests.ConnectTimeout,
+    urllib3.exceptions.NewConnectionError,
+    urllib3.exceptions.ConnectTimeoutError,
 )
 
 _CODES: dict[type[StorageError], str] = {
@@ -93,9 +104,33 @@ def translate(error: AzureError, action: str, resource: str) -> StorageError:
         return refused(int(error.status_code), _code(error), error.reason or "", action, resource)
     if isinstance(error, ClientAuthenticationError):
         return AccessDenied(f"{action} {resource}: no credential was accepted ({error})", resource=resource)
-    sent = not isinstance(error, ServiceRequestError) or "timeout" in type(error).__name__.lower()
     message = f"{action} {resource}: the storage service gave no answer ({type(error).__name__})"
-    return StorageUnreachable(message, resource=resource, maybe_done=sent)
+    return StorageUnreachable(message, resource=resource, maybe_done=not _is_unsent(error))
+
+
+def _is_unsent(error: AzureError) -> bool:
+    """Whether no connection came about. The SDK's own type does not tell: it calls one that broke off later
+    a request error, too."""
+    if not isinstance(error, ServiceRequestError):
+        return False
+    causes = list(_causes(error))
+    return not causes or any(isinstance(cause, _NOT_CONNECTED) for cause in causes)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen = {id(error)}
+    while True:
+        candidates = (
+            getattr(error, "inner_exception", None),
+            error.__cause__,
+            getattr(error, "reason", None),
+        )
+        inner = next((each for each in (*candidates, *error.args) if isinstance(each, BaseException)), None)
+        if inner is None or id(inner) in seen:
+            return
+        seen.add(id(inner))
+        yield inner
+        error = inner
 
 
 def refused(status: int, code: str, reason: str, action: str, resource: str) -> StorageError:

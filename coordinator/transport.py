@@ -125,4 +125,7 @@ def aio_session() -> aiohttp.ClientSession:
     """A session for the running event loop; bodies are left compressed, as the SDK expects."""
     connector = aiohttp.TCPConnector(limit=POOL_SIZE, keepalive_timeout=60)
     # Asking for the proxy of each request hops through a thread: only where there is one at all.
-    return aiohttp.ClientSession(connector=connector, auto_decompress=False, trust_env=bool(getproxies()))
+    session = aiohttp.ClientSession(connector=connector, auto_decompress=False, trust_env=bool(getproxies()))
+    # Otherwise a PUT or DELETE whose connection broke is sent again unseen, and meets its own effect.
+    session._retry_connection = False
+    return session
