@@ -252,3 +252,10 @@ async def test_an_unchecked_update_writes_over_others(table: Table) -> None:
     await table.write(Insert(KEY, {"n": 1}))
     update = await optimistic_update(table, KEY, lambda row: {"n": 7}, unchecked=True)
     assert (await table.read(KEY)) == update.new
+
+
+async def test_a_row_read_in_part_still_says_its_version(table: Table) -> None:
+    etag = await table.write(Insert(KEY, {"a": 1}, ("n1", "n2")))
+    row = await table.read(KEY, select=())
+    assert (row.etag, row.nonces, row.values) == (etag, ("n1", "n2"), {})
+    assert [row.etag async for row in table.scan(select=["a"])] == [etag]

@@ -1,0 +1,82 @@
+"""`commit`: conditional writes whose lost answers are recognised, so that "refused" means that somebody else won."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coordinator.backoff import TRANSIENT, Backoff
+from coordinator.errors import (
+    AlreadyExists,
+    ConfigurationError,
+    NotFound,
+    PreconditionFailed,
+    StorageError,
+)
+from coordinator.tables.operations import Delete, Operation, check_transaction
+from coordinator.tables.rows import Key
+from coordinator.tables.table import Table
+
+BACKOFF = Backoff(base_seconds=0.05, cap_seconds=2.0, deadline_seconds=30.0)
+
+
+async def commit(table: Table, *operations: Operation, backoff: Backoff = BACKOFF) -> list[str]:
+    """Carry out one conditional write, or several of one partition as a transaction; returns the new ETags.
+
+    Guarantees that it happened once if this returns, and that it did not happen if `PreconditionFailed`,
+    `AlreadyExists` or `NotFound` is raised. Each row written carries a nonce; after a lost answer the first row tells
+    whether the write was carried out, and if not it is sent again, within `backoff.deadline_seconds`. Does not
+    recognise its own write once others have written the first row after it: give first a row that others write only
+    on condition of what they read.
+    """
+    witness = next((Key(*each.key) for each in operations if not isinstance(each, Delete)), None)
+    if witness is None:
+        raise ConfigurationError("commit needs an operation that leaves a row behind")
+    nonce = secrets.token_hex(8)
+    marked = [each if isinstance(each, Delete) else replace(each, nonces=(nonce,)) for each in operations]
+    check_transaction(marked)
+    clock = table.store.clock
+    started = clock.monotonic()
+    unsure, attempt = False, 0
+    while True:
+        try:
+            if len(marked) == 1:
+                return [await table.store.write(marked[0])]
+            return await table.store.transact(marked)
+        except (PreconditionFailed, AlreadyExists, NotFound):
+            if not unsure or not await _is_ours(table, witness, nonce):
+                raise
+            return await _etags(table, marked)
+        except TRANSIENT as error:
+            unsure = unsure or error.maybe_done
+            last: StorageError = error
+        pause = backoff.delay(attempt)
+        if clock.monotonic() + pause - started >= backoff.deadline_seconds:
+            raise last
+        await clock.sleep(pause)
+        attempt += 1
+        if unsure:
+            try:
+                if await _is_ours(table, witness, nonce):
+                    return await _etags(table, marked)
+            except TRANSIENT:
+                continue
+
+
+async def _is_ours(table: Table, witness: Key, nonce: str) -> bool:
+    try:
+        return nonce in (await table.read(witness, select=())).nonces
+    except NotFound:
+        return False
+
+
+async def _etags(table: Table, operations: Sequence[Operation]) -> list[str]:
+    """The ETags as they are now; "" where a row is gone."""
+    etags = []
+    for operation in operations:
+        try:
+            etags.append((await table.read(operation.key, select=())).etag)
+        except NotFound:
+            etags.append("")
+    return etags

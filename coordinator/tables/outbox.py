@@ -1,0 +1,114 @@
+"""`Outbox`: a change in a table and the messages about it, both or neither (S18)."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from coordinator.backoff import TRANSIENT, retry
+from coordinator.errors import AlreadyExists, ConfigurationError, NotFound, StorageError
+from coordinator.queues.queue import Queue
+from coordinator.tables.columns import gather, spread
+from coordinator.tables.commit import BACKOFF, commit
+from coordinator.tables.operations import ANY, Delete, Insert, Operation
+from coordinator.tables.rows import Key, Row
+from coordinator.tables.table import Table
+
+T = TypeVar("T")
+_log = logging.getLogger("coordinator.tables")
+
+INTENT = "kennel-intent|"
+MARKER = "kennel-marker|"
+
+
+class Outbox(Generic[T]):
+    """Writes rows, a marker that this was done, and the intent to send messages, in one transaction; then sends.
+
+    Guarantees: if the rows are written, each message is put in the queue at least once; if they are not, it never is.
+    With a `marker` the whole happens once however often it is asked for. Does not guarantee that a message is put
+    once only, nor when, if this process dies in between: then `relay` sends it, from any process.
+    """
+
+    def __init__(self, table: Table, queue: Queue[T]) -> None:
+        self.table = table
+        self.queue = queue
+
+    async def commit(
+        self, partition: str, operations: Sequence[Operation], *items: T, marker: str = "", intent: str = ""
+    ) -> bool:
+        """Carry out the operations (all of `partition`) and send the items; False if `marker` was done before.
+
+        `marker` names what is done, such as the id of the message that caused it. `intent` names the intent row
+        instead of a random id, so that a repeated call meets the earlier one. Raises as `commit` of tables.
+        """
+        name = intent or uuid.uuid4().hex
+        writes: list[Operation] = []
+        if marker:
+            writes.append(Insert((partition, MARKER + marker), {"at": self.table.store.clock.time()}))
+        key = Key(partition, INTENT + name)
+        if items:
+            writes.append(Insert(key, spread("items", msgspec.json.encode(items))))
+        if not writes:
+            raise ConfigurationError("an outbox needs items to send or a marker")
+        try:
+            await commit(self.table, *writes, *operations)
+        except AlreadyExists:
+            if marker and await self._exists(Key(partition, MARKER + marker)):
+                await self.relay(partition)
+                return False
+            raise
+        if items:
+            await self._send(key, items)
+        return True
+
+    async def relay(self, partition: str | None = None) -> int:
+        """Send what was left behind in a partition (None: in the table, which reads all of it); how many intents."""
+        count = 0
+        async for row in self._intents(partition):
+            await self._send(row.key, self._items(row))
+            count += 1
+        return count
+
+    async def relay_one(self, partition: str, intent: str) -> bool:
+        """Send what was left behind under that name; False if nothing was."""
+        async for row in self.table.scan(
+            partition=partition, row_from=INTENT + intent, row_before=INTENT + intent + "\x20"
+        ):
+            await self._send(row.key, self._items(row))
+            return True
+        return False
+
+    async def _send(self, key: Key, items: Sequence[T]) -> None:
+        await self.queue.put(*items)
+        try:
+            await retry(
+                lambda: self.table.write(Delete(key, ANY)), backoff=BACKOFF, clock=self.table.store.clock
+            )
+        except TRANSIENT as error:  # sent it is; somebody will send it once more
+            _log.warning("An intent of table %s was sent but not removed: %s", self.table.name, error)
+
+    async def _exists(self, key: Key) -> bool:
+        try:
+            await self.table.read(key, select=())
+        except NotFound:
+            return False
+        return True
+
+    async def _intents(self, partition: str | None) -> AsyncIterator[Row]:
+        async for row in self.table.scan(partition=partition, prefix=INTENT):
+            yield row
+
+    def _items(self, row: Row) -> list[T]:
+        kind: Any = list[self.queue.schema.type]  # type: ignore[name-defined]
+        try:
+            decoded: list[T] = msgspec.json.decode(gather("items", row.values), type=kind)
+        except msgspec.DecodeError as error:
+            raise StorageError(
+                f"the intent {row.key} of table {self.table.name} is damaged: {error}",
+                resource=self.table.name,
+            ) from error
+        return decoded
