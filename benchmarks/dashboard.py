@@ -1,0 +1,157 @@
+"""How fast a press reaches all workers, and what the hub costs while nothing happens.
+
+    python benchmarks/dashboard.py [--workers 1000] [--viewers 1] [--presses 5] [--quick] [--json]
+
+Workers are bare sockets that answer a hint with a receipt at once; the press is a POST by a signed-in operator.
+Storage is Azurite, the dashboard one process; all share this machine's cores, the workers' client among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from coordinator import protocol  # noqa: E402
+from coordinator.protocol import GateStatus, Receipt, State, WorkerState  # noqa: E402
+from coordinator.testing.azurite import Azurite  # noqa: E402
+from tests.support.dashboard import BareWorker, Dashboard, Person, until  # noqa: E402
+
+GATE = "start-order-processing"
+IDLE_SECONDS = 10.0
+
+
+class Answering(BareWorker):
+    """Answers each hint of the gate with a receipt, and notes when it came."""
+
+    arrived = 0.0
+
+    def waits(self) -> None:
+        self.arrived = 0.0
+        self.state = WorkerState(gates=(GateStatus(GATE, "closed", waiting=True),))
+
+    async def _listen(self) -> None:
+        assert self._socket is not None
+        async for frame in self._socket:
+            message = protocol.decode_from_hub(frame)
+            self.heard.append(message)
+            if isinstance(message, protocol.Hinted) and not self.arrived and self.state.gates[0].waiting:
+                self.arrived = time.perf_counter()
+                self.state = WorkerState(gates=(GateStatus(GATE, "open", message.hint.epoch),))
+                await self.send(Receipt(GATE, message.hint.epoch, "push", 0.0, time.time()))
+
+
+async def measure(dashboard: Dashboard, options: argparse.Namespace) -> dict[str, Any]:
+    workers = [Answering(dashboard, f"w-{number:04}") for number in range(options.workers)]
+    for worker in workers:
+        worker.waits()
+    for start in range(0, len(workers), 50):
+        await asyncio.gather(*(worker.__aenter__() for worker in workers[start : start + 50]))
+    for worker in workers:
+        worker.beat(2.0 if options.workers >= 300 else 1.0)
+        await asyncio.sleep(0.001)
+    assert dashboard.process is not None
+    process = psutil.Process(dashboard.process.pid)
+    passes: list[float] = []
+    presses: list[float] = []
+    first: list[float] = []
+    spread: list[float] = []
+    with Person(dashboard, "olga") as olga:
+        sockets = [await olga.socket("overview") for _ in range(options.viewers)]
+        readers = [asyncio.create_task(_drain(socket)) for socket in sockets]
+        await until(lambda: len(_waiting(olga)) == options.workers, seconds=60)
+        before, began = process.cpu_times(), time.perf_counter()
+        await asyncio.sleep(IDLE_SECONDS)
+        after, seconds = process.cpu_times(), time.perf_counter() - began
+        cpu = (after.user + after.system - before.user - before.system) / seconds
+        for _ in range(options.presses):
+            pressed = time.perf_counter()
+            answer = await asyncio.to_thread(olga.post, f"/gates/{GATE}/unleash", page="/accounts/logout/")
+            presses.append((time.perf_counter() - pressed) * 1000)
+            assert answer.status_code == 200, answer.status_code
+            await until(lambda: all(worker.arrived for worker in workers), seconds=30)
+            spread.append((max(w.arrived for w in workers) - min(w.arrived for w in workers)) * 1000)
+            first.append((min(w.arrived for w in workers) - pressed) * 1000)
+            passes += [(worker.arrived - pressed) * 1000 for worker in workers]
+            counted = time.perf_counter()
+            await until(lambda: _passed(olga) == options.workers, seconds=30)
+            counted = (time.perf_counter() - counted) * 1000
+            await asyncio.to_thread(
+                olga.post, f"/gates/{GATE}/leash", {"reason": "again"}, page="/accounts/logout/"
+            )
+            await asyncio.sleep(0.5)
+            for worker in workers:
+                worker.waits()
+            await until(lambda: len(_waiting(olga)) == options.workers, seconds=30)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        await asyncio.gather(*(socket.close() for socket in sockets))
+    await asyncio.gather(*(worker.__aexit__(None, None, None) for worker in workers))
+    passes.sort()
+    return {
+        "workers": options.workers,
+        "viewers": options.viewers,
+        "press_to_pass_ms": {"p50": _at(passes, 0.5), "p99": _at(passes, 0.99), "max": round(passes[-1], 1)},
+        "post_ms": {"p50": _at(sorted(presses), 0.5), "max": round(max(presses), 1)},
+        "press_to_first_ms": round(max(first), 1),
+        "first_to_last_ms": round(max(spread), 1),
+        "idle_cpu_percent": round(cpu * 100, 1),
+        "memory_mib": round(process.memory_info().rss / 2**20, 1),
+    }
+
+
+def _waiting(person: Person) -> list[str]:
+    gates = person.get("/api/v1/fleet").json()["gates"]
+    return next((gate["waiting"] for gate in gates if gate["name"] == GATE), [])
+
+
+def _passed(person: Person) -> int:
+    gates = person.get("/api/v1/fleet").json()["gates"]
+    release = next((gate["release"] for gate in gates if gate["name"] == GATE), None)
+    return release["passed"] if release else 0
+
+
+async def _drain(socket: Any) -> None:
+    async for _ in socket:
+        pass
+
+
+def _at(ordered: list[float], share: float) -> float:
+    return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, default=1000)
+    parser.add_argument("--viewers", type=int, default=1)
+    parser.add_argument("--presses", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="200 workers, two presses")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.quick:
+        options.workers, options.presses = min(options.workers, 200), 2
+    with Azurite() as azurite, tempfile.TemporaryDirectory() as folder:
+        prefix = f"b{secrets.token_hex(4)}-"
+        with Dashboard(Path(folder), azurite.connection_string, prefix) as dashboard:
+            result = asyncio.run(measure(dashboard, options))
+    for name, value in result.items():
+        print(f"{name:20} {value}")
+    if options.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
