@@ -33,7 +33,7 @@ class HubConnection(LocalBus):
     """A `Bus` over the dashboard's websocket (S3, S9), and the sender of this worker's telemetry.
 
     Guarantees: subscribers get `RESYNC` whenever the connection comes or goes; a silent connection is noticed within
-    two pings (10 s); a receipt is sent again after a reconnect until the socket took it. Not guaranteed: that any hint
+    two pings (10 s); each gate's newest receipt is sent again after every reconnect. Not guaranteed: that any hint
     arrives. `hello` makes the first frame, `state` each heartbeat; `on_command` gets what operators ask for.
     """
 
@@ -50,6 +50,7 @@ class HubConnection(LocalBus):
         self._url, self._token = url, token
         self._hello, self._on_command, self._clock = hello, on_command, clock
         self._unsent: deque[protocol.Receipt | protocol.Announce] = deque(maxlen=MAX_UNSENT)
+        self._passed: dict[str, protocol.Receipt] = {}
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connected = False
@@ -65,6 +66,7 @@ class HubConnection(LocalBus):
 
     def receipt(self, receipt: protocol.Receipt) -> None:
         """Queue a receipt; from any thread."""
+        self._passed[receipt.gate] = receipt
         self._send(receipt)
 
     def refresh(self) -> None:
@@ -124,6 +126,8 @@ class HubConnection(LocalBus):
             welcome = protocol.decode_from_hub(await socket.recv())
         if not isinstance(welcome, protocol.Welcome):
             raise ProtocolViolation(f"the hub's first frame was {type(welcome).__name__}, not Welcome")
+        # A hub that was restarted knows of no release: the newest receipts are part of the whole state.
+        self._unsent.extend(receipt for receipt in self._passed.values() if receipt not in self._unsent)
         sender = asyncio.create_task(self._keep_sending(socket, welcome.heartbeat_seconds), name="hub-sender")
         self._set_connected(True)
         log.info("Connected to the hub")

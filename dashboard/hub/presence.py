@@ -180,6 +180,8 @@ class Presence:
     def passed(self, instance: str, receipt: Receipt) -> None:
         """A worker passed. Told twice it counts once."""
         track = self.tracks.get(receipt.gate)
+        if receipt.source == "open" and (track is None or instance not in track.expected):
+            return  # it came later, to a gate that was open: no part of the release
         if track is None or track.epoch < receipt.epoch:
             track = self.opened(
                 receipt.gate, receipt.epoch, written_at=receipt.passed_at - receipt.delay_seconds

@@ -8,6 +8,7 @@ import sys
 import time
 from array import array
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 from channels.db import database_sync_to_async
 from django.db import DatabaseError, transaction
@@ -21,7 +22,8 @@ log = logging.getLogger(__name__)
 LEVELS = ((1, 60, 3600), (10, 90, 86400), (60, 60, 31 * 86400))
 FLUSH_SECONDS = 15.0
 PRUNE_SECONDS = 60.0
-GAP_SECONDS = 16.0
+SHORTEST_GAP_SECONDS = 4.0
+GAP_FACTOR = 3.0
 NAN = float("nan")
 
 
@@ -154,11 +156,17 @@ def read(series: str, since: float, until: float) -> list[Point]:
 
 
 def with_gaps(points: Iterable[Point], resolution: float) -> list[Point]:
-    """Put an unknown point where samples are missing, so that graphs show the gap."""
-    longest = max(GAP_SECONDS, 3 * resolution)
-    marked: list[Point] = []
-    for point in points:
-        if marked and marked[-1].value is not None and point.at - marked[-1].at > longest:
-            marked.append(Point(marked[-1].at + resolution, None))
-        marked.append(point)
+    """Put an unknown point where samples are missing, so that graphs show the gap.
+
+    Samples come each second or each few, as somebody looks or not; a pause is a gap if it is much longer than the
+    pauses on both sides of it.
+    """
+    given = list(points)
+    pauses = [later.at - earlier.at for earlier, later in pairwise(given)]
+    marked: list[Point] = given[:1]
+    for n, pause in enumerate(pauses):
+        around = max([*pauses[max(0, n - 1) : n], *pauses[n + 1 : n + 2]], default=resolution)
+        if pause > max(SHORTEST_GAP_SECONDS, GAP_FACTOR * max(around, resolution)):
+            marked.append(Point(given[n].at + resolution, None))
+        marked.append(given[n + 1])
     return marked

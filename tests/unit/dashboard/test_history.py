@@ -27,6 +27,16 @@ def test_missing_samples_are_drawn_as_one_gap() -> None:
     assert [point for point in marked if point.value is not None] == points
 
 
+def test_eight_seconds_of_nothing_amid_a_sample_a_second_are_a_gap() -> None:
+    points = [Point(float(at), 1.0) for at in (0, 1, 2, 10, 11, 12)]
+    assert [point.at for point in with_gaps(points, 1) if point.value is None] == [3.0]
+
+
+def test_when_somebody_begins_or_ceases_to_look_no_gap_appears() -> None:
+    points = [Point(float(at), 1.0) for at in (0, 1, 2, 7, 12, 17, 18, 19)]
+    assert with_gaps(points, 1) == points
+
+
 def test_slow_sampling_is_not_a_gap() -> None:
     points = [Point(float(at), 1.0) for at in (0, 5, 10, 15)]
     assert with_gaps(points, 1) == points
