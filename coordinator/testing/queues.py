@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import uuid
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -37,63 +39,94 @@ class _Message:
 
 
 class MemoryQueueTransport:
-    """`QueueTransport` in memory: visibility, receipts, time to live and the service's limits, by the clock given."""
+    """`QueueTransport` in memory: visibility, receipts, time to live and the service's limits, by the clock given.
+
+    No call takes longer the more messages there are (but for the logarithm of the hidden ones).
+    """
 
     def __init__(self, name: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.name = name
         self.requests = 0
         self._clock = clock
         self._messages: dict[str, _Message] | None = None
+        # Entries are never removed when a message changes: one whose receipt is no longer the message's is skipped.
+        self._ready: deque[tuple[str, str]] = deque()
+        self._hidden: list[tuple[float, str, str]] = []
+        self._ending: list[tuple[float, str]] = []
+
+    @property
+    def exists(self) -> bool:
+        return self._messages is not None
 
     async def put(self, text: str, *, delay_seconds: float = 0, ttl_seconds: float = NEVER) -> Stored:
         messages = self._alive()
         self._check(text, delay_seconds)
         message = _Message(text, self._clock.time(), math.ceil(delay_seconds), ttl_seconds)
         messages[message.id] = message
+        self._enter(message)
+        if message.expires_at != math.inf:
+            heapq.heappush(self._ending, (message.expires_at, message.id))
         return Stored(message.id, message.receipt)
 
     async def get(self, count: int, *, visibility_seconds: float) -> list[Received]:
         messages = self._alive()
         if not 1 <= count <= MAX_BATCH or not 1 <= math.ceil(visibility_seconds) <= MAX_VISIBILITY_SECONDS:
             raise InvalidRequest(
-                f"get {self.name}: count or visibility out of bounds", resource=self.name, status=400
+                f"get {self.name}: count or visibility out of bounds",
+                resource=self.name,
+                status=400,
+                code="OutOfRangeQueryParameterValue",
             )
-        now, found = self._clock.time(), []
-        for message in messages.values():
-            if message.visible_at <= now:
-                message.receipt = uuid.uuid4().hex
-                message.visible_at = now + math.ceil(visibility_seconds)
-                message.dequeue_count += 1
-                found.append(self._received(message, message.receipt))
-                if len(found) == count:
-                    break
+        self._reveal()
+        found: list[Received] = []
+        while self._ready and len(found) < count:
+            id, receipt = self._ready.popleft()
+            message = messages.get(id)
+            if message is None or message.receipt != receipt:
+                continue
+            message.receipt = uuid.uuid4().hex
+            message.visible_at = self._clock.time() + math.ceil(visibility_seconds)
+            message.dequeue_count += 1
+            self._enter(message)
+            found.append(self._received(message, message.receipt))
         return found
 
     async def update(
         self, id: str, receipt: str, *, visibility_seconds: float, text: str | None = None
     ) -> str:
         message = self._held(id, receipt)
+        self._check(message.text if text is None else text, visibility_seconds)
         if text is not None:
-            self._check(text, visibility_seconds)
             message.text = text
         message.visible_at = self._clock.time() + math.ceil(visibility_seconds)
         message.receipt = uuid.uuid4().hex
+        self._enter(message)
         return message.receipt
 
     async def delete(self, id: str, receipt: str) -> None:
         self._held(id, receipt)
-        del self._alive(counted=False)[id]
+        assert self._messages is not None
+        del self._messages[id]
 
     async def peek(self, count: int) -> list[Received]:
-        now = self._clock.time()
-        visible = [message for message in self._alive().values() if message.visible_at <= now]
-        return [self._received(message, "") for message in visible[:count]]
+        messages = self._alive()
+        self._reveal()
+        found: list[Received] = []
+        for id, receipt in self._ready:
+            message = messages.get(id)
+            if message is not None and message.receipt == receipt:
+                found.append(self._received(message, ""))
+                if len(found) == count:
+                    break
+        return found
 
     async def count(self) -> int:
         return len(self._alive())
 
     async def clear(self) -> None:
         self._alive().clear()
+        self._ready.clear()
+        self._hidden.clear()
 
     async def create(self) -> bool:
         self.requests += 1
@@ -103,18 +136,30 @@ class MemoryQueueTransport:
         return True
 
     async def delete_queue(self) -> None:
-        self._alive()
+        await self.clear()
         self._messages = None
 
-    def _alive(self, *, counted: bool = True) -> dict[str, _Message]:
-        self.requests += counted
+    def _enter(self, message: _Message) -> None:
+        if message.visible_at <= self._clock.time():
+            self._ready.append((message.id, message.receipt))
+        else:
+            heapq.heappush(self._hidden, (message.visible_at, message.id, message.receipt))
+
+    def _reveal(self) -> None:
+        now = self._clock.time()
+        while self._hidden and self._hidden[0][0] <= now:
+            _, id, receipt = heapq.heappop(self._hidden)
+            self._ready.append((id, receipt))
+
+    def _alive(self) -> dict[str, _Message]:
+        self.requests += 1
         if self._messages is None:
             raise NotFound(
                 f"there is no queue {self.name}", resource=self.name, status=404, code="QueueNotFound"
             )
         now = self._clock.time()
-        for id in [message.id for message in self._messages.values() if message.expires_at <= now]:
-            del self._messages[id]
+        while self._ending and self._ending[0][0] <= now:
+            self._messages.pop(heapq.heappop(self._ending)[1], None)
         return self._messages
 
     def _held(self, id: str, receipt: str) -> _Message:

@@ -1,4 +1,4 @@
-"""What every queue service promises, in memory and on Azurite alike."""
+"""What every queue service promises: in memory, the fast service over HTTP, and Azurite alike."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from coordinator.queues.azure_claims import BlobClaims
 from coordinator.queues.azure_queue import AzureQueue
 from coordinator.queues.azure_store import list_queues
 from coordinator.queues.transport import ClaimStore, QueueTransport
+from coordinator.testing.queue_service import QueueService
 from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport
 
 
@@ -25,10 +26,20 @@ async def storage(connection_string: str, storage_prefix: str) -> AsyncIterator[
         yield storage
 
 
-@pytest.fixture(params=["memory", "azurite"])
+@pytest.fixture
+async def fast_storage() -> AsyncIterator[Storage]:
+    service = QueueService()
+    async with Storage.from_connection_string(await service.start()) as storage:
+        yield storage
+    await service.close()
+
+
+@pytest.fixture(params=["memory", "service", "azurite"])
 def transport(request: pytest.FixtureRequest) -> QueueTransport:
     if request.param == "memory":
         return MemoryQueueTransport("work")
+    if request.param == "service":
+        return AzureQueue(request.getfixturevalue("fast_storage"), "work")
     prefix = request.getfixturevalue("storage_prefix")
     return AzureQueue(request.getfixturevalue("storage"), f"{prefix}work")
 
