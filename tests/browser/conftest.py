@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -9,15 +10,16 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.conftest import PageFactory
-from tests.support.stack import LiveStack, live_stack
+from tests.support.stack import LiveStack, live_stack, wait_until
 
+WORKERS = 3
 GATE = "start-order-processing"
 People = Callable[..., Awaitable[Page]]
 
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[LiveStack]:
-    with live_stack(workers=3, orders=200) as running:
+    with live_stack(workers=WORKERS, orders=200) as running:
         yield running
 
 
@@ -40,7 +42,16 @@ def person(new_page: PageFactory, stack: LiveStack) -> People:
 
 @pytest.fixture
 def held_gate(stack: LiveStack) -> str:
-    """The gate, closed, with the workers waiting before it."""
+    """The gate, closed, with every worker waiting before it."""
     visitor = stack.sign_in("operator")
     visitor.post(f"/gates/{GATE}/leash", reason="a test begins")
+
+    def all_wait() -> bool:
+        if f'<strong class="big">{WORKERS}</strong>' in visitor.get("/gates/").text:
+            return True
+        # A worker that sleeps before an empty queue comes back to the gate when there is something to take.
+        visitor.post("/queues/orders-in/put", body=f'{{"order_id": "test-{uuid.uuid4().hex}", "cents": 100}}')
+        return False
+
+    wait_until(all_wait, "every worker waits at the gate", 30)
     return GATE

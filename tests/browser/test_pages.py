@@ -59,7 +59,9 @@ async def test_the_console_stays_silent_under_the_content_security_policy(
     page = await person("admin")
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
-    for path in PATHS[:-1]:
+    for path in PATHS:
+        if path == "/nowhere/":
+            continue  # its 404 is an error on the console by itself
         await page.goto(stack.url + path)
         await page.wait_for_timeout(300)
     assert not said
@@ -67,7 +69,7 @@ async def test_the_console_stays_silent_under_the_content_security_policy(
 
 async def test_pages_are_readable_without_javascript(person: People, stack: LiveStack) -> None:
     page = await person("viewer", java_script_enabled=False)
-    for path in PATHS[:7]:
+    for path in ("/", "/gates/", "/queues/", "/workers/", "/leaders/", "/sequences/", "/audit/"):
         await page.goto(stack.url + path)
         await expect(page.locator("h1")).to_have_count(1)
         await expect(page.locator(".headline-state")).to_be_visible()
