@@ -54,7 +54,7 @@ def table() -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-@worker.listen("orders-in", gate=gate, tasks=range(1, 51))
+@worker.listen("orders-in", gate=gate, tasks=range(1, 51), visibility_seconds=10)
 def process(order: Order) -> None:
     with table() as connection:
         if connection.execute("SELECT 1 FROM orders WHERE order_id = ?", (order.order_id,)).fetchone():
