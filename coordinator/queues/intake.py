@@ -54,6 +54,7 @@ class Intake:
         deliveries = [
             Delivery(message, source.queue.transport, source.settler, taken_at=sent, until=sent + seconds)
             for message in messages
+            if not self._leases.taken_again(message, taken_at=sent, until=sent + seconds)
         ]
         for delivery in deliveries:
             self._leases.hold(delivery)

@@ -11,7 +11,7 @@ from coordinator.backoff import TRANSIENT
 from coordinator.clock import Clock
 from coordinator.errors import NotFound, ReceiptStale, StorageError
 from coordinator.queues.delivery import Delivery
-from coordinator.queues.transport import MAX_VISIBILITY_SECONDS
+from coordinator.queues.transport import MAX_VISIBILITY_SECONDS, Received
 
 _log = logging.getLogger("coordinator.queues")
 _STALE_BEFORE_LENGTHENING = 5
@@ -36,6 +36,7 @@ class LeaseManager:
         self._clock = clock
         self._rng = rng or random.Random()
         self._held: dict[Delivery, float] = {}
+        self._lost: dict[str, Delivery] = {}
         self._wake = asyncio.Event()
         self._next = float("inf")
         self._since_lengthened = 0
@@ -54,6 +55,24 @@ class LeaseManager:
 
     def drop(self, delivery: Delivery) -> None:
         self._held.pop(delivery, None)
+        self._lost.pop(delivery.key, None)
+
+    def taken_again(self, message: Received, *, taken_at: float, until: float) -> bool:
+        """True if this message's handler is still running here: the renewal that was lost is made good.
+
+        That happens when the answer of a renewal was lost, and with it the receipt: the message came back by itself.
+        """
+        delivery = self._lost.pop(message.id, None)
+        if delivery is None or not delivery.pending:
+            return False
+        delivery.receipt, delivery.taken_at, delivery.until, delivery.held = (
+            message.receipt,
+            taken_at,
+            until,
+            True,
+        )
+        self.hold(delivery)
+        return True
 
     def oldest_seconds(self) -> float:
         """How long the longest-held message has been invisible."""
@@ -64,6 +83,8 @@ class LeaseManager:
         """Count a receipt that was no longer ours; too many of them lengthen the visibility."""
         delivery.held = False
         self.drop(delivery)
+        if delivery.started and delivery.pending:
+            self._lost[delivery.key] = delivery
         self.stale += 1
         self._since_lengthened += 1
         if self._since_lengthened >= _STALE_BEFORE_LENGTHENING:

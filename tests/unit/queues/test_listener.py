@@ -457,3 +457,31 @@ async def test_stale_receipts_are_counted_and_lengthen_the_visibility(bench: Ben
 def test_a_listener_out_of_bounds_is_refused(bench: Bench, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         bench.queue.listener(lambda item: None, **options)
+
+
+async def test_a_renewal_whose_answer_was_lost_is_made_good_when_the_message_comes_back(bench: Bench) -> None:
+    done = asyncio.Event()
+    original = bench.transport.update
+    lost = 0
+
+    async def update(id: str, receipt: str, *, visibility_seconds: float, text: str | None = None) -> str:
+        nonlocal lost
+        renewed = await original(id, receipt, visibility_seconds=visibility_seconds, text=text)
+        if not lost:
+            lost += 1
+            raise StorageUnreachable("the answer was lost", maybe_done=True)
+        return renewed
+
+    async def handler(item: int) -> None:
+        bench.got.append(item)
+        await done.wait()
+
+    bench.transport.update = update  # type: ignore[method-assign]
+    await bench.queue.put(1)
+    async with bench.listening(handler, visibility_seconds=10):
+        await bench.clock.advance(60)
+        assert lost == 1
+        done.set()
+        await bench.clock.advance(30)
+        assert bench.got == [1]
+        assert await bench.queue.depth() == 0
