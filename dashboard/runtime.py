@@ -41,6 +41,7 @@ SUMMARY_SECONDS = 1.0
 RECEIPTS_SECONDS = 0.05
 HOUSEKEEPING_SECONDS = 2.0
 RECONCILE_TURNS = 15
+LOOKED_SECONDS = 5.0
 
 
 class Socket(Protocol):
@@ -84,7 +85,7 @@ class Runtime:
         self.sampler: Sampler | None = None
         self._gates: dict[str, Gate] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looked_elsewhere = -60.0
+        self._looked_elsewhere = self.looked = float("-inf")
         self._receipts: list[tuple[str, protocol.Receipt]] = []
         self._receipts_due = asyncio.Event()
         self.link.on("presence", self._presence_from)
@@ -228,7 +229,8 @@ class Runtime:
         return True
 
     def _somebody_looks(self) -> bool:
-        return bool(self.viewers) or self.clock.monotonic() - self._looked_elsewhere < 5.0
+        newest = max(self._looked_elsewhere, self.looked)
+        return bool(self.viewers) or self.clock.monotonic() - newest < LOOKED_SECONDS
 
     def _looking_from(self, home: str, body: bytes) -> None:
         self._looked_elsewhere = self.clock.monotonic()
@@ -251,7 +253,7 @@ class Runtime:
     async def _summaries(self) -> None:
         while True:
             await self.link.publish("presence", msgspec.msgpack.encode(self.presence.local_news()))
-            if self.viewers:
+            if self.viewers or self.clock.monotonic() - self.looked < LOOKED_SECONDS:
                 await self.link.publish("looking", b"")
             await self.clock.sleep(SUMMARY_SECONDS)
 

@@ -29,7 +29,7 @@ async def readyz(request: HttpRequest) -> JsonResponse:
 
     database = await sync_to_async(_database_answers)()
     running = current().is_running
-    fleet = selectors.fleet()
+    fleet = selectors.glance()
     body = {
         "ok": database and running,
         "database": database,

