@@ -63,7 +63,7 @@ def render(page: str, region: str, fleet: Fleet, role: str, query: str = "") -> 
     """One region as an out-of-band fragment, ready for the socket or an htmx answer."""
     if region not in regions_of(page):
         raise UnknownRegion(f"page {page!r} has no region {region!r}; it has {', '.join(regions_of(page))}")
-    return _template(page, region).render({**context_of(page, fleet, role, query), "oob": True})
+    return mark_safe(_template(page, region).render({**context_of(page, fleet, role, query), "oob": True}))
 
 
 def render_all(page: str, fleet: Fleet, role: str, query: str = "") -> SafeString:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -55,7 +55,7 @@ def act(
 
 def text(request: HttpRequest, name: str, limit: int = 200) -> str:
     """A field of the form, trimmed."""
-    return cast(str, request.POST.get(name, "")).strip()[:limit]
+    return request.POST.get(name, "").strip()[:limit]
 
 
 def whole_number(value: str) -> int | None:

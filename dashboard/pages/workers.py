@@ -26,7 +26,10 @@ def do(request: HttpRequest, instance: str, verb: str) -> HttpResponse:
 @requires("worker.drain")
 def drain(request: HttpRequest, instance: str) -> HttpResponse:
     return _command(
-        request, instance, "drain", f"{_name_of(instance)} finishes what it has in hand and takes nothing new."
+        request,
+        instance,
+        "drain",
+        f"{_name_of(instance)} finishes what it has in hand and takes nothing new.",
     )
 
 

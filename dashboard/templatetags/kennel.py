@@ -100,7 +100,7 @@ def figure(value: float | None) -> str:
     """A number with narrow spaces between thousands; a dash if unknown."""
     if value is None:
         return UNKNOWN
-    if isinstance(value, float) and not value.is_integer():
+    if value != int(value):
         return f"{value:,.1f}".replace(",", NARROW_SPACE)
     return f"{int(value):,}".replace(",", NARROW_SPACE)
 
