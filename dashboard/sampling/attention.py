@@ -29,6 +29,10 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
             "The sampler is late: figures from storage are old",
             "Check the load of the dashboard's machine.",
         )
+    if storage.unreachable_since is None and storage.as_of is not None and storage.error:
+        yield Attention(
+            "critical", f"Something in storage cannot be read: {storage.error}", "Repair or remove it."
+        )
     if fleet.degraded:
         yield Attention("warning", fleet.degraded, "Check Redis; workers fall back to polling storage.")
     lost = [worker.name for worker in fleet.workers if worker.presence == "lost"]

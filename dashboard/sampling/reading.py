@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from coordinator.errors import KennelError, NotFound
+from coordinator.config import check_name
+from coordinator.errors import ConfigurationError, KennelError, NotFound
 from coordinator.storage import Storage
 from dashboard.fleet import LeaderView, SequenceView
 from dashboard.hub.presence import Presence
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 POISON = "-poison"
 AT_ONCE = 8
+BUDGET = 24
 GRANTS_SHOWN = 20
 
 
@@ -84,7 +86,16 @@ async def queue_names(storage: Storage) -> tuple[str, ...]:
     """All queues, poison queues included: one request."""
     from coordinator.queues.azure_store import list_queues
 
-    return tuple(await list_queues(storage))
+    return tuple(name for name in await list_queues(storage) if _is_ours(name))
+
+
+def _is_ours(name: str) -> bool:
+    """Whether Kennel could have made a queue of that name; the account may hold others."""
+    try:
+        check_name("queue", name.removesuffix(POISON))
+    except ConfigurationError:
+        return False
+    return True
 
 
 async def depth_of(storage: Storage, name: str) -> int | None:
@@ -95,12 +106,35 @@ async def depth_of(storage: Storage, name: str) -> int | None:
         return None
 
 
+def choose(
+    names: Collection[str], known: Mapping[str, Depth], busy: Collection[str], budget: int
+) -> list[str]:
+    """Which queues to read now: all if the budget allows, else most of it for busy ones, the longest unread first."""
+    if len(names) <= budget:
+        return sorted(names)
+
+    def age(name: str) -> tuple[float, str]:
+        row = known.get(name)
+        return (row.as_of or 0.0) if row is not None else 0.0, name
+
+    first = sorted((name for name in names if name in busy), key=age)[: budget * 3 // 4]
+    rest = sorted((name for name in names if name not in first), key=age)
+    return [*first, *rest[: budget - len(first)]]
+
+
 async def depths(
-    storage: Storage, names: Iterable[str], known: dict[str, Depth], at: float, seconds: float
+    storage: Storage,
+    names: Collection[str],
+    known: Mapping[str, Depth],
+    *,
+    at: float,
+    seconds: float,
+    busy: Collection[str] = (),
+    budget: int = BUDGET,
 ) -> tuple[tuple[Depth, ...], Result]:
-    """The depth of each queue, its poison queue beside it. What could not be read keeps its old row."""
+    """The depth of each queue, its poison queue beside it. What could not or need not be read keeps its old row."""
     every = set(names)
-    work = sorted(name for name in every if not name.endswith(POISON))
+    work = {name for name in every if not name.endswith(POISON)}
     limit = asyncio.Semaphore(AT_ONCE)
     failed = Result()
 
@@ -120,4 +154,7 @@ async def depths(
             return known.get(name) or Depth(name, None, None, None)
         return Depth(name, main.value, bad.value, at)
 
-    return tuple(await asyncio.gather(*(row(name) for name in work))), failed
+    chosen = choose(work, known, busy, budget)
+    read = {depth.name: depth for depth in await asyncio.gather(*(row(name) for name in chosen))}
+    rows = (read.get(name) or known.get(name) or Depth(name, None, None, None) for name in sorted(work))
+    return tuple(rows), failed

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.errors import KennelError
+from coordinator.errors import KennelError, StorageError
 from coordinator.storage import Storage
 from dashboard.fleet import StorageView
 from dashboard.hub.link import Link
@@ -96,7 +96,9 @@ class Sampler:
         known = {depth.name: depth for depth in before.queues}
         queues, depths = before.queues, reading.Result()
         if names.error is None:
-            queues, depths = await reading.depths(storage, names.value, known, at, READ_SECONDS)
+            queues, depths = await reading.depths(
+                storage, names.value, known, at=at, seconds=READ_SECONDS, busy=self._busy()
+            )
         results = (gates, leaders, sequences, names, depths)
         sample = Sample(
             at=at,
@@ -114,6 +116,11 @@ class Sampler:
         if record:
             await self.recorder.record(at, self.board.newest_values())
         return sample
+
+    def _busy(self) -> set[str]:
+        """Queues with connected listeners."""
+        entries = list(self.board.presence.entries.values())
+        return {listener.queue for entry in entries for listener in entry.state.listeners}
 
     async def _queue_names(self) -> tuple[str, ...]:
         now = self.clock.monotonic()
@@ -152,9 +159,13 @@ class Sampler:
 
 
 def _storage_view(before: StorageView, results: tuple[reading.Result, ...], at: float) -> StorageView:
-    """Unreachable since the first failure; reachable again when everything could be read."""
-    failed = next((result.error for result in results if result.error is not None), None)
+    """Unreachable since the first failure; reachable again when everything could be read.
+
+    What was answered but made no sense (a corrupt gate, say) is an error to be told, not an account that is away.
+    """
+    errors = [result.error for result in results if result.error is not None]
+    failed = next((error for error in errors if isinstance(error, StorageError | TimeoutError)), None)
     if failed is None:
-        return StorageView(as_of=at)
+        return StorageView(as_of=at, error=str(errors[0]) if errors else "")
     text = str(failed) if isinstance(failed, KennelError) else "no answer in time"
     return replace(before, unreachable_since=before.unreachable_since or at, error=text)
