@@ -30,14 +30,14 @@ from coordinator.sequences.grants import (
     note_jump,
     read_counter,
 )
-from coordinator.sequences.pacing import Pace
+from coordinator.sequences.pacing import Pace, Turn
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 
-MOVE_AT = 16
+MOVE_AT = 48
 """Grants on the blob from which one writer takes the duty to move them to the ledger."""
 METADATA_LIMIT = 7000
 """Bytes of metadata (the service allows 8 KiB) beyond which a writer moves grants before it writes."""
-SETTLE_AFTER = 8
+SETTLE_AFTER = 16
 SETTLE_SECONDS = 30.0
 
 
@@ -81,23 +81,35 @@ class RangeAllocator:
         self.conflicts = 0
         self.grants = 0
 
-    def reserve(self, count: int) -> Grant:
+    def reserve(self, count: int, *, further: int = 0) -> Grant:
         """Up to `count` numbers that nobody else will get; fewer at the upper bound or when returned ones are reused.
 
-        Raises `SequenceContended`, `SequenceCorrupt`, `SequenceMissing`, `SequenceLowered`, `SequenceExhausted`, or
-        the `StorageError` that lasted until the deadline.
+        `further` tells how many more ranges are wanted right after this one. Raises `SequenceContended`,
+        `SequenceCorrupt`, `SequenceMissing`, `SequenceLowered`, `SequenceExhausted`, or the `StorageError` that lasted
+        until the deadline.
         """
         started = self._clock.monotonic()
         self._nonce = self._nonce or self._nonces()
-        counter = None if self._doubtful or self._pace.is_crowded else self._known
+        counter = self._known if not self._doubtful and self._pace.trusts_last_write(started) else None
         self._wait(self._pace.before_try(started), started)
         lost = failures = 0
+        stood_by = ""
         while True:
             try:
                 if counter is None:
                     counter = self._read()
                     if won := self._resolve(counter):
                         return self._won(won, counter)
+                    if (
+                        counter.turn.writes_left
+                        and counter.etag != stood_by
+                        and not self._is_last_write(counter)
+                    ):
+                        stood_by = counter.etag or ""
+                        self._check_patience(started, lost)
+                        self._wait(self._pace.met_turn(counter.turn), started)
+                        counter = None
+                        continue
                 if not self._checked and not self._agrees_with_ledger(counter):
                     counter = None
                     continue
@@ -105,7 +117,9 @@ class RangeAllocator:
                     if tail := self._take_back():
                         return self._won(tail, None)
                     counter = replace(counter, tails=False)
-                grant, wanted = self._plan(counter, count)
+                sent = self._clock.monotonic()
+                turn = self._pace.announce(further, sent)
+                grant, wanted = self._plan(counter, count, turn)
                 etag = self._write(counter, grant, wanted)
             except (StorageUnreachable, StorageBusy):
                 counter = None
@@ -117,21 +131,13 @@ class RangeAllocator:
                     raise
                 continue
             if etag is not None:
-                self._pace.won(self._clock.monotonic())
+                self._pace.won(turn, sent, self._clock.monotonic())
                 return self._won(grant, replace(wanted, etag=etag))
             counter = None
             lost += 1
             self.conflicts += 1
-            elapsed = self._clock.monotonic() - started
-            if lost > self._config.max_retries or elapsed >= self._config.deadline_seconds:
-                raise SequenceContended(
-                    f"sequence {self.name}: other writers were first {lost} times in {elapsed:.1f} s; take larger "
-                    "ranges, or raise max_retries",
-                    sequence=self.name,
-                    tries=lost,
-                    elapsed_seconds=elapsed,
-                )
-            self._wait(self._pace.after_conflict(self._clock.monotonic()), started)
+            self._check_patience(started, lost)
+            self._wait(self._pace.lost(), started)
 
     def used(self, grant: Grant) -> None:
         """Every number of the grant was issued; the ledger is told with the next batch."""
@@ -157,7 +163,8 @@ class RangeAllocator:
         wiped = counter is not None and not self._moved_jumps.issuperset(counter.jumps)
         waited = self._clock.monotonic() - self._last_settled
         overdue = self._settled and (len(self._settled) >= SETTLE_AFTER or waited >= SETTLE_SECONDS)
-        if all_of_it or on_duty or wiped or overdue:
+        in_turn = self._pace.is_in_turn(self._clock.monotonic())
+        if all_of_it or on_duty or wiped or (overdue and not in_turn):
             self._move(counter)
 
     def _move(self, counter: Counter | None) -> None:
@@ -174,11 +181,12 @@ class RangeAllocator:
         self._duty = ""
         self._settled.clear()
 
-    def _plan(self, counter: Counter, count: int) -> tuple[Grant, Counter]:
+    def _plan(self, counter: Counter, count: int, turn: Turn) -> tuple[Grant, Counter]:
         config = self._config
         counter = note_jump(counter, known_next=max(self._high_water, config.start))
         counter = replace(
             counter,
+            turn=turn,
             start=config.start if counter.start is None else counter.start,
             jumps=tuple(jump for jump in counter.jumps if jump not in self._moved_jumps),
         )
@@ -288,6 +296,20 @@ class RangeAllocator:
                 ):
                     return
             self._stopping.wait(self._transient.delay(attempt))
+
+    def _is_last_write(self, counter: Counter) -> bool:
+        return self._known is not None and counter.etag == self._known.etag
+
+    def _check_patience(self, started: float, lost: int) -> None:
+        elapsed = self._clock.monotonic() - started
+        if lost > self._config.max_retries or elapsed >= self._config.deadline_seconds:
+            raise SequenceContended(
+                f"sequence {self.name}: other writers were first {lost} times in {elapsed:.1f} s; take larger "
+                "ranges, or raise max_retries",
+                sequence=self.name,
+                tries=lost,
+                elapsed_seconds=elapsed,
+            )
 
     def _wait(self, seconds: float, started: float) -> None:
         left = self._config.deadline_seconds - (self._clock.monotonic() - started)

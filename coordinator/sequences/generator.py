@@ -296,12 +296,13 @@ class UniqueIdGenerator:
         left = self._stock.left
         return Runway(left, left / rate if rate > 0.001 else None)
 
+    def _needed(self, now: float) -> int:
+        return numbers_needed(self._consumption.peak(now), self._refill_time.seconds)
+
     def _is_short(self) -> bool:
-        if self._halted:
-            return False
-        rate = self._consumption.peak(self._clock.monotonic())
-        needed = numbers_needed(rate, self._refill_time.seconds)
-        return self._stock.left < max(needed, self._demand)
+        return not self._halted and self._stock.left < max(
+            self._needed(self._clock.monotonic()), self._demand
+        )
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -318,10 +319,10 @@ class UniqueIdGenerator:
                     self._work.wait()
                 if self._closed:
                     return
-                size = self._size_of_next()
+                size, further = self._size_of_next()
                 finished, self._stock.finished = self._stock.finished, []
                 self._halted = False
-            failed = not self._refill(size, finished)
+            failed = not self._refill(size, further, finished)
             failures = failures + 1 if failed else 0
             if failed:
                 self._rest(patience.delay(failures))
@@ -331,18 +332,20 @@ class UniqueIdGenerator:
             if not self._closed and not self._waiters:
                 self._work.wait(seconds)
 
-    def _size_of_next(self) -> int:
-        size = next_range_size(self.config, self._consumption.now(self._clock.monotonic()), self._last_size)
-        self._last_size = size
-        missing = self._demand - self._stock.left
-        return max(size, min(missing, self.config.sizes[1]))
+    def _size_of_next(self) -> tuple[int, int]:
+        """How many numbers to ask for, and how many more such ranges will be wanted at once."""
+        now = self._clock.monotonic()
+        self._last_size = next_range_size(self.config, self._consumption.now(now), self._last_size)
+        missing = max(self._demand, self._needed(now)) - self._stock.left
+        size = max(self._last_size, min(missing, self.config.sizes[1]))
+        return size, max(0, (missing - 1) // size)
 
-    def _refill(self, size: int, finished: list[Grant]) -> bool:
+    def _refill(self, size: int, further: int, finished: list[Grant]) -> bool:
         began = self._clock.monotonic()
         try:
             for grant in finished:
                 self._allocator.used(grant)
-            grant = self._allocator.reserve(size)
+            grant = self._allocator.reserve(size, further=further)
         except KennelError as error:
             with self._lock:
                 self._failure = _Failure(error, began, self._clock.monotonic())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coordinator.errors import ConfigurationError, SequenceCorrupt, SequenceExhausted, SequenceLowered
+from coordinator.sequences.pacing import NO_TURN, Turn
 
 HIGHEST = 2**63 - 1
 """The largest number a sequence can reach: what a 64-bit column holds."""
@@ -17,8 +18,8 @@ GRANTED, USED, RETURNED, FREE = "granted", "used", "returned", "free"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _GRANTS, _OWNERS, _NEXT, _START = "kennel_grants", "kennel_owners", "kennel_next", "kennel_start"
-_JUMPS, _TAILS, _MOVER = "kennel_jumps", "kennel_tails", "kennel_mover"
-_OURS = (_GRANTS, _OWNERS, _NEXT, _START, _JUMPS, _TAILS, _MOVER)
+_JUMPS, _TAILS, _MOVER, _TURN = "kennel_jumps", "kennel_tails", "kennel_mover", "kennel_turn"
+_OURS = (_GRANTS, _OWNERS, _NEXT, _START, _JUMPS, _TAILS, _MOVER, _TURN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class Counter:
     start: int | None = None
     tails: bool = False
     mover: str = ""
+    turn: Turn = NO_TURN
     others: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, nonce: str) -> Grant | None:
@@ -159,6 +161,8 @@ class Counter:
             metadata[_JUMPS] = _pack([[jump.first, jump.last] for jump in self.jumps])
         if self.tails:
             metadata[_TAILS] = "1"
+        if self.turn.writes_left:
+            metadata[_TURN] = f"{self.turn.writes_left},{self.turn.write_seconds:g}"
         if self.mover:
             metadata[_MOVER] = self.mover
         return metadata
@@ -198,6 +202,8 @@ def read_counter(sequence: str, text: str, etag: str | None, metadata: Mapping[s
         jumps = tuple(Jump(int(first), int(last)) for first, last in _unpack(lowered.get(_JUMPS)))
         noted = int(lowered[_NEXT]) if _NEXT in lowered else None
         start = int(lowered[_START]) if _START in lowered else None
+        left, _, seconds = lowered.get(_TURN, "0,0").partition(",")
+        turn = Turn(int(left), float(seconds))
     except (ValueError, TypeError, IndexError) as error:
         raise SequenceCorrupt(
             f"sequence {sequence}: the metadata of the counter cannot be read ({error}); "
@@ -209,7 +215,7 @@ def read_counter(sequence: str, text: str, etag: str | None, metadata: Mapping[s
     if value < max(highest, noted or 0):
         raise lowered_error(sequence, value, max(highest, noted or 0), "its own metadata")
     return Counter(
-        value, etag, grants, jumps, noted, start, _TAILS in lowered, lowered.get(_MOVER, ""), others
+        value, etag, grants, jumps, noted, start, _TAILS in lowered, lowered.get(_MOVER, ""), turn, others
     )  # fmt: skip
 
 
