@@ -45,13 +45,21 @@ def note_new_worker(stack: Stack) -> None:
     stack.say(f"{stack.add_worker().name} joins.")
 
 
-def send(folder: Path, command: str) -> str:
-    """Do `command` to the demo that runs in `folder`; returns what happened, in words."""
+def running_in(folder: Path) -> dict[str, Any] | None:
+    """The process ids of the demo that runs in `folder`; None if none does."""
     try:
         running: dict[str, Any] = msgspec.json.decode((folder / "running.json").read_bytes())
         os.kill(running["demo"], 0)
-    except (FileNotFoundError, ProcessLookupError) as error:
-        raise DemoFailed("no demo runs here: start it with `make demo` first") from error
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return running
+
+
+def send(folder: Path, command: str) -> str:
+    """Do `command` to the demo that runs in `folder`; returns what happened, in words."""
+    running = running_in(folder)
+    if running is None:
+        raise DemoFailed("no demo runs here: start it with `make demo` first")
     match command:
         case "add-worker":
             os.kill(running["demo"], signal.SIGUSR1)

@@ -59,6 +59,11 @@ class Command(BaseCommand):
                 with tempfile.TemporaryDirectory(prefix="kennel-") as folder:
                     self._serve(Stack(Path(folder), self._note, hub=not options["without_hub"]), options)
             else:
+                if running := control.running_in(FOLDER):
+                    raise DemoFailed(
+                        f"a demo runs here already (process {running['demo']}): end it with Ctrl-C first; "
+                        "`manage.py demo --json` starts another one beside it"
+                    )
                 stack = Stack(
                     FOLDER,
                     self._note,

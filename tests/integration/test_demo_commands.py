@@ -1,0 +1,41 @@
+"""What the demo says to commands that make no sense."""
+
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from dashboard.demo import control
+from dashboard.demo.stack import DemoFailed
+from tests.support.stack import PROJECT
+
+
+def test_a_command_without_a_running_demo_says_how_to_start_one(tmp_path):
+    with pytest.raises(DemoFailed, match="make demo"):
+        control.send(tmp_path, "cut-hub")
+
+
+def test_what_an_ended_demo_left_behind_is_not_a_running_one(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / "running.json").write_bytes(msgspec.json.encode({"demo": ended.pid}))
+    assert control.running_in(tmp_path) is None
+    (tmp_path / "running.json").write_bytes(msgspec.json.encode({"demo": os.getpid()}))
+    assert control.running_in(tmp_path) == {"demo": os.getpid()}
+
+
+@pytest.mark.parametrize("options", [["--workers", "0"], ["--orders", "0"], ["dance"]])
+def test_bad_options_are_refused_in_one_line(options):
+    result = subprocess.run(
+        [sys.executable, "manage.py", "demo", *options],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr
+    assert options[-1] in result.stderr or "at least 1" in result.stderr
