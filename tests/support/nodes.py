@@ -1,0 +1,202 @@
+"""Processes of a fleet for tests: forked from one that has imported everything, told what to do by arguments, telling
+what happens as lines of JSON.
+
+    python -m tests.support.nodes gate --count 50 --gate start --hub ws://…       (connection string in the environment)
+    python -m tests.support.nodes lead --names a,b,c --ledger rows.sqlite3
+
+Each line has `event`, `node`, `pid` and `at` (seconds since 1970). The parent writes the lines of all; it ends its
+children when its standard input closes. SIGUSR1 makes a leading node step down from everything, SIGUSR2 makes it block
+its event loop for the seconds of `--stall`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from coordinator import Storage, protocol
+from coordinator.config import StorageConfig
+from coordinator.errors import LeadershipLost
+from coordinator.hub import HubConnection
+from coordinator.leadership.fencing import FENCE_TABLE, fence_sql
+from coordinator.leadership.term import Term
+
+
+def tell(event: str, node: str, **more: Any) -> None:
+    # One write below the pipe's atomic size: lines of many processes never mix.
+    line = json.dumps({"event": event, "node": node, "pid": os.getpid(), "at": time.time(), **more}) + "\n"
+    os.write(1, line.encode())
+
+
+def make_storage(node: str) -> Storage:
+    storage = Storage.from_connection_string(
+        os.environ["NODES_CONNECTION_STRING"], config=StorageConfig(prefix=os.environ["NODES_PREFIX"])
+    )
+    storage.identity = node
+    return storage
+
+
+@contextlib.asynccontextmanager
+async def hub(storage: Storage, url: str, state: Callable[[], protocol.WorkerState]) -> Any:
+    if not url:
+        yield None
+        return
+    instance, started = uuid.uuid4().hex, time.time()
+
+    def hello() -> protocol.Hello:
+        return protocol.Hello(
+            version=protocol.VERSION,
+            worker=storage.identity,
+            instance=instance,
+            host="test",
+            pid=os.getpid(),
+            started_at=started,
+            software="test",
+            prefix=storage.config.prefix,
+            state=state(),
+        )
+
+    connection = HubConnection(url, "token", hello=hello, on_command=lambda command: None)
+    storage.bus = connection
+    running = asyncio.create_task(connection.run())
+    try:
+        while not connection.is_connected:
+            await asyncio.sleep(0.01)
+        yield connection
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def pass_gate(options: argparse.Namespace, node: str) -> None:
+    storage = make_storage(node)
+    gate = storage.gate(options.gate)
+    async with storage, hub(storage, options.hub, lambda: protocol.WorkerState(gates=(gate.status(),))):
+        tell("waiting", node)
+        while True:
+            async with gate.watch():
+                release = await gate.wait()
+                at = time.time()
+                tell(
+                    "passed",
+                    node,
+                    passed=at,
+                    epoch=release.epoch,
+                    source=release.source,
+                    requests=storage.meter.total,
+                )
+                await gate.wait_leashed()
+                tell("leashed", node)
+
+
+async def lead(options: argparse.Namespace, node: str) -> None:
+    storage = make_storage(node)
+    ledger = sqlite3.connect(options.ledger, timeout=30, isolation_level=None)
+    ledger.execute("PRAGMA journal_mode=WAL")
+    ledger.execute(FENCE_TABLE)
+    ledger.execute(
+        "CREATE TABLE IF NOT EXISTS rows (n INTEGER PRIMARY KEY, name TEXT, epoch INTEGER, node TEXT)"
+    )
+
+    async def work(term: Term) -> None:
+        tell("begin", node, name=term.name, epoch=term.epoch)
+        try:
+            while True:
+                # Not even a look at the term: the fence alone must refuse what is late.
+                ledger.execute("BEGIN IMMEDIATE")
+                try:
+                    fence_sql(ledger.cursor(), _Unchecked(term))  # type: ignore[arg-type]
+                    ledger.execute(
+                        "INSERT INTO rows (name, epoch, node) VALUES (?, ?, ?)", (term.name, term.epoch, node)
+                    )
+                    ledger.execute("COMMIT")
+                except LeadershipLost:
+                    ledger.execute("ROLLBACK")
+                    tell("refused", node, name=term.name, epoch=term.epoch)
+                    raise
+                await asyncio.sleep(options.write_seconds)
+        finally:
+            tell("end", node, name=term.name, epoch=term.epoch, held=term.held)
+
+    def stalled(term: Term) -> None:
+        tell("stalled", node, name=term.name, epoch=term.epoch, held=term.held)
+
+    elections = [storage.election(name, identity=node, on_stall=stalled) for name in options.names.split(",")]
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, lambda: [election.step_down() for election in elections])
+    loop.add_signal_handler(signal.SIGUSR2, lambda: time.sleep(options.stall))
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+
+    async def campaign(number: int, election: Any) -> None:
+        await asyncio.sleep(options.spread * number / len(elections))
+        await election.run(work)
+
+    async with storage, hub(storage, options.hub, lambda: protocol.WorkerState()):
+        runs = [asyncio.create_task(campaign(number, election)) for number, election in enumerate(elections)]
+        tell("campaigning", node)
+        await asyncio.wait([*runs, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
+        for run in runs:
+            run.cancel()
+        results = await asyncio.gather(*runs, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                tell("failed", node, error=repr(result))
+    tell("stopped", node, requests=storage.meter.by_operation())
+
+
+class _Unchecked:
+    """A term that does not look at its clock."""
+
+    def __init__(self, term: Term) -> None:
+        self.name, self.epoch = term.name, term.epoch
+
+    def check(self) -> None: ...
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["gate", "lead"])
+    parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--node", default="node")
+    parser.add_argument("--gate", default="start")
+    parser.add_argument("--hub", default="")
+    parser.add_argument("--names", default="")
+    parser.add_argument("--ledger", default="")
+    parser.add_argument("--spread", type=float, default=0.0)
+    parser.add_argument("--stall", type=float, default=17.0)
+    parser.add_argument("--write-seconds", type=float, default=1.0)
+    options = parser.parse_args()
+    role = {"gate": pass_gate, "lead": lead}[options.what]
+    children = []
+    for number in range(options.count):
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            asyncio.run(role(options, f"{options.node}-{number}"))
+            os._exit(0)
+        children.append(child)
+    sys.stdin.read()
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGTERM)
+    deadline = time.monotonic() + 10
+    for child in children:
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()
