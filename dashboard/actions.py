@@ -22,6 +22,7 @@ from coordinator import protocol
 from coordinator.config import check_name
 from coordinator.errors import AlreadyExists, KennelError, NotFound, PreconditionFailed
 from coordinator.gates.state import GateState, phase
+from coordinator.queues.requeue import requeue_poison as move_back
 from dashboard import audit
 from dashboard.middleware import request_id_var
 from dashboard.models import Outcome
@@ -256,7 +257,7 @@ def requeue_poison(actor: Actor, queue: str, *, reason: str = "", limit: int = R
         check_name("queue", queue)
 
         async def requeue() -> int:
-            return int(await storage().queue(queue).requeue_poison(limit))
+            return await move_back(storage().queue(queue), limit=limit)
 
         moved = call(requeue)
         act.after = json.dumps({"requeued": moved})

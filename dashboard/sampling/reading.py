@@ -134,7 +134,8 @@ async def depths(
 ) -> tuple[tuple[Depth, ...], Result]:
     """The depth of each queue, its poison queue beside it. What could not or need not be read keeps its old row."""
     every = set(names)
-    work = {name for name in every if not name.endswith(POISON)}
+    # A poison queue whose queue is gone is shown as itself: its messages must not be forgotten.
+    work = {name for name in every if not (name.endswith(POISON) and name.removesuffix(POISON) in every)}
     limit = asyncio.Semaphore(AT_ONCE)
     failed = Result()
 

@@ -1,0 +1,45 @@
+"""Promises of what operators do to queues, with real messages."""
+
+from __future__ import annotations
+
+import asyncio
+
+from coordinator.queues.poison import PoisonRecord
+from coordinator.storage import Storage
+from tests.support.dashboard import Dashboard, Person, audit_of, until
+
+
+async def test_poison_goes_back_whole_and_put_clear_delete_do_what_they_say(dashboard: Dashboard) -> None:
+    queue = f"{dashboard.prefix}orders"
+    async with Storage.from_connection_string(dashboard.connection_string) as storage:
+        orders = storage.queue(queue, dict)
+        await orders.put({"order": 1}, {"order": 2}, {"order": 3})
+        text = (await orders.peek())[0].text
+        await orders.clear()
+        await orders.poison.put(PoisonRecord(queue, "m-1", text, "no stock", [], 1.0, 2.0, 5, left=[1, 2]))
+        with Person(dashboard, "adam") as adam:
+            await until(lambda: _queue(adam, queue).get("poison") == 1, seconds=20)
+            await _do(adam, queue, "requeue")
+            assert [item for message in await orders.peek() for item in message.items] == [
+                {"order": 2},
+                {"order": 3},
+            ]
+            assert await orders.poison.depth() == 0
+            await _do(adam, queue, "put", body='{"order": 4}')
+            assert await orders.depth() == 2
+            await _do(adam, queue, "clear", typed=queue)
+            assert await orders.depth() == 0
+            await _do(adam, queue, "delete", typed=queue)
+            await until(lambda: not _queue(adam, queue), seconds=20)
+    rows = [row for row in audit_of(dashboard) if row["target"] == queue and row["outcome"] == "done"]
+    assert [row["action"] for row in rows] == ["queue.requeue", "queue.put", "queue.clear", "queue.delete"]
+
+
+async def _do(person: Person, queue: str, verb: str, **fields: str) -> None:
+    answer = await asyncio.to_thread(person.post, f"/queues/{queue}/{verb}", fields, page="/queues/")
+    assert answer.status_code == 200, answer.text[:2000]
+
+
+def _queue(person: Person, name: str) -> dict[str, object]:
+    queues = person.get("/api/v1/fleet").json()["queues"]
+    return next((queue for queue in queues if queue["name"] == name), {})
