@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from django.http import QueryDict
 
-from dashboard.fleet import Fleet, GateView, QueueView
+from dashboard.fleet import Fleet, GateView, LeaderView, QueueView, SequenceView, WorkerView
 
 PANELS = ("gates", "queues", "leaders", "sequences", "workers")
 ANNOUNCED_STEPS = 4
+ROWS = 100
+MOST_SERIES = 6
 
 
 def oldest(moments: Iterable[float | None]) -> float | None:
@@ -19,8 +23,10 @@ def oldest(moments: Iterable[float | None]) -> float | None:
     return min(known, default=None)
 
 
-def pulse(fleet: Fleet) -> str:
-    """Ages and newest figures as JSON: {"now": …, "as_of": {panel: …}, "points": {series: [at, value]}}.
+def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
+    """Ages and the newest figures of the queues that are drawn, as JSON.
+
+    {"now": …, "as_of": {panel: …}, "points": {series: [at, value]}}
 
     The browser reckons ages from `now`, so a wrong clock there does no harm.
     """
@@ -33,13 +39,10 @@ def pulse(fleet: Fleet) -> str:
         "workers": fleet.taken_at,
     }
     points: dict[str, tuple[float, float | None]] = {}
-    for queue in fleet.queues:
+    for queue in drawn:
         if queue.as_of is not None:
             points[f"depth:{queue.name}"] = (queue.as_of, queue.depth)
             points[f"active:{queue.name}"] = (queue.as_of, queue.active_tasks)
-    for sequence in fleet.sequences:
-        if sequence.as_of is not None:
-            points[f"number:{sequence.name}"] = (sequence.as_of, sequence.next_number)
     said = {"now": fleet.taken_at, "as_of": as_of, "points": points}
     # Inside a script element only "<" could end it.
     return json.dumps(said, separators=(",", ":")).replace("<", "\\u003c")
@@ -104,3 +107,63 @@ def sorted_queues(fleet: Fleet, query: QueryDict) -> list[QueueView]:
     else:
         rows.sort(key=lambda queue: queue.name)
     return rows
+
+
+def named(queues: Iterable[QueueView], name: str) -> QueueView | None:
+    """The queue of that name, if there is one."""
+    return next((queue for queue in queues if queue.name == name), None)
+
+
+class WorkerRows(NamedTuple):
+    """What the workers' page shows of them: those in trouble first. `next` continues (as `after`), "" at the end."""
+
+    rows: list[WorkerView]
+    found: int
+    next: str
+
+
+def sorted_workers(fleet: Fleet, query: QueryDict, limit: int = ROWS) -> WorkerRows:
+    """The workers that the query asks for: `q` is part of name, host or queue, `presence` ok, late or lost."""
+    wanted, presence = query.get("q", "").strip().lower(), query.get("presence", "")
+    found = sorted(
+        (
+            worker
+            for worker in fleet.workers
+            if (not presence or worker.presence == presence)
+            and (
+                not wanted
+                or wanted in worker.name.lower()
+                or wanted in worker.host.lower()
+                or any(wanted in listener.queue for listener in worker.state.listeners)
+            )
+        ),
+        key=_key,
+    )
+    after = query.get("after", "")
+    rows = [worker for worker in found if _key(worker) > after] if after else found
+    return WorkerRows(rows[:limit], len(found), _key(rows[limit - 1]) if len(rows) > limit else "")
+
+
+def _key(worker: WorkerView) -> str:
+    rank = {"lost": 0, "late": 1}.get(worker.presence, 2)
+    # Digits are padded so that worker-10 comes after worker-9.
+    padded = re.sub(r"\d+", lambda digits: digits[0].zfill(9), worker.name)
+    return f"{rank}:{padded}:{worker.instance}"
+
+
+def pressing_gates(fleet: Fleet) -> list[GateView]:
+    """Gates by how much they want an operator: those that hold workers, armed, open, closed."""
+    order = {"armed": 1, "open": 2}
+    return sorted(
+        fleet.gates, key=lambda gate: (0 if is_holding(gate) else order.get(gate.state, 3), gate.name)
+    )
+
+
+def pressing_leaders(fleet: Fleet) -> list[LeaderView]:
+    """Elections without a leader first."""
+    return sorted(fleet.leaders, key=lambda leader: (bool(leader.holder), leader.name))
+
+
+def pressing_sequences(fleet: Fleet) -> list[SequenceView]:
+    """Sequences in trouble first."""
+    return sorted(fleet.sequences, key=lambda sequence: (not sequence.problem, sequence.name))

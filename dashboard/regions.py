@@ -15,19 +15,19 @@ from django.template import engines
 from django.template.backends.django import Template
 from django.utils.safestring import SafeString, mark_safe
 
-from dashboard.fleet import Fleet
-from dashboard.readings import announcement, counts, pulse, sorted_queues
+from dashboard import readings
+from dashboard.fleet import Fleet, QueueView
 
 COMMON = ("pulse", "status", "storage", "nav", "announce")
 OWN: dict[str, tuple[str, ...]] = {
     "overview": ("attention", "gates", "queues", "leaders", "sequences", "workers"),
     "gates": ("gates",),
     "queues": ("queues",),
+    "queue": ("queue",),
     "workers": ("workers",),
     "leaders": ("leaders",),
     "sequences": ("sequences",),
     "audit": (),
-    "tv": ("tv",),
     "other": (),
 }
 
@@ -44,19 +44,37 @@ def regions_of(page: str) -> tuple[str, ...]:
 
 
 def context_of(page: str, fleet: Fleet, role: str, query: str = "") -> dict[str, Any]:
-    """What every region and page may read. `query` is the page's query string, without "?"."""
+    """What every region and page may read; what costs something is made when it is used.
+
+    `query` is the page's query string, without "?".
+    """
+    asked = QueryDict(query)
     return {
         "page": page,
         "fleet": fleet,
         "role": role,
         "may_act": role in ("operator", "admin"),
         "is_admin": role == "admin",
-        "pulse": pulse(fleet),
-        "counts": counts(fleet),
-        "announcement": announcement(fleet),
-        "queues": sorted_queues(fleet, QueryDict(query)),
-        "query": QueryDict(query),
+        "query": asked,
+        "pulse": lambda: readings.pulse(fleet, _drawn(page, fleet, asked)),
+        "counts": lambda: readings.counts(fleet),
+        "announcement": lambda: readings.announcement(fleet),
+        "queues": lambda: readings.sorted_queues(fleet, asked),
+        "queue": lambda: readings.named(fleet.queues, asked.get("name", "")),
+        "found": lambda: readings.sorted_workers(fleet, asked),
+        "pressing_gates": lambda: readings.pressing_gates(fleet),
+        "pressing_leaders": lambda: readings.pressing_leaders(fleet),
+        "pressing_sequences": lambda: readings.pressing_sequences(fleet),
     }
+
+
+def _drawn(page: str, fleet: Fleet, asked: QueryDict) -> list[QueueView]:
+    """The queues that the page's graphs show."""
+    if page == "queue":
+        return [queue for queue in fleet.queues if queue.name == asked.get("name")]
+    if page in ("overview", "queues", "tv"):
+        return readings.sorted_queues(fleet, asked)[: readings.MOST_SERIES]
+    return []
 
 
 def render(page: str, region: str, fleet: Fleet, role: str, query: str = "") -> SafeString:

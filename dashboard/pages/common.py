@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -14,6 +15,8 @@ from django.utils.http import urlencode
 from dashboard import regions, selectors
 from dashboard.actions import ActionFailed, Actor
 from dashboard.permissions import role_of
+
+MAX_QUERY = 500
 
 
 def show(
@@ -45,11 +48,13 @@ def act(
         messages.error(request, problem)
     else:
         messages.success(request, done)
-    if not getattr(request, "htmx", False):
+    htmx = getattr(request, "htmx", None)
+    if not htmx:
         return redirect(back)
+    query = urlsplit(htmx.current_url or "").query[:MAX_QUERY]
     page = page if page in regions.OWN else "other"
     notice = render_to_string("common.html#notice", {"oob": True}, request)
-    state = regions.render_all(page, selectors.fleet(), role_of(request.user))
+    state = regions.render_all(page, selectors.fleet(), role_of(request.user), query)
     return HttpResponse(f"{notice}\n{state}")
 
 

@@ -38,7 +38,7 @@ def create(request: HttpRequest) -> HttpResponse:
 @require_safe
 @requires("page.view")
 def queue(request: HttpRequest, name: str) -> HttpResponse:
-    return show(request, "queue.html", "other", queue=_find(name))
+    return show(request, "queue.html", "queue", query=query_of(name=_find(name).name), name=name)
 
 
 def _find(name: str) -> QueueView:

@@ -8,14 +8,18 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboard import actions, selectors
-from dashboard.pages.common import act, show, text
+from dashboard.pages.common import act, query_of, show, text
 from dashboard.permissions import requires
 
 
 @require_safe
 @requires("page.view")
 def workers(request: HttpRequest) -> HttpResponse:
-    return show(request, "workers.html", "workers")
+    given = request.GET
+    query = query_of(
+        q=given.get("q", "")[:63], presence=given.get("presence", "")[:10], after=given.get("after", "")[:200]
+    )
+    return show(request, "workers.html", "workers", query=query)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

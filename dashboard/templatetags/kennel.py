@@ -11,7 +11,7 @@ from django.templatetags.static import static
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from dashboard.fleet import GateView, GrantView
+from dashboard.fleet import GateView, GrantView, QueueView
 from dashboard.readings import is_holding
 
 register = template.Library()
@@ -196,6 +196,17 @@ def _moment(at: float | datetime | None, style: str) -> str:
         style,
         said,
     )
+
+
+@register.filter
+def drain_seconds(queue: QueueView) -> float | None:
+    """How long until the queue is empty if it goes on like this; None if it is not known or never."""
+    if queue.depth is None or queue.in_per_second is None or queue.out_per_second is None:
+        return None
+    if queue.depth == 0:
+        return 0.0
+    gain = queue.out_per_second - queue.in_per_second
+    return queue.depth / gain if gain > 0 else None
 
 
 @register.filter
