@@ -77,6 +77,7 @@ class Gate:
         self._wake = asyncio.Event()
         self._hinted = False
         self._resync = False
+        self._looked_at = 0.0
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -287,6 +288,8 @@ class Gate:
     def _heard(self, hint: Hint) -> None:
         if hint.topic == RESYNC:
             self._resync = True
+            if self._confirmed_opening() is not None:
+                return
         else:
             self._hinted = True
         self._wake.set()
@@ -294,6 +297,7 @@ class Gate:
     async def _step(self) -> None:
         """One look; errors are kept for those who wait."""
         source, self._hinted = "push" if self._hinted else "poll", False
+        self._looked_at = self.now()
         if error := await self._view.try_look(source):
             _log.warning(
                 "Gate %s cannot be read: %s",
@@ -307,13 +311,26 @@ class Gate:
             pause = self.config.push_poll_seconds * self._rng.uniform(1.0, 1.1)
         else:
             pause = self.config.poll_seconds * self._rng.uniform(0.8, 1.0)
+        if (left := self._confirmed_opening()) is not None:
+            return left + self.config.poll_seconds * self._rng.uniform(0.1, 0.5)
         state, now = self.state, self.now()
         if state is not None and state.not_before is not None and rules.phase(state, now) == "armed":
             # A close whose hint was lost must not be found out only after the set time.
-            confirm = state.not_before - self._confirm_seconds - now
-            if confirm > 0.01:
-                pause = min(pause, confirm)
+            pause = min(pause, max(0.01, state.not_before - self._confirm_seconds - now))
         return pause
+
+    def _confirmed_opening(self) -> float | None:
+        """Seconds to a set time that is close and was confirmed; None otherwise.
+
+        Then there is nothing to find out any more: requests of a whole fleet in its last second, because its hub
+        died, would only make it pass late.
+        """
+        state, now = self.state, self.now()
+        if state is None or state.not_before is None or self.error is not None:
+            return None
+        left = state.not_before - now
+        close = rules.phase(state, now) == "armed" and left <= self._confirm_seconds
+        return left if close and self._looked_at >= state.not_before - self._confirm_seconds - 0.05 else None
 
     # --- changing -----------------------------------------------------------------------------------------------
 

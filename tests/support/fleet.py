@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,16 @@ class Fleet:
             os.kill(pid, number)
 
     async def until(self, ready: Callable[[], object], what: str, seconds: float = 30.0) -> None:
-        """Wait until it is so, looking whenever a node tells something; fails naming what did not come true."""
-        try:
-            async with asyncio.timeout(seconds):
-                while not ready():
-                    self._news.clear()
+        """Wait until it is so, looking often; fails naming what did not come true."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not ready():
+            if loop.time() > deadline:
+                raise AssertionError(f"after {seconds:g} s it is still not true that {what}")
+            self._news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
                     await self._news.wait()
-        except TimeoutError:
-            raise AssertionError(f"after {seconds:g} s it is still not true that {what}") from None
 
     async def listen(self) -> None:
         assert self.process.stdout is not None

@@ -87,6 +87,7 @@ async def pass_gate(options: argparse.Namespace, node: str) -> None:
             async with gate.watch():
                 release = await gate.wait()
                 at = time.time()
+                await asyncio.sleep(0.3)  # so that telling does not take the processor from those who pass
                 tell(
                     "passed",
                     node,
