@@ -9,6 +9,8 @@ from coordinator.gates.state import GateState
 from coordinator.leadership.election import Election
 from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.term import Term
+from coordinator.pipeline.parts import BatchDone
+from coordinator.pipeline.pipeline import Pipeline
 from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected
 from coordinator.queues.listener import QueueListener
 from coordinator.queues.outcomes import Done, Reject, Retry
@@ -32,6 +34,7 @@ from coordinator.worker import Worker
 
 __all__ = [
     "ANY",
+    "BatchDone",
     "BlobDistributedMutex",
     "Delete",
     "Done",
@@ -52,6 +55,7 @@ __all__ = [
     "MessageContext",
     "OptimisticSyncStore",
     "Outbox",
+    "Pipeline",
     "PoisonRecord",
     "PollingRelease",
     "Put",

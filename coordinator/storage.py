@@ -7,7 +7,7 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from urllib.parse import urlsplit
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from coordinator.leadership.election import Election
     from coordinator.leadership.mutex import BlobDistributedMutex
     from coordinator.leadership.semaphore import BlobDistributedSemaphore
+    from coordinator.pipeline.pipeline import Pipeline
     from coordinator.queues.queue import Queue
     from coordinator.sequences.generator import UniqueIdGenerator
     from coordinator.tables.saga import Saga
@@ -186,6 +187,21 @@ class Storage:
         from coordinator.tables.azure_store import make_saga
 
         return make_saga(self, check_name("saga", name), input_type=input, **options)
+
+    def pipeline(
+        self,
+        name: str,
+        initiator: Callable[..., Any],
+        processor: Callable[[Any], Any],
+        controller: Callable[[Any, list[Any]], Any],
+        **options: Any,
+    ) -> Pipeline:
+        """Batches split, processed in parallel, each item counted once (S12). See `Pipeline`."""
+        from coordinator.pipeline.azure_store import make_pipeline
+
+        return make_pipeline(
+            self, check_name("pipeline", name), initiator, processor, controller, **options
+        )
 
     # --- clients, for adapters ----------------------------------------------------------------------------------
 

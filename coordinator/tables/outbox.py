@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -11,7 +12,9 @@ import msgspec
 
 from coordinator.backoff import TRANSIENT, retry
 from coordinator.errors import AlreadyExists, ConfigurationError, NotFound, StorageError
+from coordinator.queues.listener import QueueListener
 from coordinator.queues.queue import Queue
+from coordinator.queues.running import Handler
 from coordinator.tables.columns import gather, spread
 from coordinator.tables.commit import BACKOFF, commit
 from coordinator.tables.operations import ANY, Delete, Insert, Operation
@@ -23,6 +26,7 @@ _log = logging.getLogger("coordinator.tables")
 
 INTENT = "kennel-intent|"
 MARKER = "kennel-marker|"
+RELAY_SECONDS = 300.0
 
 
 class Outbox(Generic[T]):
@@ -112,3 +116,40 @@ class Outbox(Generic[T]):
                 resource=self.table.name,
             ) from error
         return decoded
+
+
+class RelayingListener(QueueListener[T]):
+    """A listener of an outbox's queue that also sends, each `relay_seconds`, what a dead process left unsent.
+
+    One request each time: 300 s make 12 an hour.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox[T],
+        partition: str,
+        handler: Handler,
+        *,
+        relay_seconds: float = RELAY_SECONDS,
+        **options: Any,
+    ) -> None:
+        if relay_seconds <= 0:
+            raise ConfigurationError(f"relay_seconds must be positive, got {relay_seconds}")
+        super().__init__(outbox.queue, handler, **options)
+        self._outbox, self._partition, self._relay_seconds = outbox, partition, relay_seconds
+
+    async def run(self) -> None:
+        relay = asyncio.create_task(self._relay(), name=f"relay {self.name}")
+        try:
+            await super().run()
+        finally:
+            relay.cancel()
+            await asyncio.gather(relay, return_exceptions=True)
+
+    async def _relay(self) -> None:
+        while True:
+            try:
+                await self._outbox.relay(self._partition)
+            except StorageError as error:
+                _log.info("Looking for unsent messages of %s: %s", self.name, error)
+            await self._outbox.table.store.clock.sleep(self._relay_seconds)

@@ -6,13 +6,12 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
-from coordinator.backoff import TRANSIENT, Backoff
+from coordinator.backoff import Backoff
 from coordinator.errors import (
     AlreadyExists,
     ConfigurationError,
@@ -28,7 +27,7 @@ from coordinator.tables import progress as rules
 from coordinator.tables.columns import gather, spread
 from coordinator.tables.commit import commit
 from coordinator.tables.operations import Insert, Replace
-from coordinator.tables.outbox import Outbox
+from coordinator.tables.outbox import RELAY_SECONDS, Outbox, RelayingListener
 from coordinator.tables.progress import Progress
 from coordinator.tables.rows import Row, Values, check_key
 from coordinator.tables.table import Table
@@ -37,7 +36,6 @@ I = TypeVar("I")  # noqa: E741
 _log = logging.getLogger("coordinator.tables")
 
 ROW = "saga|"
-RELAY_SECONDS = 300.0
 # The saga counts its own failures; its message goes to poison only when not even its row can be read or written.
 _RETRIES = RetryPolicy(attempts=1000, base_seconds=1.0, cap_seconds=60.0)
 
@@ -207,7 +205,11 @@ class Saga(Generic[I]):
         Each `relay_seconds` it also looks for what a starter that died left unsent; one request each time.
         """
         options.setdefault("retries", _RETRIES)
-        return _SagaListener(self, relay_seconds, options)
+
+        async def handle(message: SagaMessage) -> None:
+            await self.run(message.key)
+
+        return RelayingListener(self.outbox, self.name, handle, relay_seconds=relay_seconds, **options)
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -284,35 +286,6 @@ class Saga(Generic[I]):
         values = _columns(progress)
         etags = await commit(self.table, Replace(row.key, values, row.etag))
         return Row(row.key, dict(values), etags[0])
-
-
-class _SagaListener(QueueListener[SagaMessage]):
-    """The listener of a saga's queue, and beside it the relay of intents whose starter died."""
-
-    def __init__(self, saga: Saga[Any], relay_seconds: float, options: dict[str, Any]) -> None:
-        async def handle(message: SagaMessage) -> None:
-            await saga.run(message.key)
-
-        super().__init__(saga.queue, handle, **options)
-        self._saga = saga
-        self._relay_seconds = relay_seconds
-
-    async def run(self) -> None:
-        relay = asyncio.create_task(self._relay(), name=f"relay {self.name}")
-        try:
-            await super().run()
-        finally:
-            relay.cancel()
-            with suppress(asyncio.CancelledError):
-                await relay
-
-    async def _relay(self) -> None:
-        while True:
-            try:
-                await self._saga.outbox.relay(self._saga.name)
-            except TRANSIENT as error:
-                _log.info("Relaying the intents of saga %s: %s", self._saga.name, error)
-            await self._saga.table.store.clock.sleep(self._relay_seconds)
 
 
 async def _call(function: StepFunction, context: SagaContext[Any]) -> Any:

@@ -1,0 +1,152 @@
+"""Pipelines of a storage account: made, and listed for the dashboard; sources and reports in blobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from azure.storage.blob import ContentSettings
+
+from coordinator.backoff import Backoff, retry
+from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
+from coordinator.pipeline.ledger import Ledger
+from coordinator.pipeline.parts import BatchDone, BatchOrder, Chunk, ChunkResult, Counted, Head, Sent
+from coordinator.pipeline.pipeline import Pipeline
+from coordinator.pipeline.status import BatchStatus, batch_status
+from coordinator.queues.queue import QueueConfig
+from coordinator.service_errors import translated
+from coordinator.tables.azure_tables import make_table
+
+if TYPE_CHECKING:
+    from coordinator.storage import Storage
+
+_ONE = QueueConfig(items_per_message=1)
+
+
+class BlobReports:
+    """Reports in the container ``{prefix}reports``, as ``{pipeline}/{batch}.json``."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._container = storage.config.container("reports")
+
+    async def write_once(self, name: str, content: bytes) -> bool:
+        """Store under that name; False if there is one already, which stays as it is.
+
+        After a lost answer the repetition finds its own blob and says False: the report is there all the same.
+        """
+
+        async def upload() -> bool:
+            blob = self._storage.aio.blobs.get_blob_client(self._container, name)
+            with translated("write the report", name):
+                await blob.upload_blob(
+                    content,
+                    overwrite=False,
+                    content_settings=ContentSettings(content_type="application/json"),
+                )
+            return True
+
+        try:
+            return await retry(upload, backoff=Backoff())
+        except (AlreadyExists, PreconditionFailed):
+            return False
+        except NotFound:
+            try:
+                with translated("create the container", self._container):
+                    await self._storage.aio.blobs.create_container(self._container)
+            except AlreadyExists:
+                pass
+        try:
+            return await retry(upload, backoff=Backoff())
+        except (AlreadyExists, PreconditionFailed):
+            return False
+
+    async def read(self, name: str) -> bytes:
+        """The report of that name; raises `NotFound`."""
+        blob = self._storage.aio.blobs.get_blob_client(self._container, name)
+        with translated("read the report", name):
+            content: bytes = await (await blob.download_blob()).readall()
+        return content
+
+
+def make_pipeline(
+    storage: Storage,
+    name: str,
+    initiator: Callable[..., Any],
+    processor: Callable[[Any], Any],
+    controller: Callable[[Any, list[Any]], Any],
+    *,
+    done_queue: str = "",
+    queue: str = "",
+    **options: Any,
+) -> Pipeline:
+    """The pipeline of that name, over the queues ``{queue}-orders``, ``{queue}-work`` and ``{queue}-results``.
+
+    `queue` is ``{prefix}{name}`` unless given; `done_queue` gets a `BatchDone` for each complete batch.
+    """
+    queue = queue or f"{storage.config.prefix}{name}"
+    return Pipeline(
+        name,
+        initiator,
+        processor,
+        controller,
+        ledger=ledger(storage, name),
+        reports=BlobReports(storage),
+        orders=storage.queue(f"{queue}-orders", type=BatchOrder, config=_ONE),
+        work=storage.queue(f"{queue}-work", type=Chunk, config=_ONE),
+        results=storage.queue(f"{queue}-results", type=ChunkResult, config=_ONE),
+        done=storage.queue(done_queue, type=BatchDone) if done_queue else None,
+        identity=lambda: storage.identity,
+        **options,
+    )
+
+
+def ledger(storage: Storage, pipeline: str) -> Ledger:
+    return Ledger(
+        pipeline,
+        make_table(storage, storage.config.table("batches")),
+        make_table(storage, storage.config.table("batchparts")),
+    )
+
+
+async def list_batches(
+    storage: Storage, pipeline: str | None = None, *, limit: int = 200
+) -> list[BatchStatus]:
+    """Batches of that pipeline (None: of all), the newest first; one request, and one for each that still runs."""
+    heads = await make_table(storage, storage.config.table("batches")).top(
+        limit, partition=pipeline, where=[("started_at", "gt", 0.0)]
+    )
+    now = storage.clock.time()
+
+    async def status(name: str, batch: str, head: Head) -> BatchStatus:
+        sent, counted = (
+            Sent(items=head.items, is_finished=True),
+            Counted(items=head.items, failed=head.failed),
+        )
+        if head.state != "complete":
+            both = await ledger(storage, name).progress(batch)
+            sent, counted = both[0].value, both[1].value
+        return batch_status(name, batch, head, sent, counted, now=now)
+
+    found = await asyncio.gather(
+        *(
+            status(row.key.partition, row.key.row, msgspec.convert(row.values, Head, strict=False))
+            for row in heads
+        )
+    )
+    return sorted(found, key=lambda each: each.started_at, reverse=True)
+
+
+async def blob_lines(storage: Storage, container: str, blob: str) -> AsyncIterator[str]:
+    """The lines of a blob of any size, read piece by piece; for an initiator whose source names a blob."""
+    with translated("read", blob):
+        download = await storage.aio.blobs.get_blob_client(container, blob).download_blob()
+        rest = b""
+        async for piece in download.chunks():
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield line.decode()
+        if rest:
+            yield rest.decode()

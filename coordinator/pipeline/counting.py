@@ -1,0 +1,199 @@
+"""The controller (S12): counts each chunk once however often its result comes, and ends the batch."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from coordinator.clock import Clock
+from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
+from coordinator.pipeline.ledger import Ledger, Versioned, insert_result
+from coordinator.pipeline.parts import COUNTED, BatchDone, ChunkResult, Counted, Head, Sent, result_row
+from coordinator.pipeline.status import rate
+from coordinator.queues.queue import Queue
+from coordinator.tables.commit import commit
+from coordinator.tables.operations import split
+from coordinator.tables.optimistic import optimistic_update
+from coordinator.tables.outbox import Outbox
+
+Fold = Callable[[Any, list[Any]], Any]
+Reporter = Callable[[Any], bytes]
+
+
+class Reports(Protocol):
+    """Where reports are kept: each written once."""
+
+    async def write_once(self, name: str, content: bytes) -> bool:
+        """Store under that name; False if there is one already, which stays as it is."""
+
+
+class Counter:
+    """Counts results and settles batches.
+
+    Each result becomes a row of its own, in one transaction with the batch's sums: the row is the marker. Delivered
+    again, by whomever, it exists already, and the sums stay.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        controller: Fold,
+        result_type: Any,
+        reporter: Reporter,
+        reports: Reports,
+        done: Queue[BatchDone] | None,
+        clock: Clock,
+        is_wanted: Callable[[str], Awaitable[bool]],
+    ) -> None:
+        self._ledger = ledger
+        self._controller = controller
+        self._decoder = msgspec.json.Decoder(result_type)
+        self._reporter = reporter
+        self._reports = reports
+        self._outbox = Outbox(ledger.parts, done) if done is not None else None
+        self._clock = clock
+        self._is_wanted = is_wanted
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._known: dict[str, Versioned[Counted]] = {}
+
+    async def count(self, results: Sequence[ChunkResult]) -> None:
+        """Count results of any batches; returns when they are counted, and their batches settled if they are ready."""
+        by_batch: dict[str, dict[str, ChunkResult]] = {}
+        for result in results:
+            by_batch.setdefault(result.batch, {})[result_row(result.number, result.round)] = result
+        for batch, rows in by_batch.items():
+            if not await self._is_wanted(batch):
+                continue
+            # One transaction of this process at a time: two would only take turns in losing.
+            async with self._locks.setdefault(batch, asyncio.Lock()):
+                await self._record(batch, rows)
+                await self.settle(batch)
+
+    async def _record(self, batch: str, pending: dict[str, ChunkResult]) -> None:
+        partition, conflicts = self._ledger.partition(batch), 0
+        while pending:
+            known = self._known.pop(batch, None) or await self._ledger.counted(batch)
+            # How many fit in a transaction beside the sums (which are stored with their real values below).
+            inserts = [insert_result((partition, row), result) for row, result in pending.items()]
+            sums = self._ledger.store(batch, COUNTED, known.value, known.etag)
+            part = split([sums, *inserts])[0][1:]
+            rows = [operation.key[1] for operation in part]
+            counted = self._added(known.value, [pending[row] for row in rows])
+            sums = self._ledger.store(batch, COUNTED, counted, known.etag)
+            try:
+                # The marker goes first: nobody writes it again, so it can always tell whether this was done.
+                etags = await commit(self._ledger.parts, *part, sums)
+            except PreconditionFailed:
+                pass
+            except AlreadyExists:
+                repeated = await self._ledger.known(batch, rows)
+                for row in repeated:
+                    del pending[row]
+                if repeated:
+                    continue
+            else:
+                if etags[-1]:
+                    self._known[batch] = Versioned(counted, etags[-1])
+                for row in rows:
+                    del pending[row]
+                continue
+            conflicts += 1
+            await self._clock.sleep(random.uniform(0, min(1.0, 0.02 * 2**conflicts)))
+
+    def _added(self, counted: Counted, results: Sequence[ChunkResult]) -> Counted:
+        now = self._clock.time()
+        items = sum(result.size - len(result.failures) for result in results)
+        # What is sent again has failed before, and was counted so.
+        failed = sum(len(result.failures) - (result.size if result.round else 0) for result in results)
+        return Counted(
+            chunks=counted.chunks + len(results),
+            items=counted.items + items,
+            failed=counted.failed + failed,
+            state=counted.state,
+            first_at=counted.first_at or now,
+            changed_at=now,
+            per_second=rate(counted, items, now),
+        )
+
+    async def settle(self, batch: str) -> None:
+        """End the batch if all that was sent has been counted. Harmless when repeated, by any process."""
+        (sent, _), (counted, etag) = await self._ledger.progress(batch)
+        if not sent.is_finished or counted.chunks != sent.chunks:
+            return
+        try:
+            head = (await self._ledger.head(batch)).value
+        except NotFound:
+            return
+        if head.state == "cancelled" or head.round != sent.round:
+            return
+        if head.state == "complete":
+            await self._relay(batch)
+        elif counted.failed and head.state != "partial":
+            await self.save_head(
+                batch,
+                lambda now: (
+                    _ended(now, "partial", counted, 0.0)
+                    if now.state == "running" and now.round == sent.round
+                    else now
+                ),
+            )
+        elif not counted.failed:
+            await self.finish(batch, sent, counted, etag)
+
+    async def finish(self, batch: str, sent: Sent, counted: Counted, etag: str) -> None:
+        """Add up all results, write the report once, tell whoever waits, close the head."""
+        total: Any = None
+        async for result in self._ledger.results(batch):
+            values = [self._decoder.decode(each) for each in result.results]
+            total = await asyncio.to_thread(self._controller, total, values)
+        name = f"{self._ledger.pipeline}/{batch}.json"
+        await self._reports.write_once(name, await asyncio.to_thread(self._reporter, total))
+        if counted.state != "complete":
+            closing = self._ledger.store(
+                batch, COUNTED, msgspec.structs.replace(counted, state="complete"), etag
+            )
+            event = BatchDone(self._ledger.pipeline, batch, counted.items, counted.failed, name)
+            try:
+                if self._outbox is not None:
+                    await self._outbox.commit(self._ledger.partition(batch), [closing], event, intent="done")
+                else:
+                    await commit(self._ledger.parts, closing)
+            except (PreconditionFailed, AlreadyExists):
+                await self._relay(batch)
+        else:
+            await self._relay(batch)
+        now = self._clock.time()
+        await self.save_head(
+            batch,
+            lambda head: (
+                head
+                if head.state in ("complete", "cancelled")
+                else _ended(head, "complete", counted, now, report=name)
+            ),
+        )
+        self._known.pop(batch, None)
+
+    async def save_head(self, batch: str, change: Callable[[Head], Head]) -> Head:
+        """Change the head whatever others do meanwhile; raises `NotFound` for an unknown batch."""
+        update = await optimistic_update(
+            self._ledger.heads,
+            (self._ledger.pipeline, batch),
+            lambda row: msgspec.structs.asdict(change(msgspec.convert(row, Head, strict=False))),
+        )
+        assert update.new is not None
+        return msgspec.convert(update.new.values, Head, strict=False)
+
+    async def _relay(self, batch: str) -> None:
+        if self._outbox is not None:
+            await self._outbox.relay_one(self._ledger.partition(batch), "done")
+
+
+def _ended(head: Head, state: Any, counted: Counted, at: float, *, report: str = "") -> Head:
+    return msgspec.structs.replace(
+        head, state=state, finished_at=at, items=counted.items, failed=counted.failed, report=report
+    )

@@ -1,0 +1,288 @@
+"""`Pipeline`: initiator, processors, controller over queues, each item counted once (S12)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from coordinator.errors import AlreadyExists, ConfigurationError, KennelError, NotFound
+from coordinator.pipeline.counting import Counter, Fold, Reporter, Reports
+from coordinator.pipeline.ledger import Ledger
+from coordinator.pipeline.parts import (
+    BatchDone,
+    BatchOrder,
+    Chunk,
+    ChunkResult,
+    Head,
+    ItemFailure,
+)
+from coordinator.pipeline.sending import Initiator, Sender
+from coordinator.pipeline.status import BatchStatus, batch_status
+from coordinator.queues.envelope import encode_item
+from coordinator.queues.listener import QueueListener
+from coordinator.queues.queue import Queue
+from coordinator.queues.settling import RetryPolicy
+from coordinator.tables.operations import Insert, Replace
+from coordinator.tables.outbox import RELAY_SECONDS, Outbox, RelayingListener
+from coordinator.tables.rows import check_key
+
+_log = logging.getLogger("coordinator.pipeline")
+_WANTED_SECONDS = 2.0
+# Items fail by themselves; a chunk as a whole fails for storage or a crash only, and must not be given up for that.
+_RETRIES = RetryPolicy(attempts=50, base_seconds=0.5, cap_seconds=30.0)
+
+
+class PipelineError(KennelError):
+    """A batch was asked for something that it cannot do; the message names the batch and its state."""
+
+
+class Pipeline:
+    """Splits batches into items, has them processed in parallel, counts each once, and writes one report a batch.
+
+    Guarantees: a started batch is split wholly, and every item is counted exactly once, as a result or as a failure,
+    whatever crashes and however often anything is delivered; the report is written once; memory stays constant in
+    the size of the batch, in every part. Does not guarantee that an item is *processed* once (its processor must bear
+    a repetition), nor an order.
+
+    `initiator(source)` yields the items (see `Sender`); `processor(item)` returns the result of one, or raises to have it
+    on the failure list; `combine(results)` may shrink the results of a chunk before they travel (sums per customer);
+    `controller(total, results)` adds results to a total that starts as None; `reporter(total)` makes the report's bytes
+    (default: JSON). `item` and `result` are the types, `chunk_items` how many items travel together (1-10,000): more is
+    cheaper and coarser, and the results of a chunk must fit in a row (900 KiB). `done` gets a `BatchDone` for each
+    complete batch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        initiator: Initiator,
+        processor: Callable[[Any], Any],
+        controller: Fold,
+        *,
+        ledger: Ledger,
+        reports: Reports,
+        orders: Queue[BatchOrder],
+        work: Queue[Chunk],
+        results: Queue[ChunkResult],
+        done: Queue[BatchDone] | None = None,
+        item: Any = Any,
+        result: Any = Any,
+        combine: Callable[[list[Any]], list[Any]] | None = None,
+        reporter: Reporter = msgspec.json.encode,
+        chunk_items: int = 500,
+        identity: Callable[[], str] = lambda: "",
+    ) -> None:
+        if not 1 <= chunk_items <= 10_000:
+            raise ConfigurationError(f"chunk_items must be between 1 and 10,000, got {chunk_items}")
+        self.name = name
+        self.chunk_items = chunk_items
+        self.orders, self.work, self.results = orders, work, results
+        self._ledger = ledger
+        self._processor, self._combine = processor, combine
+        self._decoder = msgspec.json.Decoder(item)
+        self._identity = identity
+        self._clock = orders.clock
+        self._sender = Sender(ledger, initiator, work)
+        self._outbox = Outbox(ledger.heads, orders)
+        self._wanted: dict[str, tuple[float, bool]] = {}
+        self._counter = Counter(
+            ledger,
+            controller=controller,
+            result_type=result,
+            reporter=reporter,
+            reports=reports,
+            done=done,
+            clock=self._clock,
+            is_wanted=self._is_wanted,
+        )
+
+    # --- batches ------------------------------------------------------------------------------------------------
+
+    async def start(
+        self, batch: str, source: Any, *, sla_seconds: float = 0.0, expected_items: int = 0
+    ) -> bool:
+        """Order a batch; False if there is one of that name already. `source` (any JSON) is what the initiator gets.
+
+        `sla_seconds` after now it should be complete (0: no such promise); `expected_items`, if known, makes the time
+        left known from the start.
+        """
+        check_key((self.name, batch))
+        if sla_seconds < 0 or expected_items < 0:
+            raise ConfigurationError("sla_seconds and expected_items must not be negative")
+        head = Head(
+            source=msgspec.json.encode(source).decode(),
+            state="running",
+            chunk_items=self.chunk_items,
+            started_at=self._clock.time(),
+            by=self._identity(),
+            expected_items=expected_items,
+            sla_seconds=sla_seconds,
+        )
+        insert = Insert((self.name, batch), msgspec.structs.asdict(head))
+        try:
+            await self._outbox.commit(self.name, [insert], BatchOrder(batch), intent=batch)
+        except AlreadyExists:
+            await self._outbox.relay_one(self.name, batch)
+            return False
+        return True
+
+    async def status(self, batch: str) -> BatchStatus:
+        """How the batch goes; two requests. Raises `NotFound`."""
+        head = (await self._ledger.head(batch)).value
+        sent, counted = await self._ledger.progress(batch)
+        return batch_status(self.name, batch, head, sent.value, counted.value, now=self._clock.time())
+
+    async def wait(self, batch: str, *, poll_seconds: float = 0.2) -> BatchStatus:
+        """Look again and again until the batch runs no more."""
+        while (status := await self.status(batch)).state == "running":
+            await self._clock.sleep(poll_seconds)
+        return status
+
+    async def cancel(self, batch: str) -> None:
+        """Stop a batch: what is on its way is dropped within seconds, no report is written. Final."""
+
+        def change(head: Head) -> Head:
+            if head.state == "complete":
+                raise PipelineError(f"batch {batch} of {self.name} is complete; it cannot be cancelled")
+            return msgspec.structs.replace(head, state="cancelled", finished_at=self._clock.time())
+
+        await self._counter.save_head(batch, change)
+        self._wanted.pop(batch, None)
+
+    async def failures(self, batch: str) -> AsyncIterator[ItemFailure]:
+        """The items that failed and were not put right since, in their order."""
+        latest: dict[int, ItemFailure] = {}
+        number = -1
+        async for result in self._ledger.results(batch):
+            if result.number != number:
+                for failure in latest.values():
+                    yield failure
+                number = result.number
+            latest = {failure.index: failure for failure in result.failures}
+        for failure in latest.values():
+            yield failure
+
+    async def retry_failed(self, batch: str) -> None:
+        """Process the failed items of a `partial` batch again. Raises `PipelineError` if it is not partial."""
+        head, etag = await self._ledger.head(batch)
+        self._must_be_partial(batch, head)
+        again = msgspec.structs.replace(head, state="running", round=head.round + 1)
+        replace = Replace((self.name, batch), msgspec.structs.asdict(again), etag)
+        order = BatchOrder(batch, again.round)
+        await self._outbox.commit(self.name, [replace], order, intent=f"{batch}|{again.round}")
+
+    async def accept_failures(self, batch: str) -> None:
+        """Complete a `partial` batch without its failed items."""
+        self._must_be_partial(batch, (await self._ledger.head(batch)).value)
+        (sent, _), (counted, etag) = await self._ledger.progress(batch)
+        await self._counter.finish(batch, sent, counted, etag)
+
+    def _must_be_partial(self, batch: str, head: Head) -> None:
+        if head.state != "partial":
+            raise PipelineError(
+                f"batch {batch} of {self.name} is {head.state}; only a partial batch has failures to settle"
+            )
+
+    # --- the three parts, for any number of processes ---------------------------------------------------------------
+
+    def initiators(
+        self, *, relay_seconds: float = RELAY_SECONDS, **options: Any
+    ) -> QueueListener[BatchOrder]:
+        """A listener that splits batches; options as of `QueueListener`."""
+        options = {"retries": _RETRIES, "tasks": range(1, 5), **options}
+        return RelayingListener(
+            self._outbox, self.name, self.initiate, relay_seconds=relay_seconds, **options
+        )
+
+    def processors(self, **options: Any) -> QueueListener[Chunk]:
+        """A listener that processes items."""
+        return self.work.listener(self.process, **{"retries": _RETRIES, **options})
+
+    def controllers(self, **options: Any) -> QueueListener[ChunkResult]:
+        """A listener that counts results. One task a process is best: it counts up to 32 chunks at a time."""
+        options = {"retries": _RETRIES, "tasks": range(1, 2), "batch": 32, **options}
+        return self.results.listener(self._counter.count, **options)
+
+    async def initiate(self, order: BatchOrder) -> None:
+        """Split a batch, or go on where an initiator that died had stopped."""
+        try:
+            head = (await self._ledger.head(order.batch)).value
+        except NotFound:
+            _log.warning("Batch %s of %s is gone; its order is dropped", order.batch, self.name)
+            return
+
+        async def is_wanted() -> bool:
+            return await self._is_wanted(order.batch)
+
+        if head.state != "running" or order.round != head.round:
+            await self._counter.settle(order.batch)
+        elif order.round:
+            if await self._sender.send_failed(order.batch, order.round, is_wanted=is_wanted):
+                await self._counter.settle(order.batch)
+        elif await self._sender.send(
+            order.batch, msgspec.json.decode(head.source), chunk_items=head.chunk_items, is_wanted=is_wanted
+        ):
+            await self._counter.settle(order.batch)
+
+    async def process(self, chunk: Chunk) -> None:
+        """Process the items of a chunk and send on what came out."""
+        if not await self._is_wanted(chunk.batch):
+            return
+        if inspect.iscoroutinefunction(self._processor):
+            done, failures = await self._process_async(chunk)
+        else:
+            done, failures = await asyncio.to_thread(self._process_here, chunk)
+        if self._combine is not None and done:
+            done = self._combine(done)
+        await self.results.put(
+            ChunkResult(
+                batch=chunk.batch,
+                number=chunk.number,
+                size=len(chunk.items),
+                results=[encode_item(each) for each in done],
+                failures=failures,
+                round=chunk.round,
+            )
+        )
+
+    def _process_here(self, chunk: Chunk) -> tuple[list[Any], list[ItemFailure]]:
+        done, failures = [], []
+        for place, raw in enumerate(chunk.items):
+            try:
+                done.append(self._processor(self._decoder.decode(raw)))
+            except Exception as error:
+                failures.append(_failure(chunk, place, error))
+        return done, failures
+
+    async def _process_async(self, chunk: Chunk) -> tuple[list[Any], list[ItemFailure]]:
+        done, failures = [], []
+        for place, raw in enumerate(chunk.items):
+            try:
+                done.append(await self._processor(self._decoder.decode(raw)))
+            except Exception as error:
+                failures.append(_failure(chunk, place, error))
+        return done, failures
+
+    async def _is_wanted(self, batch: str) -> bool:
+        """Whether the batch was not cancelled, as known for two seconds at most."""
+        seen = self._wanted.get(batch)
+        now = self._clock.monotonic()
+        if seen is None or now - seen[0] > _WANTED_SECONDS:
+            try:
+                state = (await self._ledger.head(batch)).value.state
+            except NotFound:
+                state = "cancelled"
+            if len(self._wanted) > 1000:
+                self._wanted.clear()
+            seen = self._wanted[batch] = (now, state != "cancelled")
+        return seen[1]
+
+
+def _failure(chunk: Chunk, place: int, error: Exception) -> ItemFailure:
+    index = chunk.indexes[place] if chunk.indexes else chunk.first + place
+    return ItemFailure(index, chunk.items[place], f"{type(error).__name__}: {error}"[:1000])
