@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: help setup demo test lint bench screenshots browser clean
+.PHONY: help setup demo test lint bench docs screenshots browser clean
 
 help:
 	@echo "make setup        prepare everything (does nothing if nothing changed)"
@@ -11,6 +11,7 @@ help:
 	@echo "make test         all checks and tests"
 	@echo "make lint         the checks without the tests"
 	@echo "make bench        every benchmark; BENCH_ARGS=--quick stays under a minute each"
+	@echo "make docs         build the documentation into .kennel/site"
 	@echo "make screenshots  take the pictures of the pages"
 	@echo "make clean        remove what setup made"
 
@@ -34,6 +35,9 @@ test: browser lint
 
 bench: setup
 	@set -e; for program in benchmarks/[a-z]*.py; do echo "== $$program"; $(VENV)/python $$program $(BENCH_ARGS); done
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --strict
 
 screenshots: browser
 	$(VENV)/python scripts/screenshots.py

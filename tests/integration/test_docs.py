@@ -1,0 +1,171 @@
+"""The documentation builds as a site without a dead link, and what it tells people to type works."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+import coordinator
+from coordinator import Storage
+from tests.support.readme import PROJECT
+from tests.support.stack import wait_until
+
+MKDOCS = Path(sys.executable).with_name("mkdocs")
+OUTSIDE = ("README.md", "SECURITY.md", "CHANGELOG.md")
+TOOLS = {"squidfunk.github.io", "semver.org"}
+"""Hosts that pages may point a reader to."""
+
+
+def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [MKDOCS, "build", "--strict", "--config-file", config, "--site-dir", site],
+        capture_output=True,
+        text=True,
+        cwd=PROJECT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        timeout=110,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole site, built strictly: a dead link, a missing page or anchor fails it."""
+    folder = tmp_path_factory.mktemp("site")
+    done = build(PROJECT / "mkdocs.yml", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+class Content(HTMLParser):
+    """Ids, and addresses of other hosts that a page loads or points to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.loaded: set[str] = set()
+        self.linked: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.ids.add(given.get("id", ""))
+        for name in ("src", "href"):
+            if given.get(name, "").startswith(("http:", "https:", "//")):
+                host = given[name].split("/")[2]
+                (self.linked if tag == "a" else self.loaded).add(host)
+
+
+def content(path: Path) -> Content:
+    parsed = Content()
+    parsed.feed(path.read_text())
+    return parsed
+
+
+def test_every_page_is_in_the_site(site: Path) -> None:
+    for page in (PROJECT / "docs").rglob("*.md"):
+        assert (site / page.relative_to(PROJECT / "docs").with_suffix(".html")).is_file()
+
+
+def test_every_public_name_is_in_the_reference_with_a_docstring(site: Path) -> None:
+    ids = set().union(*(content(page).ids for page in (site / "reference").glob("*.html")))
+    for name in coordinator.__all__:
+        assert any(found.endswith(f".{name}") for found in ids), f"{name} is missing in the reference"
+        thing = getattr(coordinator, name)
+        if getattr(thing, "__module__", "").startswith("coordinator"):
+            assert thing.__doc__, f"{name} says nothing of itself"
+
+
+def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        parsed = content(page)
+        assert parsed.loaded == set(), page.name
+        assert parsed.linked <= TOOLS, page.name
+
+
+@pytest.mark.parametrize("fault", ["[x](missing.md)", "[x](other.md#nowhere)", "[x](/absolute.md)"])
+def test_a_dead_link_would_fail_the_build(fault: str, tmp_path: Path) -> None:
+    config = yaml.safe_load((PROJECT / "mkdocs.yml").read_text())
+    config |= {"hooks": [], "plugins": [], "docs_dir": str(tmp_path / "docs")}
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "other.md").write_text("# Other\n")
+    (tmp_path / "docs" / "index.md").write_text(f"# Page\n\n[x](other.md#other) {fault}\n")
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(config))
+    done = build(tmp_path / "mkdocs.yml", tmp_path / "site")
+    assert done.returncode != 0 and "WARNING" in done.stderr + done.stdout
+
+
+def test_links_of_the_files_beside_the_code_lead_somewhere() -> None:
+    for name in OUTSIDE:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", (PROJECT / name).read_text()):
+            assert "://" in target or (PROJECT / target).exists(), f"{name} points to {target}"
+
+
+def test_the_readme_fits_a_screen_and_a_half() -> None:
+    assert len((PROJECT / "README.md").read_text().splitlines()) <= 90
+
+
+# --- the tutorial -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environ(connection_string: str, storage_prefix: str) -> Iterator[dict[str, str]]:
+    """What the tutorial's reader has in the shell."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AZURE_", "KENNEL_"))}
+    yield clean | {
+        "AZURE_STORAGE_CONNECTION_STRING": connection_string,
+        "KENNEL_PREFIX": storage_prefix,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(PROJECT),
+    }
+    storage = Storage.from_connection_string(connection_string)
+    storage.blocking.queues.delete_queue("ticket-orders")
+    storage.close()
+
+
+def test_the_tutorial_does_what_it_says(environ: dict[str, str], tmp_path: Path) -> None:
+    text = (PROJECT / "docs" / "tutorial.md").read_text()
+    [code] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) == 10
+    (tmp_path / "tickets.py").write_text(code)
+    typed = [
+        block.replace("\n    ", "\n").strip() for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
+    ]
+    [fleet] = [block for block in typed if "run tickets:worker" in block]
+    [order] = [block for block in typed if "queue put" in block]
+    [release] = [block for block in typed if "release" in block]
+    [prove] = [block for block in typed if "ids verify" in block]
+
+    def shell(script: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", script], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+
+    log = tmp_path / "log"
+    shell(f"exec >log 2>&1\n{fleet}\njobs -p >pids")
+    pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
+    try:
+        assert len(pids) == 3
+        put = shell(order)
+        assert (put.returncode, put.stdout) == (0, "200\n"), put.stderr
+        wait_until(lambda: log.read_text().count("started") == 3, "three workers started")
+        assert "sold" not in log.read_text()
+        assert shell(release).returncode == 0
+        wait_until(lambda: log.read_text().count(" sold ") >= 200, "200 orders are sold", 30)
+        proof = shell(prove)
+        assert proof.returncode == 0, proof.stdout + proof.stderr
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: log.read_text().count("stopped") == 3, "three workers stopped", 30)
+    # Threads print at the same time, so two sales may share a line.
+    numbers = re.findall(r" sold 2 seats to (customer \d+): order (\d+)", log.read_text())
+    assert len({customer for customer, _ in numbers}) == len({number for _, number in numbers}) == 200
+    assert len(re.findall(r"tickets-\d sold", log.read_text())) == 200
