@@ -126,7 +126,10 @@ class Crew:
         self._wake(len(self._waiters))
         running = set(self._tasks)
         if running:
-            await asyncio.wait(running, timeout=max(0.0, timeout))
+            ended = asyncio.Event()
+            waiting = asyncio.gather(*running, return_exceptions=True)
+            waiting.add_done_callback(lambda _: ended.set())
+            await self._clock.wait(ended, max(0.0, timeout))
         unfinished = {task for task in running if not task.done()}
         for task in unfinished:
             task.cancel()

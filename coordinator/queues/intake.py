@@ -83,8 +83,6 @@ class Intake:
         delivery.indexes = [index for index, _ in items]
         delivery.pending = len(items)
         self._pace.unpacked(len(items))
-        if not items:
-            self._end(delivery.settler.delete(delivery))
         for index, item in items:
             if isinstance(item, Exception):
                 self.settle(Unit(delivery, index, None), item)

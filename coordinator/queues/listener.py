@@ -206,7 +206,7 @@ class QueueListener(Generic[T]):
             ask = self._wanted_messages()
             source = choose(self.sources, self._clock.monotonic()) if ask else None
             if source is None:
-                await self._wait()
+                await self._wait(full=not ask)
                 continue
             try:
                 await self._look(source, ask)
@@ -219,12 +219,12 @@ class QueueListener(Generic[T]):
                     raise
                 failures = await self._outage(error, failures)
 
-    async def _wait(self) -> None:
-        """Until a task is free, a hint comes, a queue is due for a look, or a new decision is."""
+    async def _wait(self, *, full: bool) -> None:
+        """Until there is room, a hint comes, a queue is due for a look, or a new decision is."""
         pause = min(source.due for source in self.sources) - self._clock.monotonic()
-        if self.crew.busy or self.crew.buffer:
-            pause = DECIDE_SECONDS if pause <= 0 else min(pause, DECIDE_SECONDS)
-        await self._clock.wait(self._signal, max(0.0, pause))
+        if full or not self.crew.is_resting:
+            pause = DECIDE_SECONDS if full else min(pause, DECIDE_SECONDS)
+        await self._clock.wait(self._signal, pause)
 
     async def _look(self, source: Source, ask: int) -> None:
         if source.asleep:

@@ -12,7 +12,7 @@ import msgspec
 from coordinator.backoff import Backoff, retry
 from coordinator.bus import Bus
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.errors import ConfigurationError, NotFound
+from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound
 from coordinator.queues import envelope as wire
 from coordinator.queues.announcing import Announcer
 from coordinator.queues.claims import Claims
@@ -261,6 +261,8 @@ class Queue(Generic[T]):
                 items.append((index, self._decode(raws[index], envelope.schema)))
             except Exception as error:
                 items.append((index, error))
+        if not items:
+            raise MessageUndecodable("the envelope holds no item to do")
         return items
 
     # --- keeping ------------------------------------------------------------------------------------------------
