@@ -28,6 +28,8 @@ OWN: dict[str, tuple[str, ...]] = {
     "leaders": ("leaders",),
     "sequences": ("sequences",),
     "audit": (),
+    "help": (),
+    "tv": ("tv",),
     "other": (),
 }
 

@@ -38,7 +38,7 @@ PAGES = {
     "sequences": "/sequences/",
     "audit": "/audit/",
     "help": "/help/",
-    "shortcuts": "/shortcuts/",
+    "search": "/search/?q=o",
     "tv": "/tv",
     "not-found": "/nowhere/",
 }

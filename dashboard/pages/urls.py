@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from dashboard.pages import audit, gates, history, leaders, overview, queues, sequences, workers
+from dashboard.pages import (
+    audit,
+    export,
+    gates,
+    help,
+    history,
+    leaders,
+    overview,
+    queues,
+    search,
+    sequences,
+    tv,
+    workers,
+)
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
@@ -21,5 +34,10 @@ urlpatterns = [
     path("leaders/<str:name>/break", leaders.break_lease, name="leader-break"),
     path("sequences/", sequences.sequences, name="sequences"),
     path("audit/", audit.audit, name="audit"),
+    path("audit.csv", export.audit_csv, name="audit-csv"),
+    path("ledger.csv", export.ledger_csv, name="ledger-csv"),
+    path("search/", search.search, name="search"),
+    path("help/", help.help_page, name="help"),
+    path("tv", tv.tv, name="tv"),
     path("history/", history.history, name="history"),
 ]

@@ -20,6 +20,9 @@ PATHS = (
     "/leaders/",
     "/sequences/",
     "/audit/",
+    "/search/?q=o",
+    "/help/",
+    "/tv",
     "/nowhere/",
 )
 AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
