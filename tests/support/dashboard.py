@@ -72,7 +72,7 @@ class Dashboard:
             **self.extra,
         }
 
-    def manage(self, *arguments: str, code: str = "") -> str:
+    def manage(self, *arguments: str, code: str = "", seconds: float = 90) -> str:
         """Run manage.py, or Python code with Django set up; returns what it printed."""
         command = [sys.executable, str(PROJECT / "manage.py"), *arguments]
         if code:
@@ -83,7 +83,7 @@ class Dashboard:
             cwd=PROJECT,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=seconds,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,201 @@
+"""``manage.py seed_demo_data --scale small|large``: a past for the pages to show, in the database and the storage account."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import transaction
+
+from coordinator.storage import Storage
+from dashboard import audit
+from dashboard.models import AuditHead, AuditRow, Chunk, Outcome, Series
+from dashboard.sampling.history import LEVELS, pack
+
+BATCH = 2000
+RANGE = 1000
+
+
+class Scale(NamedTuple):
+    """How much of everything."""
+
+    audit_rows: int
+    queues: int
+    gates: int
+    days: float
+    grants: int
+
+
+SCALES = {
+    "small": Scale(audit_rows=500, queues=8, gates=3, days=2, grants=200),
+    "large": Scale(audit_rows=200_000, queues=300, gates=20, days=31, grants=20_000),
+}
+
+
+class Command(BaseCommand):
+    help = "Fill the database and the storage account with a made-up past. Refuses if the audit holds anything real."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--scale", choices=SCALES, default="small")
+        parser.add_argument(
+            "--grants", type=int, help="rows of the ledger; a million take Azurite minutes and memory"
+        )
+        parser.add_argument("--seed", type=int, default=1, help="the same seed makes the same data")
+        parser.add_argument("--without-storage", action="store_true", help="fill the database alone")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if AuditRow.objects.exists():
+            raise CommandError(
+                "the audit is not empty: made-up rows have no place in it; use a fresh database"
+            )
+        scale = SCALES[options["scale"]]
+        if options["grants"] is not None:
+            scale = scale._replace(grants=options["grants"])
+        rng = random.Random(options["seed"])
+        names = [f"{kind}-{number:03}" for number, kind in zip(range(scale.queues), itertools.cycle(KINDS))]
+        self._timed(f"{scale.audit_rows} audit rows", lambda: seed_audit(scale.audit_rows, names, rng))
+        self._timed(f"{scale.days:g} days of history", lambda: seed_history(scale.days, names, rng))
+        if not options["without_storage"]:
+            what = f"{len(names)} queues, {scale.gates} gates, {scale.grants} grants"
+            self._timed(what, lambda: asyncio.run(seed_storage(scale, names, rng)))
+
+    def _timed(self, what: str, work: Any) -> None:
+        began = time.monotonic()
+        work()
+        self.stdout.write(f"{what}: {time.monotonic() - began:.1f} s")
+
+
+KINDS = ("orders", "invoices", "refunds", "mails", "exports", "labels")
+PEOPLE = ("olga", "otto", "adam", "vera")
+ACTS = (
+    ("gate.open", "start-order-processing", "tickets on sale"),
+    ("gate.close", "start-order-processing", "stock check"),
+    ("queue.requeue", "", "mended the parser"),
+    ("queue.put", "", ""),
+    ("worker.drain", "orders-1", "new version"),
+    ("leader.step_down", "month-end", ""),
+)
+
+
+def seed_audit(rows: int, queues: list[str], rng: random.Random) -> None:
+    """A chain as `dashboard.audit` writes it: intents and outcomes, some denied, some failed."""
+    at, previous, batch = time.time() - rows * 60.0, "", []
+    intent: dict[str, Any] | None = None
+    with transaction.atomic():
+        for number in range(1, rows + 1):
+            at += rng.expovariate(1 / 55)
+            if intent is None:
+                action, target, reason = rng.choice(ACTS)
+                actor = rng.choice(PEOPLE)
+                values: dict[str, Any] = {
+                    "actor": actor,
+                    "address": f"10.0.0.{PEOPLE.index(actor) + 1}",
+                    "action": action,
+                    "target": target or rng.choice(queues),
+                    "before": "",
+                    "after": "",
+                    "reason": reason,
+                    "outcome": str(Outcome.DENIED if actor == "vera" else Outcome.INTENT),
+                    "request_id": f"{rng.getrandbits(64):016x}",
+                    "intent_id": None,
+                }
+            else:
+                result = Outcome.FAILED if rng.random() < 0.03 else Outcome.DONE
+                values = intent | {"outcome": str(result), "intent_id": intent["id"]}
+            values |= {"id": number, "at": min(at, time.time())}
+            row = AuditRow(**values, previous=previous, digest=audit.digest(values, previous))
+            row.closed = row.outcome == Outcome.INTENT and number < rows
+            intent = values if row.outcome == Outcome.INTENT else None
+            previous = row.digest
+            batch.append(row)
+            if len(batch) == BATCH or number == rows:
+                AuditRow.objects.bulk_create(batch)
+                batch = []
+        AuditHead.objects.update_or_create(pk=1, defaults={"last_id": rows, "digest": previous})
+
+
+def seed_history(days: float, queues: list[str], rng: random.Random) -> None:
+    """Every level as full as it can be, with a gap of half an hour an hour ago."""
+    now = int(time.time())
+    names = (
+        [f"depth:{queue}" for queue in queues]
+        + [f"active:{queue}" for queue in queues[:20]]
+        + ["number:orders"]
+    )
+    Series.objects.bulk_create([Series(name=name) for name in names], ignore_conflicts=True)
+    ids = dict(Series.objects.filter(name__in=names).values_list("name", "pk"))
+    with transaction.atomic():
+        chunks = _chunks(ids, now, min(days * 86400, LEVELS[-1][2]), rng)
+        while batch := list(itertools.islice(chunks, BATCH)):
+            Chunk.objects.bulk_create(batch, ignore_conflicts=True)
+
+
+def _chunks(ids: dict[str, int], now: int, span: float, rng: random.Random) -> Iterator[Chunk]:
+    for name, series in ids.items():
+        phase, height = rng.random() * math.tau, rng.choice((10, 100, 1000))
+        counting = name.startswith("number:")
+        for seconds, size, kept in LEVELS:
+            length = seconds * size
+            first = (now - int(min(kept, span))) // length * length
+            for start in range(first, now - length, length):
+                if now - 5400 < start < now - 3600 and seconds < 60:
+                    continue
+                if counting:
+                    values = [float((start - now + 10**7 + slot * seconds) * 10) for slot in range(size)]
+                else:
+                    swing = height * (1 + math.sin(start / 14000 + phase))
+                    values = [float(int(swing * (0.9 + 0.2 * rng.random()))) for _ in range(size)]
+                yield Chunk(series_id=series, resolution=seconds, start=start, values=pack(values))
+
+
+async def seed_storage(scale: Scale, queues: list[str], rng: random.Random) -> None:
+    """Queues with a few messages, gates, and one sequence with a long ledger."""
+    async with Storage.from_env(settings.STORAGE_ENV) as storage:
+        limit = asyncio.Semaphore(8)
+
+        async def fill(name: str) -> None:
+            async with limit:
+                await storage.queue(name).create()
+                for number in range(rng.randrange(4)):
+                    await storage.queue(name).put({"order": number})
+
+        async def gate(number: int) -> None:
+            async with limit:
+                made = storage.gate(f"stage-{number:02}")
+                await made.open(by="olga", reason="rehearsal")
+                await made.close(by="otto", reason="rehearsal is over")
+
+        await asyncio.gather(
+            *(fill(name) for name in queues), *(gate(number) for number in range(scale.gates))
+        )
+        await asyncio.to_thread(_grants, storage, scale.grants)
+
+
+def _grants(storage: Storage, count: int) -> None:
+    from coordinator.sequences.azure_store import BlobCounterStore, TableLedger
+    from coordinator.sequences.grants import USED, Counter, Grant, Owner
+
+    if not count:
+        return
+    ledger, store = TableLedger(storage, "orders"), BlobCounterStore(storage, "orders")
+    began = time.time() - count * 10.0
+    owners = [Owner(f"orders-{number}", "host", 1000 + number, int(began)) for number in range(40)]
+
+    def grant(number: int) -> Grant:
+        first = number * RANGE + 1
+        owner = owners[number % len(owners)]
+        return Grant(first, first + RANGE - 1, owner, uuid.uuid4().hex, began + number * 10, outcome=USED)
+
+    for start in range(0, count, 100):
+        ledger.record([grant(number) for number in range(start, min(start + 100, count))])
+    counter = Counter(count * RANGE + 1, None, noted=count * RANGE + 1, start=1)
+    if store.try_optimistic_write(counter.text(), etag=None, metadata=counter.metadata()) is None:
+        raise CommandError("there is a sequence `orders` already; use a fresh storage account or prefix")
