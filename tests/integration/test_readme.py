@@ -82,6 +82,9 @@ async def test_the_quick_starts_worker_waits_sells_and_stops(environ: dict[str, 
             wait_until(lambda: len(sold(output)) == 2, "both orders are sold")
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(30) == 0, output.read_text()
+        except AssertionError:
+            print(output.read_text())
+            raise
         finally:
             worker.kill()
             worker.wait()
