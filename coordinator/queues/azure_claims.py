@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from coordinator.errors import AlreadyExists, NotFound
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from coordinator.storage import Storage
 
 _READ_SECONDS = 60.0
+_OFF_LOOP_BYTES = 1024 * 1024
 
 
 class BlobClaims:
@@ -25,14 +27,21 @@ class BlobClaims:
         return self._storage.aio.blobs.get_blob_client(self._container, f"{self._queue}/{name}")
 
     async def put(self, name: str, content: bytes, *, expires_at: float) -> None:
+        options: dict[str, Any] = {
+            "overwrite": True,
+            "metadata": {"expires": str(int(expires_at))},
+            "read_timeout": _READ_SECONDS,
+        }
+
         async def upload() -> None:
             with translated("write the claim", name):
-                await self._blob(name).upload_blob(
-                    content,
-                    overwrite=True,
-                    metadata={"expires": str(int(expires_at))},
-                    read_timeout=_READ_SECONDS,
-                )
+                if len(content) <= _OFF_LOOP_BYTES:
+                    await self._blob(name).upload_blob(content, **options)
+                else:  # sending this much at once would hold up the event loop
+                    blocking: Any = self._storage.blocking.blobs.get_blob_client(
+                        self._container, f"{self._queue}/{name}"
+                    )
+                    await asyncio.to_thread(blocking.upload_blob, content, **options)
 
         try:
             await upload()

@@ -14,7 +14,7 @@ from coordinator.queues.rules import Decision, Measured, ScalingRule, decide
 
 _log = logging.getLogger("coordinator.queues")
 DECIDE_SECONDS = 2.0
-_POLL_SECONDS = 4.0
+_POLL_SECONDS = 2.5
 _PUSH_POLL_SECONDS = 60.0
 
 
@@ -34,7 +34,7 @@ class RuleStore(Protocol):
 class Growth:
     """The rule in force for one listener, and its last decision.
 
-    A stored rule goes before the listener's own. It is looked up when work is found, at once after a hint, else every 4 s
+    A stored rule goes before the listener's own. It is looked up when work is found, at once after a hint, else every 2.5 s
     without push and every 60 s with it; a queue without work is not looked after.
     """
 

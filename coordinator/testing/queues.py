@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.bus import Bus, LocalBus
+from coordinator.bus import Bus, Hint, LocalBus
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import InvalidRequest, NotFound, ReceiptStale
 from coordinator.queues.claims import Claims
 from coordinator.queues.envelope import Schema, wire_bytes
 from coordinator.queues.queue import Queue, QueueConfig
+from coordinator.queues.rules import ScalingRule
 from coordinator.queues.transport import (
     MAX_BATCH,
     MAX_MESSAGE_BYTES,
@@ -232,6 +233,7 @@ def memory_queue(
     config: QueueConfig | None = None,
     transports: dict[str, MemoryQueueTransport] | None = None,
     claims: MemoryClaimStore | None = None,
+    rules: MemoryRules | None = None,
     **schema: Any,
 ) -> Queue[Any]:
     """A `Queue` in memory. Pass the same `transports` to see the poison queue or to share it between several."""
@@ -250,4 +252,27 @@ def memory_queue(
         make_transport=transport,
         clock=clock,
         config=config,
+        rules=rules,
     )
+
+
+class MemoryRules:
+    """`RuleStore` in memory."""
+
+    def __init__(self, bus: Callable[[], Bus] | None = None) -> None:
+        self._rules: dict[str, tuple[ScalingRule, str]] = {}
+        self._bus = bus
+
+    async def read(self, queue: str, etag: str) -> tuple[ScalingRule | None, str] | None:
+        rule, current = self._rules.get(queue, (None, ""))
+        return None if current == etag else (rule, current)
+
+    async def write(self, queue: str, rule: ScalingRule, *, by: str) -> None:
+        self._rules[queue] = (rule, uuid.uuid4().hex)
+        if self._bus is not None:
+            await self._bus().publish(Hint(topic=f"rule:{queue}", origin=by))
+
+    async def remove(self, queue: str) -> None:
+        self._rules.pop(queue, None)
+        if self._bus is not None:
+            await self._bus().publish(Hint(topic=f"rule:{queue}"))

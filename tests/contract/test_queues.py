@@ -12,10 +12,13 @@ from coordinator.config import StorageConfig
 from coordinator.errors import InvalidRequest, NotFound, ReceiptStale
 from coordinator.queues.azure_claims import BlobClaims
 from coordinator.queues.azure_queue import AzureQueue
+from coordinator.queues.azure_rules import BlobRules
 from coordinator.queues.azure_store import list_queues
+from coordinator.queues.growth import RuleStore
+from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.queues.transport import ClaimStore, QueueTransport
 from coordinator.testing.queue_service import QueueService
-from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport
+from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, MemoryRules
 
 
 @pytest.fixture
@@ -217,3 +220,27 @@ async def test_message_requests_are_counted_by_operation_and_queue(
     operations = ("PutMessage", "GetMessages", "UpdateMessage", "DeleteMessage", "PeekMessages")
     assert [counted[f"queue.{name}"] for name in operations] == [1] * 5
     assert {request.resource for request in storage.meter.snapshot()} == {queue.name}
+
+
+@pytest.fixture(params=["memory", "azurite"])
+def rules(request: pytest.FixtureRequest) -> RuleStore:
+    return MemoryRules() if request.param == "memory" else BlobRules(request.getfixturevalue("storage"))
+
+
+async def test_a_rule_is_read_as_it_was_written_and_an_unchanged_one_is_not_sent_again(
+    rules: RuleStore,
+) -> None:
+    assert await rules.read("orders", "") is None
+    await rules.write("orders", TargetLatency(60), by="olga")
+    answer = await rules.read("orders", "")
+    assert answer is not None
+    rule, etag = answer
+    assert rule == TargetLatency(60)
+    assert await rules.read("orders", etag) is None
+    await rules.write("orders", Steps(beyond=7), by="olga")
+    answer = await rules.read("orders", etag)
+    assert answer is not None
+    assert answer[0] == Steps(beyond=7)
+    await rules.remove("orders")
+    await rules.remove("orders")
+    assert await rules.read("orders", answer[1]) == (None, "")
