@@ -42,7 +42,7 @@ SETTLE_SECONDS = 30.0
 
 
 class RangeAllocator:
-    """Reserves ranges for one owner.
+    """Reserves ranges for one owner. `pause(seconds)` waits and tells whether to give up instead of trying again.
 
     Guarantees: a grant is returned only after the store confirmed it, or after a read showed that the write whose
     answer was lost is the one that won. Every grant is attributed in the same write. Not thread-safe.
@@ -57,12 +57,12 @@ class RangeAllocator:
         *,
         owner: Callable[[], Owner],
         clock: Clock = SYSTEM_CLOCK,
-        stopping: threading.Event | None = None,
+        pause: Callable[[float], bool] | None = None,
         nonces: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self.name, self._store, self._ledger, self._config = name, store, ledger, config
         self._owner, self._clock, self._nonces = owner, clock, nonces
-        self._stopping = stopping or threading.Event()
+        self._pause = pause or threading.Event().wait
         self._transient = Backoff(
             base_seconds=0.05, cap_seconds=2.0, deadline_seconds=config.deadline_seconds
         )
@@ -127,7 +127,7 @@ class RangeAllocator:
                 failures += 1
                 if self._clock.monotonic() - started + pause >= self._config.deadline_seconds:
                     raise
-                if self._stopping.wait(pause):
+                if self._pause(pause):
                     raise
                 continue
             if etag is not None:
@@ -295,7 +295,7 @@ class RangeAllocator:
                     wanted.text(), etag=counter.etag, metadata=wanted.metadata()
                 ):
                     return
-            self._stopping.wait(self._transient.delay(attempt))
+            self._pause(self._transient.delay(attempt))
 
     def _is_last_write(self, counter: Counter) -> bool:
         return self._known is not None and counter.etag == self._known.etag
@@ -314,4 +314,4 @@ class RangeAllocator:
     def _wait(self, seconds: float, started: float) -> None:
         left = self._config.deadline_seconds - (self._clock.monotonic() - started)
         if seconds > 0 and left > 0:
-            self._stopping.wait(min(seconds, left))
+            self._pause(min(seconds, left))

@@ -88,6 +88,28 @@ def export(name: str, owner: str) -> None:
             click.echo(line, nl=False)
 
 
+@ids.command()
+@click.argument("name")
+@click.option(
+    "--next", "next_number", type=int, help="The number to set the counter to, instead of the proposal."
+)
+@click.option("--yes", is_flag=True, help="Carry the plan out.")
+def repair(name: str, next_number: int | None, yes: bool) -> None:
+    """Put the counter of NAME right. Shows the plan; writes only with --yes. Exit code 1 while something is wrong."""
+    with _book(name) as book:
+        plan = book.plan_repair(next_number=next_number)
+        if plan.counter is None:
+            click.echo(f"{name}: nothing to repair: {plan.reason}")
+            return
+        click.echo(f"{name}: {plan.problem}")
+        click.echo(f"plan: set the counter to {plan.next_number} ({plan.reason})")
+        if not yes:
+            click.echo("nothing was written; add --yes to carry the plan out")
+            sys.exit(1)
+        book.repair(plan)
+    click.echo(f"the counter now says {plan.next_number}")
+
+
 def _described(grant: Grant) -> str:
     owner = grant.owner
     when = datetime.fromtimestamp(grant.granted_at, UTC).isoformat(sep=" ", timespec="seconds")

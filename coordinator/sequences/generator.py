@@ -101,7 +101,7 @@ class UniqueIdGenerator:
         self.blocked_calls = 0
         self._allocator = RangeAllocator(
             self.name, self._store, self._ledger, self.config, owner=self._owner, clock=self._clock,
-            stopping=self._stopping,
+            pause=self._stopping.wait,
         )  # fmt: skip
 
     # --- taking numbers -----------------------------------------------------------------------------------------

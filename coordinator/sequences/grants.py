@@ -235,7 +235,9 @@ def note_jump(counter: Counter, *, known_next: int) -> Counter:
     before = counter.noted if counter.noted is not None else known_next
     if before >= counter.value:
         return counter
-    return replace(counter, jumps=(*counter.jumps, Jump(before, counter.value - 1)), noted=counter.value)
+    jumps = (*counter.jumps, Jump(before, counter.value - 1))
+    # With the metadata the hint at returned numbers was lost, too: look once.
+    return replace(counter, jumps=jumps, noted=counter.value, tails=counter.tails or counter.noted is None)
 
 
 @dataclass(frozen=True, kw_only=True)

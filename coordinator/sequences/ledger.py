@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.errors import NotFound
 from coordinator.sequences.grants import Counter, Grant, Jump, read_counter
+from coordinator.sequences.repair import Repair, carry_out, plan_repair
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 from coordinator.sequences.verify import Report, all_grants, merged, verify
 
@@ -30,7 +31,7 @@ class Page:
 
 
 class Book:
-    """Counter and ledger of one sequence, for reading. Each method reads anew; nothing is written."""
+    """Counter and ledger of one sequence, for reading. Each method reads anew; only `repair` writes."""
 
     def __init__(self, name: str, store: OptimisticSyncStore, ledger: Ledger, *, start: int = 1) -> None:
         self.name, self._store, self._ledger, self._start = name, store, ledger, start
@@ -108,6 +109,14 @@ class Book:
             else:
                 low = row.last + 1
         return low
+
+    def plan_repair(self, *, next_number: int | None = None) -> Repair:
+        """What would put the counter right; see `coordinator.sequences.repair`."""
+        return plan_repair(self.name, self._store, self._ledger, next_number=next_number)
+
+    def repair(self, plan: Repair) -> None:
+        """Carry a plan out; the only method here that writes."""
+        carry_out(self.name, self._store, plan)
 
     def _counter_or_new(self) -> Counter:
         try:

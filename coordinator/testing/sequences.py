@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.errors import NotFound
+from coordinator.errors import NotFound, StorageUnreachable
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import FREE, GRANTED, RETURNED, Grant, Jump, Owner, SequenceConfig, row_key
 from coordinator.sequences.store import Snapshot
@@ -21,6 +22,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._versions = itertools.count(1)
         self._snapshot: Snapshot | None = None
+        self._failures: deque[bool] = deque()
 
     def get_data(self) -> Snapshot:
         with self._lock:
@@ -32,11 +34,21 @@ class MemoryStore:
 
     def try_optimistic_write(self, data: str, *, etag: str | None, metadata: Mapping[str, str]) -> str | None:
         with self._lock:
+            fails = bool(self._failures)
+            carried_out = self._failures.popleft() if fails else True
             current = self._snapshot.etag if self._snapshot else None
-            if current != etag:
-                return None
-            self._snapshot = Snapshot(data, f'"{next(self._versions)}"', dict(metadata))
-            return self._snapshot.etag
+            if carried_out and current == etag:
+                self._snapshot = Snapshot(data, f'"{next(self._versions)}"', dict(metadata))
+            if fails:
+                raise StorageUnreachable(
+                    "no answer came (as the test asked)", resource="counter", maybe_done=True
+                )
+            return self._snapshot.etag if self._snapshot and current == etag else None
+
+    def lose_answer(self, *, carried_out: bool) -> None:
+        """The next write gets no answer, whether it is carried out or not. May be called several times ahead."""
+        with self._lock:
+            self._failures.append(carried_out)
 
     def overwrite(self, data: str, metadata: Mapping[str, str] | None = None) -> None:
         """What an administrator or another program does: write whatever is there."""

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from coordinator.config import StorageConfig
-from coordinator.errors import NotFound, SequenceCorrupt, SequenceLowered, SequenceMissing
+from coordinator.errors import (
+    ConfigurationError,
+    NotFound,
+    SequenceCorrupt,
+    SequenceError,
+    SequenceLowered,
+    SequenceMissing,
+)
 from coordinator.sequences.azure_store import BlobCounterStore, TableLedger
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import FREE, GRANTED, RETURNED, USED, Grant, Jump, Owner, SequenceConfig
@@ -308,3 +315,54 @@ def test_jumps_of_another_program_between_ours_are_unattributed_and_ours_stay_at
     assert report.unattributed == 500
     assert len(set(given)) == 50
     assert all(parts.book().holder(number) for number in given)
+
+
+# --- repair -------------------------------------------------------------------------------------------------------
+
+
+def test_a_sound_counter_needs_no_repair(parts: Parts) -> None:
+    parts.generator().next_id()
+    assert parts.book().plan_repair().counter is None
+
+
+@pytest.mark.parametrize("damage", [None, "rubbish", "5"])
+def test_a_damaged_counter_is_repaired_above_all_that_was_granted(parts: Parts, damage: str | None) -> None:
+    generator = parts.generator()
+    given = [generator.next_id() for _ in range(35)]
+    generator.close()
+    parts.wreck(damage)
+    plan = parts.book().plan_repair()
+    assert plan.problem
+    assert plan.next_number is not None
+    assert plan.next_number > 40
+    with pytest.raises((SequenceCorrupt, SequenceLowered, SequenceMissing)):
+        parts.generator().next_id()
+    parts.book().repair(plan)
+    after = parts.generator(BOB)
+    given += [after.next_id() for _ in range(35)]
+    after.close()
+    assert len(set(given)) == 70
+    report = parts.book().verify()
+    assert report.is_ok, report.summary
+
+
+def test_a_repair_never_goes_below_what_was_granted(parts: Parts) -> None:
+    generator = parts.generator()
+    generator.next_id()
+    generator.close()
+    parts.wreck("1")
+    with pytest.raises(ConfigurationError):
+        parts.book().plan_repair(next_number=5)
+    assert parts.book().plan_repair(next_number=1000).next_number == 1000
+
+
+def test_a_repair_whose_plan_is_out_of_date_writes_nothing(parts: Parts) -> None:
+    generator = parts.generator()
+    generator.next_id()
+    generator.close()
+    parts.wreck("1")
+    plan = parts.book().plan_repair()
+    parts.wreck("2")
+    with pytest.raises(SequenceError):
+        parts.book().repair(plan)
+    assert parts.store.get_data().data == "2"

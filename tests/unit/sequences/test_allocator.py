@@ -1,0 +1,339 @@
+"""Grants under lost answers, lost races and dead writers: a scripted store, no waiting."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from coordinator.errors import (
+    SequenceContended,
+    SequenceExhausted,
+    SequenceLowered,
+    SequenceMissing,
+    StorageUnreachable,
+)
+from coordinator.sequences.allocator import MOVE_AT, SETTLE_AFTER, RangeAllocator
+from coordinator.sequences.grants import Grant, Owner, SequenceConfig
+from coordinator.sequences.ledger import Book
+from coordinator.testing.clock import ManualClock
+from coordinator.testing.sequences import MemoryLedger, MemoryStore
+
+
+class Bench:
+    """One counter, and as many writers as a test wants; time passes only in their pauses."""
+
+    def __init__(self) -> None:
+        self.store, self.ledger, self.clock = MemoryStore(), MemoryLedger(), ManualClock()
+        self._nonces = itertools.count()
+
+    def writer(self, name: str, **options: object) -> RangeAllocator:
+        config = SequenceConfig(**{"range_size": 10, "deadline_seconds": 5.0} | options)  # type: ignore[arg-type]
+        return RangeAllocator(
+            "orders",
+            self.store,
+            self.ledger,
+            config,
+            owner=lambda: Owner(name),
+            clock=self.clock,
+            pause=self.pause,
+            nonces=lambda: f"{name}-{next(self._nonces)}",
+        )
+
+    def pause(self, seconds: float) -> bool:
+        self.clock._now += seconds
+        return False
+
+    def book(self) -> Book:
+        return Book("orders", self.store, self.ledger)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def span(grant: Grant) -> tuple[int, int]:
+    return grant.first, grant.last
+
+
+def test_a_lone_writer_reads_once_and_then_only_writes(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    assert span(ann.reserve(10)) == (1, 10)
+    bench.store.get_data = None  # type: ignore[method-assign, assignment]
+    assert [span(ann.reserve(10)) for _ in range(3)] == [(11, 20), (21, 30), (31, 40)]
+
+
+def test_a_write_on_a_value_that_another_changed_is_tried_again_on_the_new_value(bench: Bench) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    assert span(ann.reserve(10)) == (1, 10)
+    assert span(bob.reserve(10)) == (11, 20)
+    assert span(ann.reserve(10)) == (21, 30)
+    assert ann.conflicts == 1
+
+
+def test_a_write_whose_answer_was_lost_is_recognised_and_not_repeated(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    ann.reserve(10)
+    bench.store.lose_answer(carried_out=True)
+    assert span(ann.reserve(10)) == (11, 20)
+    assert bench.store.get_data().data == "21"
+
+
+def test_a_write_that_was_not_carried_out_is_repeated(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    ann.reserve(10)
+    bench.store.lose_answer(carried_out=False)
+    assert span(ann.reserve(10)) == (11, 20)
+    assert bench.store.get_data().data == "21"
+
+
+def test_numbers_of_an_unconfirmed_write_are_never_issued(bench: Bench) -> None:
+    ann, bob = bench.writer("ann", deadline_seconds=0.1), bench.writer("bob")
+    ann.reserve(10)
+    for _ in range(20):
+        bench.store.lose_answer(carried_out=False)
+    with pytest.raises(StorageUnreachable):
+        ann.reserve(10)
+    bench.store._failures.clear()
+    assert span(bob.reserve(10)) == (11, 20)
+    assert span(ann.reserve(10)) == (21, 30)
+
+
+def test_a_write_that_won_after_its_writer_gave_up_is_its_next_grant(bench: Bench) -> None:
+    ann, bob = bench.writer("ann", deadline_seconds=0.1), bench.writer("bob")
+    ann.reserve(10)
+    bench.store.lose_answer(carried_out=True)
+    bench.clock._now += 1
+    original = bench.store.get_data
+
+    def unreachable() -> None:
+        raise StorageUnreachable("down")
+
+    bench.store.get_data = unreachable  # type: ignore[method-assign, assignment]
+    with pytest.raises(StorageUnreachable):
+        ann.reserve(10)
+    bench.store.get_data = original  # type: ignore[method-assign]
+    assert span(bob.reserve(10)) == (21, 30)
+    assert span(ann.reserve(10)) == (11, 20)
+
+
+def test_a_write_that_won_is_found_in_the_ledger_when_others_moved_it_there(bench: Bench) -> None:
+    ann, bob = bench.writer("ann", deadline_seconds=0.1), bench.writer("bob")
+    ann.reserve(10)
+    original = bench.store.get_data
+    bench.store.lose_answer(carried_out=True)
+
+    def meanwhile() -> object:
+        bench.store.get_data = original  # type: ignore[method-assign]
+        for _ in range(3 * MOVE_AT):
+            bob.used(bob.reserve(10))
+            bob.tidy()
+        assert original().metadata["kennel_grants"].find("ann") < 0
+        return original()
+
+    bench.store.get_data = meanwhile  # type: ignore[method-assign, assignment]
+    assert span(ann.reserve(10)) == (11, 20)
+
+
+def test_too_many_lost_races_end_in_an_error_with_figures(bench: Bench) -> None:
+    ann, bob = bench.writer("ann", max_retries=3), bench.writer("bob", max_retries=1000)
+    ann.reserve(10)
+    original = bench.store.try_optimistic_write
+
+    def always_late(data: str, *, etag: str | None, metadata: dict[str, str]) -> str | None:
+        bench.store.try_optimistic_write = original  # type: ignore[method-assign]
+        bob.reserve(10)
+        bench.store.try_optimistic_write = always_late  # type: ignore[method-assign, assignment]
+        return original(data, etag=etag, metadata=metadata)
+
+    bench.store.try_optimistic_write = always_late  # type: ignore[method-assign, assignment]
+    with pytest.raises(SequenceContended) as caught:
+        ann.reserve(10)
+    assert caught.value.tries == 4
+    assert caught.value.elapsed_seconds > 0
+    assert "orders" in str(caught.value)
+
+
+def test_a_dead_writers_turn_holds_nobody_up(bench: Bench) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    ann.reserve(10, further=15)
+    before = bench.clock.monotonic()
+    assert span(bob.reserve(10)) == (11, 20)
+    assert bench.clock.monotonic() - before < 1.0
+
+
+def test_grants_are_moved_before_they_leave_the_blob_even_if_their_owners_are_dead(bench: Bench) -> None:
+    spans = []
+    for number in range(6 * MOVE_AT):
+        writer = bench.writer(f"w{number % 20}")
+        spans.append(span(writer.reserve(10)))
+        writer.tidy()
+    assert [span(row) for row in bench.book().rows()] == spans
+    assert len(bench.book().counter().grants) < 4 * MOVE_AT
+
+
+def test_metadata_never_outgrows_the_service(bench: Bench) -> None:
+    for number in range(300):
+        bench.writer("a-rather-long-worker-name-on-a-rather-long-host-name-" * 2 + str(number)).reserve(10)
+        metadata = bench.store.get_data().metadata
+        assert sum(len(key) + len(value) for key, value in metadata.items()) < 8192
+    assert bench.book().verify().is_ok
+
+
+def test_finished_ranges_are_settled_in_batches(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    for _ in range(SETTLE_AFTER + 1):
+        ann.used(ann.reserve(10))
+        ann.tidy()
+    assert bench.book().verify().used >= SETTLE_AFTER * 10
+
+
+def test_a_counter_that_vanished_under_a_writer_is_an_error(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    ann.reserve(10)
+    bench.store.delete()
+    with pytest.raises(SequenceMissing):
+        ann.reserve(10)
+
+
+def test_a_counter_that_was_lowered_under_a_writer_is_an_error(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    ann.reserve(10)
+    bench.store.overwrite("5")
+    with pytest.raises(SequenceLowered):
+        ann.reserve(10)
+
+
+def test_a_grant_made_while_a_newcomer_looks_is_no_lowered_counter(bench: Bench) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    ann.reserve(10)
+    original = bench.ledger.rows
+
+    def meanwhile(**options: object) -> object:
+        bench.ledger.rows = original  # type: ignore[method-assign]
+        bob.used(bob.reserve(10))
+        bob.tidy(all_of_it=True)
+        return original(**options)  # type: ignore[arg-type]
+
+    bob._checked = True
+    bench.ledger.rows = meanwhile  # type: ignore[method-assign, assignment]
+    assert span(bench.writer("cleo").reserve(10)) == (21, 30)
+
+
+def test_the_upper_bound_is_the_end(bench: Bench) -> None:
+    ann = bench.writer("ann", upper_bound=15)
+    assert span(ann.reserve(10)) == (1, 10)
+    assert span(ann.reserve(10)) == (11, 15)
+    with pytest.raises(SequenceExhausted):
+        ann.reserve(10)
+
+
+def test_returned_numbers_are_found_by_whoever_writes_next_and_the_hint_goes_with_the_last(
+    bench: Bench,
+) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    bob.reserve(10)
+    grant = ann.reserve(10)
+    ann.give_back([(grant, 14)])
+    assert span(bob.reserve(10)) == (15, 20)
+    assert span(bob.reserve(10)) == (21, 30)
+    assert not bench.book().counter().tails
+
+
+class Fleet(RuleBasedStateMachine):
+    """Writers that come, go, crash and meet lost answers; a foreign program beside them. Numbers are granted once."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.bench = Bench()
+        self.names = itertools.count()
+        self.writers: dict[int, RangeAllocator] = {}
+        self.held: list[tuple[int, Grant]] = []
+        self.granted: dict[int, str] = {}
+        self.foreign = 0
+        for place in range(3):
+            self.restart(place)
+
+    @rule(place=st.integers(0, 2))
+    def restart(self, place: int) -> None:
+        self.writers[place] = self.bench.writer(f"w{place}-{next(self.names)}")
+        self.held = [(holder, grant) for holder, grant in self.held if holder != place]
+
+    @rule(
+        place=st.integers(0, 2),
+        count=st.integers(1, 30),
+        failures=st.lists(st.booleans(), max_size=3),
+        more=st.integers(0, 3),
+    )
+    def reserve(self, place: int, count: int, failures: list[bool], more: int) -> None:
+        for carried_out in failures:
+            self.bench.store.lose_answer(carried_out=carried_out)
+        grant = self.writers[place].reserve(count, further=more)
+        self.bench.store._failures.clear()
+        for number in grant.numbers:
+            assert number not in self.granted, (
+                f"{number} granted to {self.granted[number]} and {grant.owner.id}"
+            )
+            self.granted[number] = grant.owner.id
+        self.held.append((place, grant))
+
+    @rule(place=st.integers(0, 2))
+    def tidy(self, place: int) -> None:
+        self.writers[place].tidy()
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def use_up(self, data: st.DataObject) -> None:
+        place, grant = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+        self.writers[place].used(grant)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        place, grant = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+        through = data.draw(st.integers(grant.first - 1, grant.last))
+        if through == grant.last:
+            self.writers[place].used(grant)
+            return
+        self.writers[place].give_back([(grant, through)])
+        for number in range(through + 1, grant.last + 1):
+            del self.granted[number]
+
+    @precondition(lambda self: self.granted)
+    @rule(jump=st.integers(1, 50))
+    def another_program_moves_the_counter(self, jump: int) -> None:
+        # It wipes the metadata. Writers that live write down again what was there; what only dead ones knew is lost.
+        on_blob = self.bench.book().counter().grants
+        self.bench.store.overwrite(str(int(self.bench.store.get_data().data) + jump))
+        self.foreign += jump
+        for writer in self.writers.values():
+            writer.tidy(all_of_it=True)
+        for grant in on_blob:
+            if self.bench.ledger.row(grant.key) is None:
+                assert not any(writer._owner() == grant.owner for writer in self.writers.values())
+                self.foreign += len(grant.numbers)
+                for number in grant.numbers:
+                    del self.granted[number]
+                self.held = [(holder, held) for holder, held in self.held if held.nonce != grant.nonce]
+
+    @invariant()
+    def everything_is_accounted_for(self) -> None:
+        if not self.granted:
+            return
+        report = self.bench.book().verify()
+        assert report.is_ok, report.summary
+        assert report.unattributed == self.foreign
+
+    def teardown(self) -> None:
+        for number, owner in list(self.granted.items())[::7]:
+            holder = self.bench.book().holder(number)
+            assert holder is not None
+            assert holder.owner.id == owner
+
+
+TestFleet = Fleet.TestCase
+TestFleet.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
