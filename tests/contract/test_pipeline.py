@@ -1,0 +1,109 @@
+"""A pipeline from end to end, in memory and on Azurite alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinator import Pipeline, Storage
+from coordinator.config import StorageConfig
+from coordinator.pipeline.azure_store import BlobReports, blob_lines, list_batches
+from coordinator.pipeline.counting import Reports
+from coordinator.testing.pipeline import MemoryReports, memory_pipeline
+
+Make = Callable[..., Pipeline]
+
+
+@pytest.fixture
+async def storage(connection_string: str, storage_prefix: str) -> AsyncIterator[Storage]:
+    config = StorageConfig(prefix=storage_prefix)
+    async with Storage.from_connection_string(connection_string, config=config) as storage:
+        yield storage
+
+
+@pytest.fixture(params=["memory", "azurite"])
+def reports(request: pytest.FixtureRequest) -> Reports:
+    return MemoryReports() if request.param == "memory" else BlobReports(request.getfixturevalue("storage"))
+
+
+@pytest.fixture(params=["memory", "azurite"])
+def make(request: pytest.FixtureRequest) -> Make:
+    if request.param == "memory":
+        return memory_pipeline
+    storage: Storage = request.getfixturevalue("storage")
+    return storage.pipeline
+
+
+def square(number: int) -> int:
+    if number == 13:
+        raise ValueError("unlucky")
+    return number * number
+
+
+def add(total: Any, results: list[int]) -> int:
+    return (total or 0) + sum(results)
+
+
+async def through(pipeline: Pipeline, batch: str, state: str) -> None:
+    """Run all three parts until the batch has that state."""
+    listeners: list[Any] = [pipeline.initiators(), pipeline.processors(), pipeline.controllers()]
+    running = [asyncio.create_task(listener.run()) for listener in listeners]
+    try:
+        async with asyncio.timeout(30):
+            while (await pipeline.status(batch)).state != state:
+                await asyncio.sleep(0.05)
+    finally:
+        await asyncio.gather(*(listener.stop(5.0) for listener in listeners))
+        await asyncio.gather(*running)
+
+
+async def test_a_report_is_written_once_and_stays_as_it_is(reports: Reports) -> None:
+    assert await reports.write_once("billing/b1.json", b"first")
+    assert not await reports.write_once("billing/b1.json", b"second")
+    if isinstance(reports, BlobReports):
+        assert await reports.read("billing/b1.json") == b"first"
+
+
+async def test_a_batch_runs_fails_in_part_is_retried_and_ends(make: Make) -> None:
+    pipeline = make("squares", range, square, add, item=int, result=int, chunk_items=7)
+    assert await pipeline.start("b1", 100)
+    await through(pipeline, "b1", "partial")
+    assert [failure.error async for failure in pipeline.failures("b1")] == ["ValueError: unlucky"]
+    fixed = pipeline._processor
+    pipeline._processor = lambda number: number * number
+    await pipeline.retry_failed("b1")
+    await through(pipeline, "b1", "complete")
+    pipeline._processor = fixed
+    status = await pipeline.status("b1")
+    assert (status.items_counted, status.items_failed) == (100, 0)
+
+
+async def test_batches_are_listed_the_newest_first(storage: Storage) -> None:
+    assert await list_batches(storage) == []
+    first = storage.pipeline("squares", range, square, add, item=int, result=int)
+    second = storage.pipeline("cubes", range, square, add, item=int, result=int)
+    await first.start("b1", 5, sla_seconds=60)
+    await through(first, "b1", "complete")
+    await second.start("b2", 5, expected_items=5)
+    found = await list_batches(storage)
+    assert [(each.pipeline, each.batch, each.state) for each in found] == [
+        ("cubes", "b2", "running"),
+        ("squares", "b1", "complete"),
+    ]
+    assert (found[1].items_counted, found[1].sla_risk, found[0].items_total) == (5, "on track", 5)
+    assert [each.batch for each in await list_batches(storage, "cubes")] == ["b2"]
+    report = await BlobReports(storage).read(found[1].report)
+    assert msgspec.json.decode(report) == sum(n * n for n in range(5))
+
+
+async def test_a_blob_is_read_line_by_line(storage: Storage) -> None:
+    lines = [f"line {n} " + "é" * (n % 50) for n in range(5000)]
+    container = storage.config.container("sources")
+    await storage.aio.blobs.create_container(container)
+    blob = storage.aio.blobs.get_blob_client(container, "input")
+    await blob.upload_blob("\n".join(lines).encode())
+    assert [line async for line in blob_lines(storage, container, "input")] == lines
