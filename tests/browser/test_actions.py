@@ -1,0 +1,112 @@
+"""What people do on the other pages, and what they are asked before they destroy something."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from playwright.async_api import expect
+
+from tests.browser.conftest import People
+from tests.support.stack import LiveStack
+
+
+async def test_a_queue_is_made_filled_cleared_and_deleted(person: People, stack: LiveStack) -> None:
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    page = await person("admin", "/queues/")
+    await page.get_by_label("Name", exact=True).fill(name)
+    await page.get_by_role("button", name="Make queue").click()
+    await page.get_by_role("link", name=name).click(timeout=15_000)
+    await page.get_by_label("JSON").fill('{"order_id": "by-hand", "cents": 5}')
+    await page.get_by_role("button", name="Put").click()
+    await expect(page.locator("#notice")).to_contain_text("The message is in the queue.")
+    await expect(page.locator("#region-queue dd").first).to_have_text("1", timeout=15_000)
+
+    await page.get_by_role("link", name="Clear…").click()
+    await expect(page.get_by_role("link", name="Cancel")).to_be_focused()
+    await page.get_by_label("to confirm").fill("something else")
+    await page.get_by_role("button", name="Clear it").click()
+    await expect(page.get_by_role("alert")).to_contain_text("Nothing was done")
+    await page.get_by_label("to confirm").fill(name)
+    await page.get_by_role("button", name="Clear it").click()
+    await expect(page.locator("#notice")).to_contain_text(f"{name} was cleared.")
+
+    await page.get_by_role("link", name="Delete…").click()
+    await page.get_by_label("to confirm").fill(name)
+    await page.get_by_role("button", name="Delete it").click()
+    await expect(page.locator("#notice")).to_contain_text(f"{name} was deleted.")
+
+
+async def test_bad_json_is_refused_and_said(person: People, stack: LiveStack) -> None:
+    page = await person("operator", "/queues/orders-in/")
+    await page.get_by_label("JSON").fill("{not json")
+    await page.get_by_role("button", name="Put").click()
+    await expect(page.locator("#notice")).to_contain_text("not JSON")
+
+
+async def test_a_gate_is_made_closed(person: People) -> None:
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    page = await person("operator", "/gates/")
+    await page.get_by_label("Name", exact=True).fill(name)
+    await page.get_by_role("button", name="Make gate").click()
+    await expect(page.locator(f"#gate-{name} .state").first).to_have_text("Closed")
+
+
+async def test_a_worker_is_drained_and_resumed(person: People) -> None:
+    page = await person("operator", "/workers/")
+    row = page.locator("tr", has=page.locator("#orders-3"))
+    await row.get_by_role("button", name="Drain orders-3").click()
+    await expect(row.get_by_text("Draining")).to_be_visible(timeout=10_000)
+    await row.get_by_role("button", name="Resume orders-3").click()
+    await expect(row.get_by_role("button", name="Drain orders-3")).to_be_visible(timeout=10_000)
+
+
+async def test_a_leader_steps_down_and_another_leads(person: People) -> None:
+    page = await person("operator", "/leaders/")
+    card = page.locator("#daily-report")
+    await expect(card.locator(".state").first).to_have_text("Led", timeout=20_000)
+    holder = await card.locator("dd").first.inner_text()
+    await card.get_by_role("button", name="Ask to step down").click()
+    await expect(card.locator("dd").first).not_to_have_text(holder, timeout=20_000)
+
+
+@pytest.mark.parametrize(
+    ("role", "path"),
+    [
+        ("viewer", "/queues/orders-in/clear"),
+        ("operator", "/queues/orders-in/delete"),
+        ("operator", "/leaders/daily-report/break"),
+    ],
+)
+async def test_whoever_may_not_destroy_is_told_what_it_needs(
+    person: People, stack: LiveStack, role: str, path: str
+) -> None:
+    page = await person(role)
+    answer = await page.goto(stack.url + path)
+    assert answer is not None and answer.status == 403
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Not allowed")
+    await expect(page.locator("main")).to_contain_text("Nothing was changed.")
+
+
+async def test_search_goes_straight_to_what_it_finds_and_slash_leads_there(person: People) -> None:
+    page = await person("viewer")
+    await page.keyboard.press("/")
+    await expect(page.locator("#find")).to_be_focused()
+    await page.keyboard.type("daily-rep")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/leaders/#daily-report")
+
+
+async def test_single_keys_can_be_switched_off(person: People) -> None:
+    page = await person("viewer", "/help/")
+    await page.get_by_label("Keys are on").uncheck()
+    await page.locator("h1").click()
+    await page.keyboard.press("/")
+    await expect(page.locator("#find")).not_to_be_focused()
+
+
+async def test_a_theme_is_kept(person: People, stack: LiveStack) -> None:
+    page = await person("viewer", color_scheme="light")
+    await page.locator("[data-theme-switch]").click()
+    await page.goto(f"{stack.url}/gates/")
+    assert await page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"

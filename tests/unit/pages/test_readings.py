@@ -1,0 +1,94 @@
+"""What pages read out of a fleet."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from django.http import QueryDict
+
+from dashboard import readings
+from dashboard.fleet import QueueView, Release
+from dashboard.pages.search import find
+from dashboard.templatetags import kennel
+from tests.unit.pages.fleets import full
+
+
+def test_workers_in_trouble_come_first_and_numbers_are_counted_as_numbers() -> None:
+    names = [worker.name for worker in readings.sorted_workers(full(), QueryDict()).rows]
+    assert names == ["w-4", "w-2", "w-10"]
+
+
+def test_pages_of_workers_continue_where_the_last_one_ended() -> None:
+    first = readings.sorted_workers(full(), QueryDict(), limit=2)
+    query = QueryDict(mutable=True)
+    query["after"] = first.next
+    second = readings.sorted_workers(full(), query, limit=2)
+    assert [worker.name for worker in first.rows + second.rows] == ["w-4", "w-2", "w-10"]
+    assert second.next == ""
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [("presence=lost", ["w-4"]), ("q=W-1", ["w-10"]), ("q=orders", ["w-4", "w-2", "w-10"])],
+)
+def test_workers_are_found_by_presence_name_and_queue(query: str, names: list[str]) -> None:
+    assert [worker.name for worker in readings.sorted_workers(full(), QueryDict(query)).rows] == names
+
+
+def test_a_queue_of_unknown_depth_sorts_below_an_empty_one() -> None:
+    fleet = msgspec.structs.replace(full(), queues=(QueueView("a"), QueueView("b", 0), QueueView("c", 9)))
+    assert [queue.name for queue in readings.sorted_queues(fleet, QueryDict("sort=depth"))] == ["c", "b", "a"]
+
+
+def test_gates_that_hold_workers_come_first() -> None:
+    assert [gate.name for gate in readings.pressing_gates(full())] == ["nightly", "start"]
+
+
+@pytest.mark.parametrize(
+    ("passed", "said"),
+    [
+        (0, "0 of 100"),
+        (24, "0 of 100"),
+        (26, "at least 25 of 100"),
+        (99, "at least 75 of 100"),
+        (100, "opened: 100 of 100"),
+    ],
+)
+def test_a_release_is_announced_in_four_steps(passed: int, said: str) -> None:
+    gate = msgspec.structs.replace(full().gates[0], release=Release("start", 4, 0.0, None, 100, passed))
+    assert said in readings.announcement(msgspec.structs.replace(full(), gates=(gate,)))
+
+
+@pytest.mark.parametrize(
+    ("queue", "seconds"),
+    [
+        (QueueView("q", 100, in_per_second=1.0, out_per_second=3.0), 50.0),
+        (QueueView("q", 100, in_per_second=3.0, out_per_second=3.0), None),
+        (QueueView("q", None, in_per_second=1.0, out_per_second=3.0), None),
+        (QueueView("q", 0, in_per_second=0.0, out_per_second=0.0), 0.0),
+    ],
+)
+def test_time_to_drain_is_unknown_unless_the_queue_shrinks(queue: QueueView, seconds: float | None) -> None:
+    assert kennel.drain_seconds(queue) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.0, "0.0 s"),
+        (9.94, "9.9 s"),
+        (59.0, "59 s"),
+        (61.0, "1 min 1 s"),
+        (3600.0, "1 h"),
+        (90_000.0, "1 d 1 h"),
+    ],
+)
+def test_durations_have_two_units_at_most(seconds: float, said: str) -> None:
+    assert kennel.duration(seconds).replace(kennel.NARROW_SPACE, " ") == said
+
+
+def test_an_order_number_leads_to_its_range_and_a_name_to_its_page() -> None:
+    assert find(full(), "1 500")[0].url == "/sequences/?sequence=orders&number=1500#ledger"
+    assert find(full(), "99999") == [], "a number that was not handed out yet has no range"
+    assert {hit.kind for hit in find(full(), "orders")} == {"Sequence", "Queue"}
+    assert find(full(), "nightly")[0].url == "/gates/#gate-nightly"

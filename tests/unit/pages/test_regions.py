@@ -1,0 +1,128 @@
+"""Regions: one template for page, htmx answer and socket push."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import warnings
+
+import msgspec
+import pytest
+
+from dashboard import regions
+from dashboard.fleet import Fleet, GateView
+from tests.unit.pages.fleets import NOW, full, nothing
+
+PAGES = tuple(regions.OWN)
+ROLES = ("viewer", "operator", "admin")
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "fleet", [full(), nothing(), full(age=50, unreachable=True)], ids=["full", "empty", "cut"]
+)
+@pytest.mark.parametrize("role", ROLES)
+def test_every_region_is_one_element_with_its_own_id_ready_to_be_swapped(
+    page: str, fleet: Fleet, role: str
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for region in regions.regions_of(page):
+            text = regions.render(page, region, fleet, role).strip()
+            assert re.match(rf'<\w+ [^>]*id="region-{region}"[^>]*hx-swap-oob="morph"', text), text[:200]
+
+
+def test_a_region_that_does_not_exist_is_named_together_with_those_that_do() -> None:
+    with pytest.raises(regions.UnknownRegion, match="no region 'queues'; it has pulse"):
+        regions.render("gates", "queues", full(), "viewer")
+    with pytest.raises(regions.UnknownRegion, match="no page 'nowhere'"):
+        regions.regions_of("nowhere")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_only_the_pulse_changes_when_nothing_but_time_has_passed(page: str) -> None:
+    before, fleet = full(), full()
+    after = msgspec.structs.replace(fleet, taken_at=NOW + 1)
+    changed = [
+        region
+        for region in regions.regions_of(page)
+        if regions.render(page, region, before, "admin") != regions.render(page, region, after, "admin")
+    ]
+    assert changed == ["pulse"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_viewers_get_no_form_that_changes_anything(page: str) -> None:
+    text = regions.render_all(page, full(), "viewer")
+    assert 'method="post"' not in text
+    assert "hx-post" not in text
+
+
+def test_operators_get_no_way_to_destroy() -> None:
+    assert "/break" in regions.render("leaders", "leaders", full(), "admin")
+    assert "/break" not in regions.render("leaders", "leaders", full(), "operator")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_region_holds_a_token_or_an_inline_script_or_style(page: str) -> None:
+    text = regions.render_all(page, full(), "admin")
+    assert "csrfmiddlewaretoken" not in text
+    assert " style=" not in text
+    assert " onclick=" not in text
+    assert set(re.findall(r"<script[^>]*>", text)) <= {
+        '<script type="application/json" id="region-pulse" hx-swap-oob="morph">'
+    }
+
+
+def test_what_people_wrote_is_shown_as_text() -> None:
+    assert "on &lt;sale&gt;" in regions.render("gates", "gates", full(), "viewer")
+    evil = msgspec.structs.replace(
+        full(), gates=(GateView('x"><script>alert(1)</script>', "open", 1, as_of=NOW),)
+    )
+    assert "<script>alert" not in regions.render_all("overview", evil, "viewer")
+
+
+def test_the_pulse_tells_every_age_and_cannot_end_its_script_early() -> None:
+    text = regions.render("queues", "pulse", full(age=3), "viewer")
+    said = json.loads(html.unescape(text[text.index(">") + 1 : text.rindex("<")]))
+    assert said["now"] - said["as_of"]["queues"] == 3
+    assert said["points"]["depth:orders-in"][1] == 120
+    assert "depth:unread" not in said["points"], "a queue that was never read has no point"
+    named = msgspec.structs.replace(full().queues[0], name="</script>")
+    assert "</script></script>" not in regions.render(
+        "queues", "pulse", msgspec.structs.replace(full(), queues=(named,)), "viewer"
+    )
+
+
+def test_unknown_is_a_dash_and_never_0() -> None:
+    row = regions.render("queues", "queues", full(), "viewer")
+    unread = row[row.index('id="unread"') :]
+    figures = re.findall(r'data-label="(?:Depth|Poison|In/s|Out/s|In hand|Oldest)">(.*?)</td>', unread)
+    assert len(figures) == 6
+    assert all("not known" in figure and "0" not in figure for figure in figures)
+
+
+def test_before_the_first_read_a_page_does_not_claim_that_there_is_nothing() -> None:
+    for page in ("gates", "queues", "leaders", "sequences"):
+        assert "has not been read yet" in regions.render(page, page, nothing(), "admin")
+
+
+def test_an_outage_says_since_when_and_keeps_the_last_figures() -> None:
+    fleet = full(age=50, unreachable=True)
+    assert "Storage unreachable since" in regions.render("queues", "storage", fleet, "viewer")
+    assert regions.render("queues", "queues", fleet, "viewer") == regions.render(
+        "queues", "queues", full(), "viewer"
+    )
+
+
+def test_large_fleets_are_bounded() -> None:
+    many = msgspec.structs.replace(
+        full(),
+        workers=tuple(
+            msgspec.structs.replace(full().workers[0], name=f"w-{n}", instance=f"i{n}") for n in range(1000)
+        ),
+        queues=tuple(msgspec.structs.replace(full().queues[0], name=f"q-{n}") for n in range(300)),
+    )
+    for page in PAGES:
+        assert len(regions.render_all(page, many, "admin")) < 200_000
