@@ -21,7 +21,9 @@ from coordinator.doctor.findings import Finding
 from coordinator.errors import ProtocolViolation
 
 OPEN_SECONDS = 5.0
-MAKE_ONE = "Make a token in the dashboard (manage.py worker_token) and set it in KENNEL_WORKER_TOKEN."
+MAKE_ONE = (
+    "Make a token in the dashboard (manage.py worker_token create NAME) and set it in KENNEL_WORKER_TOKEN."
+)
 
 
 async def check(environ: Mapping[str, str], prefix: str) -> list[Finding]:
@@ -128,7 +130,7 @@ async def _health(url: str) -> Finding:
     ]
     if not problems:
         return Finding("dashboard", "ok", "database, hub, storage and the layer between processes are well")
-    cure = "Read “Runbook” in docs/dashboard.md; REDIS_URL, DATABASE_URL and the storage settings are the usual causes."
+    cure = "See the runbook in docs/dashboard.md; REDIS_URL, DATABASE_URL and the storage settings are the usual causes."
     return Finding("dashboard", "warning", "; ".join(problems), cure)
 
 
