@@ -6,37 +6,27 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from coordinator import Storage
 from coordinator.sequences.ledger import open_book
+from coordinator.testing.azurite import Azurite
 from examples.shop import Order
 from tests.support.readme import PROJECT, python_blocks
 from tests.support.stack import wait_until
 
 
 @pytest.fixture
-def environ(connection_string: str, storage_prefix: str, tmp_path: Path) -> dict[str, str]:
-    """What README tells to set, and where the code is found."""
+def environ(own_azurite: Azurite, tmp_path: Path) -> dict[str, str]:
+    """What README tells to set, and where the code is found; README's queue name is the account's, so it has its own."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("AZURE_", "KENNEL_"))}
     return clean | {
-        "AZURE_STORAGE_CONNECTION_STRING": connection_string,
-        "KENNEL_PREFIX": storage_prefix,
+        "AZURE_STORAGE_CONNECTION_STRING": own_azurite.connection_string,
         "PYTHONPATH": f"{PROJECT}{os.pathsep}{tmp_path}",
         "PYTHONWARNINGS": "error",
     }
-
-
-@pytest.fixture
-def own_queue(connection_string: str) -> Iterator[None]:
-    """README's queue name is the account's, not the prefix's: leave it empty for the next test."""
-    yield
-    storage = Storage.from_connection_string(connection_string)
-    storage.blocking.queues.delete_queue("orders-in")
-    storage.close()
 
 
 def sold(output: Path) -> list[str]:
@@ -44,7 +34,6 @@ def sold(output: Path) -> list[str]:
     return [line for line in output.read_text().splitlines() if line.startswith("order ")]
 
 
-@pytest.mark.usefixtures("own_queue")
 async def test_the_quick_start_runs_as_it_stands(environ: dict[str, str], tmp_path: Path) -> None:
     script = tmp_path / "quick_start.py"
     script.write_text(python_blocks()[0])
@@ -61,7 +50,6 @@ async def test_the_quick_start_runs_as_it_stands(environ: dict[str, str], tmp_pa
         assert report.is_ok and (report.used, report.returned) == (1, 999)
 
 
-@pytest.mark.usefixtures("own_queue")
 async def test_the_quick_starts_worker_waits_sells_and_stops(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "quick_worker.py").write_text(python_blocks()[1])
     output = tmp_path / "output"
