@@ -169,3 +169,19 @@ def test_the_tutorial_does_what_it_says(environ: dict[str, str], tmp_path: Path)
     numbers = re.findall(r" sold 2 seats to (customer \d+): order (\d+)", log.read_text())
     assert len({customer for customer, _ in numbers}) == len({number for _, number in numbers}) == 200
     assert len(re.findall(r"tickets-\d sold", log.read_text())) == 200
+
+
+def test_the_test_that_the_documentation_shows_passes(tmp_path: Path) -> None:
+    text = (PROJECT / "docs" / "testing.md").read_text()
+    [code] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "test_shown.py").write_text(code)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:django", "test_shown.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
