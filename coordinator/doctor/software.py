@@ -21,6 +21,7 @@ OLDEST = {
     "msgspec": "0.18.6",
     "psutil": "5.9",
     "requests": "2.32",
+    "urllib3": "2.0",
     "websockets": "14.0",
     "yarl": "1.9",
 }
