@@ -21,9 +21,9 @@ let keeper = null;
 // --- swapping ------------------------------------------------------------------------------------------------------
 
 // What a reader typed, ticked or opened is theirs; moments that did not change keep the text written here.
-Idiomorph.defaults.ignoreActiveValue = true;
+// Not `ignoreActiveValue`: it would leave a focused button with the word of one state and the action of the next.
 Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node, kind) =>
-  !((["value", "checked"].includes(name) && node.matches("input:not([type=hidden]), textarea")) || (name === "open" && node.matches("details")) || (name === "title" && kind === "remove" && node.matches("time")));
+  !((["value", "checked"].includes(name) && node.matches("input:not([type=hidden]), textarea")) || (name === "selected" && node.matches("option")) || (name === "open" && node.matches("details")) || (name === "title" && kind === "remove" && node.matches("time")));
 Idiomorph.defaults.callbacks.beforeNodeMorphed = (before, after) =>
   !(before.nodeName === "TIME" && after.nodeName === "TIME" && before.dateTime === after.dateTime && before.dataset.moment === after.dataset.moment);
 
@@ -188,6 +188,14 @@ function notice(text) {
   line.append(Object.assign(document.createElement("span"), { textContent: text }));
   place.replaceChildren(line);
 }
+
+// The second click of a double click may meet what the first one brought there: it never acts.
+document.addEventListener("click", (event) => {
+  if (event.detail > 1 && event.target.closest("form[method=post] button, .gate summary")) {
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}, true);
 
 document.addEventListener("htmx:responseError", (event) => {
   const code = event.detail.xhr.status;

@@ -55,8 +55,10 @@ async def test_a_gate_is_made_closed(person: People) -> None:
 async def test_a_worker_is_drained_and_resumed(person: People) -> None:
     page = await person("operator", "/workers/")
     row = page.locator("tr", has=page.locator("#orders-3"))
-    await row.get_by_role("button", name="Drain orders-3").click()
+    await row.get_by_role("button", name="Drain orders-3").dblclick()
     await expect(row.get_by_text("Draining")).to_be_visible(timeout=10_000)
+    await page.wait_for_timeout(1000)
+    await expect(row.get_by_text("Draining"), "the second click must not resume it").to_be_visible()
     await row.get_by_role("button", name="Resume orders-3").click()
     await expect(row.get_by_role("button", name="Drain orders-3")).to_be_visible(timeout=10_000)
 
