@@ -77,7 +77,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
     def _note(self, text: str) -> None:
-        self.stderr.write(text, self.style.NOTICE)
+        self.stderr.write(text, str)
         self.stderr.flush()
 
     def _auto(self, options: dict[str, Any]) -> None:
