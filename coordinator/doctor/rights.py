@@ -94,10 +94,21 @@ async def _blobs(storage: Storage, name: str) -> str:
         await blob.upload_blob(b"1", metadata={"epoch": "1"})
         lease = await blob.acquire_lease(lease_duration=15)
         await lease.release()
+        tags = await _may_tag(blob)
         await blob.delete_blob()
     finally:
         await container.delete_container()
-    return "may create, write, lease and delete"
+    return f"may create, write, lease and delete{tags}"
+
+
+async def _may_tag(blob: Any) -> str:
+    """Only leaders that fence their own blobs need it, so a refusal is no fault."""
+    try:
+        with translated("tag", "a blob"):
+            await blob.set_blob_tags({"epoch": "1"})
+    except StorageError:
+        return "; not tag: leaders that fence blobs by tags need Storage Blob Data Owner, or permission t"
+    return ", and tag"
 
 
 async def _queues(storage: Storage, name: str) -> str:

@@ -178,6 +178,18 @@ async def test_fault_6_a_signature_that_allows_reading_alone(azurite: Azurite, s
     assert not [finding for finding in await examine(environ, write=False) if finding.verdict == "fault"]
 
 
+async def test_a_signature_that_does_not_allow_tags_is_told_but_no_fault(azurite: Azurite) -> None:
+    allowed = AccountSasPermissions(read=True, write=True, delete=True, list=True, add=True, create=True)
+    environ = {"AZURE_STORAGE_CONNECTION_STRING": with_sas(azurite, allowed, timedelta(days=30))}
+    finding = await found(environ, "blob rights")
+    assert finding.verdict == "ok" and "not tag" in finding.found
+    allowed = AccountSasPermissions(
+        read=True, write=True, delete=True, list=True, add=True, create=True, tag=True
+    )
+    environ = {"AZURE_STORAGE_CONNECTION_STRING": with_sas(azurite, allowed, timedelta(days=30))}
+    assert "and tag" in (await found(environ, "blob rights")).found
+
+
 async def test_fault_7_a_signature_that_has_expired(azurite: Azurite) -> None:
     text = with_sas(azurite, AccountSasPermissions(read=True, list=True), -timedelta(hours=1))
     finding = await found({"AZURE_STORAGE_CONNECTION_STRING": text}, "storage signature")
