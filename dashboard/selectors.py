@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
 import msgspec
+from django.db import connection
 from django.db.models import Q
 
 from coordinator.errors import KennelError
 from dashboard import audit as trail
 from dashboard.fleet import Fleet, GrantView, Point
-from dashboard.models import AuditRow
+from dashboard.models import AuditRow, Outcome
 from dashboard.runtime import current
 from dashboard.sampling import history as past
 from dashboard.storage import call, storage
 
-LEDGER_SECONDS = 8.0
+_REQUEST_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class LedgerPage(msgspec.Struct, frozen=True):
@@ -66,7 +68,7 @@ def history(series: str, seconds: float) -> list[Point]:
     """A series over the last `seconds`, oldest first; a point with value None is a gap."""
     until = time.time()
     points = past.read(series, until - seconds, until)
-    resolution = past.level_for(seconds)[0]
+    resolution = past.level_for(seconds)[0] * past.step_for(seconds)
     after = points[-1].at if points else until - seconds
     points += [
         point
@@ -80,18 +82,27 @@ def audit(*, q: str = "", before: int | None = None, limit: int = 50) -> AuditPa
     """The audit, newest first; `q` is looked for at the start of actor, action and target, and is matched to outcomes."""
     rows = trail.shown()
     for word in q.split()[:5]:
-        rows = rows.filter(
-            Q(actor__istartswith=word)
-            | Q(action__istartswith=word)
-            | Q(target__istartswith=word)
-            | Q(outcome=word.lower())
-            | Q(request_id=word)
-        )
+        meant = _starts("actor", word) | _starts("action", word) | _starts("target", word)
+        if word.lower() in Outcome.values:
+            meant |= Q(outcome=word.lower())
+        elif _REQUEST_ID.fullmatch(word):
+            meant |= Q(request_id=word)
+        rows = rows.filter(meant)
     if before is not None:
         rows = rows.filter(pk__lt=before)
     found: list[AuditRow] = list(rows.order_by("-pk")[: limit + 1])
     views = tuple(_view(row) for row in found[:limit])
     return AuditPage(views, views[-1].id if len(found) > limit else None)
+
+
+def _starts(field: str, word: str) -> Q:
+    """Starts with that word. On SQLite as a range, which its indexes answer; elsewhere order depends on the locale."""
+    if connection.vendor != "sqlite":
+        return Q(**{f"{field}__istartswith": word})
+    found = Q()
+    for spelling in {word, word.lower()}:
+        found |= Q(**{f"{field}__gte": spelling, f"{field}__lt": spelling + "\U0010ffff"})
+    return found
 
 
 def _view(row: AuditRow) -> AuditView:

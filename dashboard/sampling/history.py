@@ -24,6 +24,7 @@ FLUSH_SECONDS = 15.0
 PRUNE_SECONDS = 60.0
 SHORTEST_GAP_SECONDS = 4.0
 GAP_FACTOR = 3.0
+MOST_POINTS = 3600
 NAN = float("nan")
 
 
@@ -139,19 +140,29 @@ def level_for(seconds: float) -> tuple[int, int, int]:
     return next((level for level in LEVELS if seconds <= level[2]), LEVELS[-1])
 
 
+def step_for(seconds: float) -> int:
+    """How many values of its level become one point, so that a span has about `MOST_POINTS` at the most."""
+    resolution, size, kept = level_for(seconds)
+    needed = min(seconds, kept) / resolution / MOST_POINTS
+    return next((step for step in range(1, size + 1) if size % step == 0 and step >= needed), size)
+
+
 def read(series: str, since: float, until: float) -> list[Point]:
-    """The points of a series between two moments, oldest first, without marks for gaps."""
+    """The points of a series between two moments, oldest first, without marks for gaps. Long spans are averaged."""
     seconds, size, _ = level_for(until - since)
+    step = step_for(until - since)
     chunks = Chunk.objects.filter(
         series__name=series, resolution=seconds, start__gt=since - seconds * size, start__lte=until
     ).order_by("start")
     points: list[Point] = []
     for start, packed in chunks.values_list("start", "values"):
-        for slot, value in enumerate(unpack(packed)):
+        values = unpack(packed)
+        for slot in range(0, size, step):
             at = start + slot * seconds
+            known = [value for value in values[slot : slot + step] if not math.isnan(value)]
             # Two processes may have sampled the same moment when one took over from the other.
-            if not math.isnan(value) and since <= at <= until and (not points or at > points[-1].at):
-                points.append(Point(float(at), value))
+            if known and since <= at <= until and (not points or at > points[-1].at):
+                points.append(Point(float(at), sum(known) / len(known)))
     return points
 
 

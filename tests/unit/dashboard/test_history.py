@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.fleet import Point
-from dashboard.sampling.history import LEVELS, Recorder, level_for, pack, unpack, with_gaps
+from dashboard.sampling.history import (
+    LEVELS,
+    MOST_POINTS,
+    Recorder,
+    level_for,
+    pack,
+    step_for,
+    unpack,
+    with_gaps,
+)
 
 
 @given(st.lists(st.floats(allow_nan=False), max_size=100))
@@ -18,6 +27,14 @@ def test_packed_values_come_back_unchanged(values: list[float]) -> None:
 
 def test_a_span_is_answered_by_the_finest_level_that_reaches_back_that_far() -> None:
     assert [level_for(span)[0] for span in (60, 3600, 3601, 86400, 86401, 10**9)] == [1, 1, 10, 10, 60, 60]
+
+
+def test_a_long_span_becomes_no_more_points_than_a_graph_can_show() -> None:
+    for span in (60, 3600, 86400, 7 * 86400, 31 * 86400, 10**9):
+        seconds, size, kept = level_for(span)
+        step = step_for(span)
+        assert size % step == 0
+        assert min(span, kept) / seconds / step <= MOST_POINTS
 
 
 def test_missing_samples_are_drawn_as_one_gap() -> None:
