@@ -20,6 +20,10 @@ from coordinator.queues.rules import ScalingRule, Steps, TargetLatency
 from coordinator.queues.running import MessageContext, current_message
 from coordinator.queues.settling import RetryPolicy
 from coordinator.queues.state import QueueState
+from coordinator.scaling.agent import ScalingAgent
+from coordinator.scaling.drivers import DryRunDriver
+from coordinator.scaling.local import LocalProcessDriver
+from coordinator.scaling.policy import ScalingPolicy
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
 from coordinator.sequences.store import OptimisticSyncStore
@@ -38,6 +42,7 @@ __all__ = [
     "BlobDistributedMutex",
     "Delete",
     "Done",
+    "DryRunDriver",
     "Election",
     "Gate",
     "GateConfig",
@@ -51,6 +56,7 @@ __all__ = [
     "Key",
     "LeadershipLost",
     "ListeningRelease",
+    "LocalProcessDriver",
     "Merge",
     "MessageContext",
     "OptimisticSyncStore",
@@ -72,6 +78,8 @@ __all__ = [
     "Row",
     "Saga",
     "SagaContext",
+    "ScalingAgent",
+    "ScalingPolicy",
     "ScalingRule",
     "SequenceConfig",
     "Steps",

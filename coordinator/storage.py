@@ -199,9 +199,7 @@ class Storage:
         """Batches split, processed in parallel, each item counted once (S12). See `Pipeline`."""
         from coordinator.pipeline.azure_store import make_pipeline
 
-        return make_pipeline(
-            self, check_name("pipeline", name), initiator, processor, controller, **options
-        )
+        return make_pipeline(self, check_name("pipeline", name), initiator, processor, controller, **options)
 
     # --- clients, for adapters ----------------------------------------------------------------------------------
 

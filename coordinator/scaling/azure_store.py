@@ -1,0 +1,105 @@
+"""Scaling agents of a storage account: made, listed, and read as one figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from coordinator.errors import NotFound
+from coordinator.leadership.azure_store import list_leaders
+from coordinator.scaling.agent import Observe, ScalingAgent
+from coordinator.scaling.drivers import Driver
+from coordinator.scaling.history import LATEST, ScalingHistory, ScalingRecord, decode_record
+from coordinator.scaling.policy import ScalingPolicy, decode_policy, encode_policy
+from coordinator.tables.azure_tables import make_table
+from coordinator.tables.optimistic import optimistic_update
+from coordinator.tables.rows import Values
+
+if TYPE_CHECKING:
+    from coordinator.storage import Storage
+
+POLICY = "b-policy"
+
+
+@dataclass(frozen=True)
+class ScalingFigure:
+    """How many instances a pool should have, and how old that is: what KEDA's metrics-api scaler asks for."""
+
+    pool: str
+    wanted: int
+    age_seconds: float
+
+
+def make_scaling_agent(
+    storage: Storage,
+    pool: str,
+    driver: Driver,
+    *,
+    observe: Observe,
+    policy: ScalingPolicy,
+    **options: Any,
+) -> ScalingAgent:
+    """The agent of that pool. `policy` is in force until an operator stores another (see `save_policy`)."""
+
+    async def in_force() -> ScalingPolicy:
+        return await read_policy(storage, pool) or policy
+
+    return ScalingAgent(
+        pool,
+        driver,
+        policy=in_force,
+        observe=observe,
+        history=scaling_history(storage, pool),
+        identity=storage.identity,
+        clock=storage.clock,
+        **options,
+    )
+
+
+def scaling_history(storage: Storage, pool: str) -> ScalingHistory:
+    """What was decided for that pool."""
+    return ScalingHistory(make_table(storage, storage.config.table("scaling")), pool)
+
+
+async def list_scaling(storage: Storage) -> list[ScalingRecord]:
+    """The newest decision of each pool, by name; one request for up to 1,000 rows looked at."""
+    table = make_table(storage, storage.config.table("scaling"))
+    return [decode_record(row) async for row in table.scan(prefix=LATEST)]
+
+
+async def read_figure(storage: Storage, pool: str) -> ScalingFigure | None:
+    """The figure for an external scaler; None if no agent ever decided. Look at its age before you trust it."""
+    latest = await scaling_history(storage, pool).latest()
+    if latest is None:
+        return None
+    return ScalingFigure(pool, latest.wanted, storage.clock.time() - latest.at)
+
+
+async def read_policy(storage: Storage, pool: str) -> ScalingPolicy | None:
+    """The policy that an operator stored; None if there is none."""
+    table = make_table(storage, storage.config.table("scaling"))
+    try:
+        row = await table.read((pool, POLICY))
+    except NotFound:
+        return None
+    return decode_policy(row["policy"])
+
+
+async def save_policy(storage: Storage, pool: str, policy: ScalingPolicy, *, by: str) -> ScalingPolicy | None:
+    """Store a policy; the agent follows at its next turn. Returns the one before."""
+    table = make_table(storage, storage.config.table("scaling"))
+    values: Values = {"policy": encode_policy(policy), "by": by, "at": storage.clock.time()}
+    update = await optimistic_update(table, (pool, POLICY), lambda row: values, create={})
+    return decode_policy(update.old["policy"]) if update.old else None
+
+
+async def leader_names(storage: Storage) -> set[str]:
+    """Who leads any election now, by name: for drivers, which retire them last."""
+    return {leader.holder for leader in await list_leaders(storage) if leader.is_held}
+
+
+def policy_schema() -> dict[str, Any]:
+    """JSON schema of a policy, for forms and the API."""
+    return msgspec.json.schema(ScalingPolicy)

@@ -1,0 +1,158 @@
+"""Instances as processes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from coordinator.errors import ConfigurationError
+from coordinator.scaling.drivers import Leaders, no_leaders, victims
+
+_log = logging.getLogger("coordinator.scaling")
+
+
+@dataclass(frozen=True)
+class _Instance:
+    name: str
+    pid: int
+    born: float
+    draining_since: float = 0.0
+
+
+class LocalProcessDriver:
+    """Runs `command` as often as wanted, each with its own ``KENNEL_WORKER_NAME`` (``{pool}-{n}``).
+
+    Guarantees: whoever takes over with the same `state` folder finds the processes that were started before, and no other
+    process is ever signalled (a process is known by its number *and* its birth). An instance that must go gets SIGTERM:
+    a worker gives back what it holds and ends; after `drain_seconds` it is killed. Does not restart an instance that
+    ended by itself: the next `scale` does.
+
+    `leaders` tells which names lead an election; they go last. Two drivers must not share a `state` folder at one time:
+    run them under an election.
+    """
+
+    def __init__(
+        self,
+        pool: str,
+        command: Sequence[str],
+        *,
+        state: Path,
+        environ: Mapping[str, str] | None = None,
+        leaders: Leaders = no_leaders,
+        drain_seconds: float = 30.0,
+    ) -> None:
+        if not command:
+            raise ConfigurationError("a local pool needs a command to run")
+        self.pool = pool
+        self._command = list(command)
+        self._file = state / f"{pool}.json"
+        self._environ = dict(os.environ if environ is None else environ)
+        self._leaders = leaders
+        self._drain_seconds = drain_seconds
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    async def actual(self) -> int:
+        return sum(not each.draining_since for each in self._alive())
+
+    async def scale(self, wanted: int) -> None:
+        alive = self._alive()
+        staying = [each for each in alive if not each.draining_since]
+        leaving = [each for each in alive if each.draining_since]
+        for _ in range(wanted - len(staying)):
+            staying.append(self._start({each.name for each in (*staying, *leaving)}))
+            self._save([*staying, *leaving])
+        if len(staying) > wanted:
+            names = [each.name for each in staying]
+            going = set(victims(names, len(staying) - wanted, await self._leaders()))
+            leaving += [
+                _Instance(each.name, each.pid, each.born, time.time())
+                for each in staying
+                if each.name in going
+            ]
+            staying = [each for each in staying if each.name not in going]
+        for each in leaving:
+            overdue = each.draining_since + self._drain_seconds < time.time()
+            self._signal(each, signal.SIGKILL if overdue else signal.SIGTERM)
+        self._save([*staying, *leaving])
+
+    async def close(self) -> None:
+        """Drain all, wait for them, and kill who takes too long."""
+        await self.scale(0)
+        if not await self._all_gone(self._drain_seconds):
+            for each in self._alive():
+                self._signal(each, signal.SIGKILL)
+            await self._all_gone(5.0)
+        self._save([])
+
+    async def _all_gone(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        for _ in iter(lambda: time.monotonic() < deadline and bool(self._alive()), False):
+            await asyncio.sleep(0.02)
+        return not self._alive()
+
+    def names(self) -> list[str]:
+        """The instances that are there and not on their way out, the oldest first."""
+        return [each.name for each in self._alive() if not each.draining_since]
+
+    def _start(self, taken: set[str]) -> _Instance:
+        name = next(name for n in itertools.count(1) if (name := f"{self.pool}-{n}") not in taken)
+        child = subprocess.Popen(
+            self._command,
+            env={**self._environ, "KENNEL_WORKER_NAME": name},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # a signal to the agent's group is for the agent
+        )
+        self._children[child.pid] = child
+        _log.info("Started %s", name, extra={"action": "scale", "resource": self.pool, "pid": child.pid})
+        return _Instance(name, child.pid, psutil.Process(child.pid).create_time())
+
+    def _alive(self) -> list[_Instance]:
+        for child in self._children.values():
+            child.poll()  # collects who has ended
+        return [each for each in self._load() if _process(each) is not None]
+
+    def _signal(self, instance: _Instance, number: signal.Signals) -> None:
+        process = _process(instance)
+        if process is not None:
+            try:
+                process.send_signal(number)
+            except psutil.NoSuchProcess:
+                return
+
+    def _load(self) -> list[_Instance]:
+        try:
+            return [_Instance(**each) for each in json.loads(self._file.read_text())]
+        except FileNotFoundError:
+            return []
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self._file} is damaged ({error}); remove it once its processes ended"
+            ) from error
+
+    def _save(self, instances: Sequence[_Instance]) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps([each.__dict__ for each in instances]))
+        new.replace(self._file)
+
+
+def _process(instance: _Instance) -> psutil.Process | None:
+    """The process, if it lives and is the one we started."""
+    try:
+        process = psutil.Process(instance.pid)
+        if process.status() == psutil.STATUS_ZOMBIE or abs(process.create_time() - instance.born) > 0.01:
+            return None
+        return process
+    except psutil.NoSuchProcess:
+        return None

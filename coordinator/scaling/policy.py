@@ -1,0 +1,131 @@
+"""What an operator wishes of the scaling agent: bounds, a latency, cool-downs, hours. Storable, checked when built."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from coordinator.errors import ConfigurationError
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)|24:00")
+
+
+class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hours with bounds of their own, which go before anything that is measured.
+
+    `days` are ``mon`` … ``sun``; `start` and `end` are ``HH:MM`` in the policy's time zone; an `end` before `start` is on the
+    next day. Where windows overlap, the highest minimum and the lowest maximum count, and the maximum wins.
+    """
+
+    start: str
+    end: str
+    days: tuple[str, ...] = DAYS
+    minimum: int | None = None
+    maximum: int | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("start", "end"):
+            if not _TIME.fullmatch(getattr(self, name)):
+                raise ConfigurationError(f"window {name} {getattr(self, name)!r}: use HH:MM, such as 08:30")
+        if unknown := [day for day in self.days if day not in DAYS]:
+            raise ConfigurationError(f"window days {unknown}: use {', '.join(DAYS)}")
+        if self.minimum is None and self.maximum is None:
+            raise ConfigurationError("a window needs a minimum or a maximum")
+        if (self.minimum or 0) < 0 or (self.maximum is not None and self.maximum < (self.minimum or 0)):
+            raise ConfigurationError(
+                f"a window needs 0 <= minimum <= maximum, got {self.minimum} and {self.maximum}"
+            )
+
+    def covers(self, moment: datetime) -> bool:
+        """Whether that local time is within."""
+        minute = moment.hour * 60 + moment.minute
+        start, end = _minutes(self.start), _minutes(self.end)
+        today, yesterday = DAYS[moment.weekday()], DAYS[moment.weekday() - 1]
+        if start < end:
+            return today in self.days and start <= minute < end
+        return (today in self.days and minute >= start) or (yesterday in self.days and minute < end)
+
+
+class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a pool of workers is scaled.
+
+    `minimum` … `maximum` instances. `target_seconds`: how soon after its arrival an item should be done. `boot_seconds`:
+    from asking for an instance to its first item; too small a value starts too few. `instance_per_second`: what one
+    instance does, until it was measured. `slots`: messages that one instance holds at a time.
+    `step_seconds` between two steps in one direction; `cooldown_seconds` before the direction may change again: small
+    values flap, large ones cost instance-hours. `cpu_high` (0-1): above it one more is started, whatever the queue says.
+    `window`: hours that go first. `time_zone` is an IANA name.
+    """
+
+    minimum: int = 0
+    maximum: int = 10
+    target_seconds: float = 60.0
+    boot_seconds: float = 30.0
+    instance_per_second: float = 10.0
+    slots: int = 10
+    step_seconds: float = 30.0
+    cooldown_seconds: float = 180.0
+    cpu_high: float = 0.9
+    windows: tuple[Window, ...] = ()
+    time_zone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.minimum <= self.maximum or self.maximum < 1:
+            raise ConfigurationError(
+                f"a policy needs 0 <= minimum <= maximum, got {self.minimum} and {self.maximum}"
+            )
+        for name in ("target_seconds", "instance_per_second", "step_seconds", "cooldown_seconds"):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.boot_seconds < 0 or self.slots < 1 or not 0 < self.cpu_high <= 1:
+            raise ConfigurationError("a policy needs boot_seconds >= 0, slots >= 1 and 0 < cpu_high <= 1")
+        if self.step_seconds > self.cooldown_seconds:
+            raise ConfigurationError("step_seconds must not be longer than cooldown_seconds")
+        self._zone()
+
+    def bounds(self, at: float) -> tuple[int, int, str]:
+        """Fewest and most instances at that moment (seconds since 1970), and the reason of a window, if any."""
+        local = datetime.fromtimestamp(at, tz=UTC).astimezone(self._zone())
+        lowest, highest, reasons = self.minimum, self.maximum, []
+        for window in self.windows:
+            if window.covers(local):
+                lowest = max(lowest, window.minimum or 0)
+                highest = min(highest, self.maximum if window.maximum is None else window.maximum)
+                reasons.append(window.reason or f"{window.start}-{window.end}")
+        return min(lowest, highest), highest, ", ".join(reasons)
+
+    def _zone(self) -> ZoneInfo:
+        try:
+            return ZoneInfo(self.time_zone)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ConfigurationError(
+                f"time zone {self.time_zone!r}: use an IANA name, such as Europe/Berlin"
+            ) from error
+
+
+_decoder: msgspec.json.Decoder[ScalingPolicy] = msgspec.json.Decoder(ScalingPolicy)
+
+
+def encode_policy(policy: ScalingPolicy) -> str:
+    """The stored form: JSON."""
+    return msgspec.json.encode(policy).decode()
+
+
+def decode_policy(text: str | bytes) -> ScalingPolicy:
+    """Read the stored form; raises `ConfigurationError` naming the fault."""
+    try:
+        return _decoder.decode(text)
+    except ConfigurationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"this is not a scaling policy: {error}") from error
+
+
+def _minutes(text: str) -> int:
+    hours, minutes = text.split(":")
+    return int(hours) * 60 + int(minutes)
