@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from typing import NamedTuple, Self, TypeVar
 
@@ -25,6 +23,7 @@ from coordinator.errors import (
 )
 from coordinator.protocol import SequenceStatus
 from coordinator.sequences.allocator import RangeAllocator
+from coordinator.sequences.forking import watch
 from coordinator.sequences.grants import Grant, Owner, SequenceConfig
 from coordinator.sequences.prefetch import Consumption, RefillTime, next_range_size, numbers_needed
 from coordinator.sequences.stock import Block, Stock
@@ -56,7 +55,8 @@ class UniqueIdGenerator:
     is attributed to the process that got it; `next_id` does no I/O, and fails only when no number is left in memory.
     A forked child never issues its parent's numbers. Safe from any thread, with or without an event loop.
 
-    Does not guarantee order between processes, nor that every number is used: a crash loses what the process held.
+    Does not guarantee order between processes, nor that every number is used: a crash, or an end without `close`, loses
+    what the process held (the ledger says what and whose).
 
     store, ledger: where the counter and the book of grants are; without a ledger old grants are forgotten.
     config: sizes and bounds, see `SequenceConfig`.  owner: who takes the ranges.
@@ -78,10 +78,10 @@ class UniqueIdGenerator:
         self._owner = owner or (
             lambda: Owner(f"{os.uname().nodename}-{os.getpid()}", os.uname().nodename, os.getpid())
         )
-        self._begin()
-        _generators.add(self)
+        self.begin_anew()
+        watch(self)
 
-    def _begin(self) -> None:
+    def begin_anew(self) -> None:
         """Start from nothing: on construction, and in a forked child, whose numbers, locks and thread are its parent's."""
         now = self._clock.monotonic()
         self._lock = threading.Lock()
@@ -91,6 +91,7 @@ class UniqueIdGenerator:
         self._consumption = Consumption(now)
         self._refill_time = RefillTime()
         self._stopping = threading.Event()
+        self.io = threading.Lock()
         self._thread: threading.Thread | None = None
         self._waiters: list[Callable[[], object]] = []
         self._failure: _Failure | None = None
@@ -101,7 +102,7 @@ class UniqueIdGenerator:
         self.blocked_calls = 0
         self._allocator = RangeAllocator(
             self.name, self._store, self._ledger, self.config, owner=self._owner, clock=self._clock,
-            pause=self._stopping.wait,
+            pause=self._pause,
         )  # fmt: skip
 
     # --- taking numbers -----------------------------------------------------------------------------------------
@@ -181,12 +182,13 @@ class UniqueIdGenerator:
             self._take = self._stock.take
             finished = self._stock.finished
         try:
-            for grant in finished:
-                self._allocator.used(grant)
-            if self.config.return_tails and rest:
-                self._allocator.give_back(rest)
-            elif finished:
-                self._allocator.tidy(all_of_it=True)
+            with self.io:
+                for grant in finished:
+                    self._allocator.used(grant)
+                if self.config.return_tails and rest:
+                    self._allocator.give_back(rest)
+                elif finished:
+                    self._allocator.tidy(all_of_it=True)
         except KennelError as error:
             log.warning("sequence %s: unused numbers could not be returned: %s", self.name, error)
             return []
@@ -327,6 +329,14 @@ class UniqueIdGenerator:
             if failed:
                 self._rest(patience.delay(failures))
 
+    def _pause(self, seconds: float) -> bool:
+        """Wait between tries; nothing is under way meanwhile, so a fork need not wait."""
+        self.io.release()
+        try:
+            return self._stopping.wait(seconds)
+        finally:
+            self.io.acquire()
+
     def _rest(self, seconds: float) -> None:
         with self._lock:
             if not self._closed and not self._waiters:
@@ -343,9 +353,10 @@ class UniqueIdGenerator:
     def _refill(self, size: int, further: int, finished: list[Grant]) -> bool:
         began = self._clock.monotonic()
         try:
-            for grant in finished:
-                self._allocator.used(grant)
-            grant = self._allocator.reserve(size, further=further)
+            with self.io:
+                for grant in finished:
+                    self._allocator.used(grant)
+                grant = self._allocator.reserve(size, further=further)
         except KennelError as error:
             with self._lock:
                 self._failure = _Failure(error, began, self._clock.monotonic())
@@ -361,7 +372,8 @@ class UniqueIdGenerator:
             self._failure = None
             self._wake()
         try:
-            self._allocator.tidy()
+            with self.io:
+                self._allocator.tidy()
         except StorageError as error:
             log.info("sequence %s: the ledger will be told later: %s", self.name, error)
         return True
@@ -371,20 +383,3 @@ def _at_least_one(count: int) -> int:
     if not 1 <= count <= 10**9:
         raise ConfigurationError(f"a block needs 1 to 1,000,000,000 numbers, got {count}")
     return count
-
-
-_generators: weakref.WeakSet[UniqueIdGenerator] = weakref.WeakSet()
-
-
-def _in_forked_child() -> None:
-    for generator in list(_generators):
-        generator._begin()
-
-
-@atexit.register
-def _at_exit() -> None:
-    for generator in list(_generators):
-        generator.close()
-
-
-os.register_at_fork(after_in_child=_in_forked_child)
