@@ -26,7 +26,7 @@ def oldest(moments: Iterable[float | None]) -> float | None:
 def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
     """Ages and the newest figures of the queues that are drawn, as JSON.
 
-    {"now": …, "as_of": {panel: …}, "points": {series: [at, value]}}
+    {"now": …, "marked": when a gate last changed, "as_of": {panel: …}, "points": {series: [at, value]}}
 
     The browser reckons ages from `now`, so a wrong clock there does no harm.
     """
@@ -43,7 +43,8 @@ def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
         if queue.as_of is not None:
             points[f"depth:{queue.name}"] = (queue.as_of, queue.depth)
             points[f"active:{queue.name}"] = (queue.as_of, queue.active_tasks)
-    said = {"now": fleet.taken_at, "as_of": as_of, "points": points}
+    marked = max((gate.since for gate in fleet.gates if gate.since is not None), default=None)
+    said = {"now": fleet.taken_at, "marked": marked, "as_of": as_of, "points": points}
     # Inside a script element only "<" could end it.
     return json.dumps(said, separators=(",", ":")).replace("<", "\\u003c")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
@@ -10,12 +12,17 @@ from dashboard.permissions import requires
 
 MOST_SERIES = 12
 LONGEST_SECONDS = 31 * 86_400.0
+MOST_MARKS = 40
+MARKED = ("gate.open", "gate.close", "queue.clear", "queue.requeue")
 
 
 @require_safe
 @requires("page.view")
 def history(request: HttpRequest) -> HttpResponse:
-    """{"now": s, "series": {name: [[moments], [values]]}}; null is a gap. At most 12 series, the last `seconds`."""
+    """{"now": s, "series": {name: [[moments], [values]]}, "marks": [{at, action, target, actor}]}; null is a gap.
+
+    At most 12 series, the last `seconds`; the marks are what operators did to gates and queues in that time.
+    """
     try:
         seconds = min(LONGEST_SECONDS, max(1.0, float(request.GET.get("seconds", "900"))))
     except ValueError:
@@ -24,6 +31,16 @@ def history(request: HttpRequest) -> HttpResponse:
     for name in request.GET.getlist("series")[:MOST_SERIES]:
         points = selectors.history(name, seconds)
         drawn[name] = [[point.at for point in points], [point.value for point in points]]
-    answer = JsonResponse({"now": selectors.fleet().taken_at, "series": drawn})
+    now = selectors.fleet().taken_at
+    answer = JsonResponse({"now": now, "series": drawn, "marks": _marks(now - seconds)})
     answer["Cache-Control"] = "no-store"
     return answer
+
+
+def _marks(after: float) -> list[dict[str, Any]]:
+    marks = []
+    for kind in ("gate.", "queue."):
+        for row in selectors.audit(q=f"{kind} done", limit=MOST_MARKS).rows:
+            if row.at >= after and row.action in MARKED:
+                marks.append({"at": row.at, "action": row.action, "target": row.target, "actor": row.actor})
+    return marks

@@ -6,6 +6,7 @@ const MOST_SERIES = 6;
 const DASHES = [[], [6, 3], [2, 3], [10, 3, 2, 3], [], [6, 3]];
 const GAP_FACTOR = 4;
 const LEAST_SPAN = 60;
+const WORDS = { "gate.open": "unleashed:", "gate.close": "leashed:", "queue.clear": "cleared:", "queue.requeue": "requeued:" };
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -19,6 +20,7 @@ class Graph {
     this.legend = figure.querySelector("[data-graph-legend]");
     this.spanSelect = figure.querySelector("[data-graph-span]");
     this.names = [];
+    this.marks = [];
     this.columns = new Map();
     this.drawnAt = 0;
     this.plot = null;
@@ -43,7 +45,8 @@ class Graph {
       try {
         const answer = await fetch(`${this.figure.dataset.history}?${query}`, { headers: { Accept: "application/json" } });
         if (answer.ok) {
-          const { series } = await answer.json();
+          const { series, marks } = await answer.json();
+          this.marks = marks;
           for (const [name, columns] of Object.entries(series)) {
             const seen = this.columns.get(name);
             const newest = columns[0].at(-1) ?? 0;
@@ -99,7 +102,7 @@ class Graph {
         points: { show: false },
         spanGaps: false,
       }))],
-      hooks: { setCursor: [() => this.tell()] },
+      hooks: { setCursor: [() => this.tell()], draw: [(plot) => this.drawMarks(plot)] },
     }, [[]], this.canvas);
     this.draw();
   }
@@ -122,6 +125,34 @@ class Graph {
     if (data[0].length && none) none.remove();
     else if (!data[0].length && !none) this.canvas.append(Object.assign(document.createElement("p"), { className: "graph-none", textContent: "No samples yet" }));
     this.tell();
+  }
+
+  // What operators did, on the time axis: who opened or closed what.
+  drawMarks(plot) {
+    const { ctx, bbox } = plot;
+    const scale = devicePixelRatio;
+    ctx.save();
+    ctx.font = `${11 * scale}px ${css("--sans")}`;
+    ctx.textBaseline = "top";
+    ctx.textAlign = "left";
+    let free = -Infinity;
+    for (const mark of [...this.marks].sort((a, b) => a.at - b.at)) {
+      const x = plot.valToPos(mark.at, "x", true);
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      const hue = css({ "gate.open": "--green", "gate.close": "--amber" }[mark.action] ?? "--red");
+      ctx.strokeStyle = ctx.fillStyle = hue;
+      ctx.setLineDash([3 * scale, 3 * scale]);
+      ctx.lineWidth = scale;
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      const text = `${WORDS[mark.action]} ${mark.actor}`;
+      const width = ctx.measureText(text).width;
+      const left = x + 4 * scale + width > bbox.left + bbox.width ? x - 4 * scale - width : x + 4 * scale;
+      if (left > free) { ctx.fillText(text, left, bbox.top); free = left + width + 6 * scale; }
+    }
+    ctx.restore();
   }
 
   tell() {
@@ -150,7 +181,12 @@ class Graph {
 
 const graphs = [...document.querySelectorAll("[data-graph]")].map((figure) => new Graph(figure));
 for (const graph of graphs) graph.load();
-document.addEventListener("kennel:pulse", (event) => { for (const graph of graphs) graph.add(event.detail.points); });
+let marked;
+document.addEventListener("kennel:pulse", (event) => {
+  const changed = marked !== undefined && event.detail.marked !== marked;
+  marked = event.detail.marked;
+  for (const graph of graphs) if (changed) graph.load(); else graph.add(event.detail.points);
+});
 document.addEventListener("kennel:look", () => { for (const graph of graphs) graph.build(); });
 // What was missed while the connection was gone may have been sampled all the same.
 document.addEventListener("htmx:wsOpen", (() => { let first = true; return () => { if (!first) for (const graph of graphs) graph.load(); first = false; }; })());
