@@ -6,6 +6,7 @@ with what to tell the person, `Denied` if they may not (the attempt is in the au
 
 from __future__ import annotations
 
+import datetime
 import json
 import logging
 import time
@@ -17,6 +18,7 @@ from typing import Any, cast
 
 import msgspec
 from django.http import HttpRequest
+from django.utils import timezone
 
 from coordinator import protocol
 from coordinator.config import check_name
@@ -24,8 +26,9 @@ from coordinator.errors import AlreadyExists, KennelError, NotFound, Preconditio
 from coordinator.gates.state import GateState, phase
 from coordinator.queues.requeue import requeue_poison as move_back
 from dashboard import audit
+from dashboard.hub import tokens
 from dashboard.middleware import request_id_var
-from dashboard.models import Outcome
+from dashboard.models import Outcome, Scope, WorkerToken
 from dashboard.permissions import ACTIONS, role_may, role_of
 from dashboard.runtime import current
 from dashboard.storage import call, storage
@@ -304,6 +307,38 @@ def _queue(actor: Actor, action: str, queue: str, reason: str, do: Callable[[Any
         current().look_again()
 
 
+# --- tokens ---------------------------------------------------------------------------------------------------------
+
+
+def create_token(
+    actor: Actor, name: str, *, scope: str = Scope.WORKER, days: float | None = None, reason: str = ""
+) -> str:
+    """Make a token and return it: the only time that it can be seen."""
+    name = name.strip()
+    with _audited(actor, "token.create", name, reason) as act:
+        if not 1 <= len(name) <= 100:
+            raise ActionFailed("Say in 1-100 characters what the token is for.")
+        if scope not in Scope.values:
+            raise ActionFailed(f"A token is for {' or '.join(Scope.values)}, not for {scope[:40]!r}.")
+        if days is not None and not 0 < days <= 3660:
+            raise ActionFailed("A token may be valid for up to 3,660 days.")
+        expires = timezone.now() + datetime.timedelta(days=days) if days is not None else None
+        made = tokens.create(name, scope=scope, expires_at=expires)
+        act.after = json.dumps({"token": made[: tokens.SHOWN] + "…", "scope": scope})
+    return made
+
+
+def revoke_token(actor: Actor, token_id: int, *, reason: str = "") -> None:
+    """End a token; sockets that were opened with it are closed within seconds."""
+    row = WorkerToken.objects.filter(pk=token_id).first()
+    with _audited(actor, "token.revoke", str(row) if row is not None else f"#{token_id}", reason) as act:
+        if row is None or row.revoked_at is not None:
+            raise ActionFailed("There is no such valid token.")
+        row.revoked_at = timezone.now()
+        row.save(update_fields=["revoked_at"])
+        act.after = json.dumps({"token": "revoked"})
+
+
 # --- by name: sockets, API --------------------------------------------------------------------------------------------
 
 
@@ -354,5 +389,6 @@ def _sentence(text: str) -> str:
 
 __all__ = [
     "ActionFailed", "Actor", "Denied", "break_lease", "by_name", "clear_queue", "create_gate", "create_queue",
-    "delete_queue", "leash", "put_message", "requeue_poison", "step_down", "unleash", "worker_command",
+    "create_token",
+    "delete_queue", "leash", "put_message", "requeue_poison", "revoke_token", "step_down", "unleash", "worker_command",
 ]  # fmt: skip

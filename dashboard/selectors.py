@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import time
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import msgspec
 from django.db import connection
 from django.db.models import Q
+from django.utils import timezone
 
 from coordinator.errors import KennelError
 from dashboard import audit as trail
 from dashboard.fleet import Fleet, GrantView, Point
-from dashboard.models import AuditRow, Outcome
+from dashboard.models import AuditRow, Outcome, WorkerToken
 from dashboard.runtime import current
 from dashboard.sampling import history as past
 from dashboard.storage import call, storage
@@ -93,6 +95,40 @@ def audit(*, q: str = "", before: int | None = None, limit: int = 50) -> AuditPa
     found: list[AuditRow] = list(rows.order_by("-pk")[: limit + 1])
     views = tuple(_view(row) for row in found[:limit])
     return AuditPage(views, views[-1].id if len(found) > limit else None)
+
+
+class TokenView(msgspec.Struct, frozen=True):
+    """A token, never its secret. `state` is "valid", "revoked" or "expired"; moments are None for never."""
+
+    id: int
+    name: str
+    start: str
+    scope: str
+    state: str
+    created_at: float
+    expires_at: float | None
+    last_used_at: float | None
+
+
+def tokens() -> tuple[TokenView, ...]:
+    """All tokens, the newest first."""
+    now = timezone.now()
+
+    def moment(at: datetime.datetime | None) -> float | None:
+        return at.timestamp() if at is not None else None
+
+    def state(row: WorkerToken) -> str:
+        if row.revoked_at is not None:
+            return "revoked"
+        return "expired" if row.expires_at is not None and row.expires_at <= now else "valid"
+
+    return tuple(
+        TokenView(
+            row.pk, row.name, row.start, row.scope, state(row), row.created_at.timestamp(),
+            moment(row.expires_at), moment(row.last_used_at),
+        )
+        for row in WorkerToken.objects.order_by("-pk")
+    )  # fmt: skip
 
 
 def _starts(field: str, word: str) -> Q:

@@ -56,7 +56,7 @@ def compose(
     """The fleet at `now` (wall-clock seconds)."""
     reports = _gather(workers)
     gates = _gates(sample, reports.gates, releases, now)
-    queues = _queues(sample, reports.queues, rates)
+    queues = _queues(sample, reports.queues, rates, now)
     fleet = Fleet(
         taken_at=now,
         headline=_headline(sample.storage, gates, queues, workers),
@@ -122,7 +122,7 @@ def _gates(
 
 
 def _queues(
-    sample: Sample, reports: Mapping[str, list[ListenerStatus]], rates: Rates
+    sample: Sample, reports: Mapping[str, list[ListenerStatus]], rates: Rates, now: float
 ) -> tuple[QueueView, ...]:
     stored = {depth.name: depth for depth in sample.queues}
     views = []
@@ -135,7 +135,7 @@ def _queues(
             poison=depth.poison,
             in_per_second=rates.in_per_second.get(name),
             out_per_second=rates.out_per_second.get(name),
-            oldest_seconds=depth.oldest_seconds,
+            oldest_seconds=None if depth.oldest_at is None else max(0.0, now - depth.oldest_at),
             workers=len(told),
             as_of=depth.as_of,
         )

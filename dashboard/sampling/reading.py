@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from coordinator.config import check_name
 from coordinator.errors import ConfigurationError, KennelError, NotFound
 from coordinator.storage import Storage
@@ -19,6 +21,7 @@ T = TypeVar("T")
 POISON = "-poison"
 AT_ONCE = 8
 BUDGET = 24
+PEEK_SECONDS = 5.0
 GRANTS_SHOWN = 20
 
 
@@ -106,6 +109,12 @@ async def depth_of(storage: Storage, name: str) -> int | None:
         return None
 
 
+async def oldest_of(storage: Storage, name: str) -> float | None:
+    """When the message at the front was put: one request. None if none is visible."""
+    front = await storage.queue(name).transport.peek(1)
+    return front[0].inserted_at if front else None
+
+
 def choose(
     names: Collection[str], known: Mapping[str, Depth], busy: Collection[str], budget: int
 ) -> list[str]:
@@ -153,7 +162,15 @@ async def depths(
         if main.error is not None or bad.error is not None:
             failed = main if main.error is not None else bad
             return known.get(name) or Depth(name, None, None, None)
-        return Depth(name, main.value, bad.value, at)
+        before = known.get(name)
+        fresh = Depth(name, main.value, bad.value, at)
+        if not main.value:
+            return fresh
+        if before is not None and at - before.peeked_at < PEEK_SECONDS:
+            return replace(fresh, oldest_at=before.oldest_at, peeked_at=before.peeked_at)
+        async with limit:
+            front = await attempt(lambda: oldest_of(storage, name), seconds)
+        return replace(fresh, oldest_at=front.value, peeked_at=at)
 
     chosen = choose(work, known, busy, budget)
     read = {depth.name: depth for depth in await asyncio.gather(*(row(name) for name in chosen))}

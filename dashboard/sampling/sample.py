@@ -9,13 +9,17 @@ from dashboard.fleet import LeaderView, SequenceView, StorageView
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """A queue as storage sees it; `as_of` is when this very figure was read."""
+    """A queue as storage sees it; `as_of` is when this very figure was read.
+
+    `oldest_at` is when the message at the front was put (wall clock), as seen at `peeked_at`.
+    """
 
     name: str
     depth: int | None
     poison: int | None
     as_of: float | None
-    oldest_seconds: float | None = None
+    oldest_at: float | None = None
+    peeked_at: float = 0.0
 
 
 class Sample(msgspec.Struct, frozen=True):

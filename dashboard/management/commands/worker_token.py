@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from dashboard import audit
-from dashboard.actions import Actor
+from dashboard import actions
 from dashboard.hub import tokens
-from dashboard.models import Outcome, Scope, WorkerToken
+from dashboard.models import Scope, WorkerToken
 
 
 class Command(BaseCommand):
@@ -39,10 +37,10 @@ class Command(BaseCommand):
                 self.revoke(options["start"])
 
     def create(self, name: str, days: float | None, scope: str) -> None:
-        expires = timezone.now() + datetime.timedelta(days=days) if days else None
-        row = audit.intent(_ACTOR, "token.create", name)
-        token = tokens.create(name, expires_at=expires, scope=scope)
-        audit.outcome(row, Outcome.DONE, after=token[: tokens.SHOWN])
+        try:
+            token = actions.create_token(_ACTOR, name, scope=scope, days=days)
+        except actions.ActionFailed as error:
+            raise CommandError(str(error)) from error
         self.stdout.write("Keep it safe; it is not shown again:")
         self.stdout.write(token)
 
@@ -59,11 +57,8 @@ class Command(BaseCommand):
         found = list(WorkerToken.objects.filter(start__startswith=start[: tokens.SHOWN], revoked_at=None))
         if len(found) != 1:
             raise CommandError(f"{len(found)} valid tokens start with {start!r}; see `worker_token list`")
-        row = audit.intent(_ACTOR, "token.revoke", found[0].name)
-        found[0].revoked_at = timezone.now()
-        found[0].save()
-        audit.outcome(row, Outcome.DONE, after=found[0].start)
+        actions.revoke_token(_ACTOR, found[0].pk)
         self.stdout.write(f"{found[0]} is revoked.")
 
 
-_ACTOR = Actor("command line", "admin")
+_ACTOR = actions.Actor("command line", "admin")

@@ -27,6 +27,7 @@ async def test_poison_goes_back_whole_and_put_clear_delete_do_what_they_say(dash
             assert await orders.poison.depth() == 0
             await _do(adam, queue, "put", body='{"order": 4}')
             assert await orders.depth() == 2
+            await until(lambda: _queue(adam, queue).get("oldest_seconds") is not None, seconds=20)
             await _do(adam, queue, "clear", typed=queue)
             assert await orders.depth() == 0
             await _do(adam, queue, "delete", typed=queue)

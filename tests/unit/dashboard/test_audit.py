@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.utils import timezone
 
 from dashboard import audit, selectors
-from dashboard.actions import ActionFailed, Actor, Denied, by_name, worker_command
-from dashboard.models import AuditHead, AuditRow, Outcome
+from dashboard.actions import ActionFailed, Actor, Denied, by_name, create_token, revoke_token, worker_command
+from dashboard.hub import tokens
+from dashboard.models import AuditHead, AuditRow, Outcome, WorkerToken
 
 pytestmark = pytest.mark.django_db
 
@@ -140,3 +143,26 @@ def test_verify_says_how_many_rows_are_sound_and_a_kept_head_proves_the_chain_wa
     with pytest.raises(CommandError, match="1 faults"):
         call_command("audit", "verify", "--head", head, stderr=errors)
     assert "#2" in errors.getvalue()
+
+
+def test_a_token_is_shown_once_kept_as_a_digest_and_in_the_audit_without_its_secret() -> None:
+    adam = Actor("adam", "admin")
+    token = create_token(adam, "billing workers", days=30)
+    assert tokens.check(token) is not None
+    (view,) = selectors.tokens()
+    assert (view.name, view.state, view.scope) == ("billing workers", "valid", "worker")
+    revoke_token(adam, view.id)
+    assert tokens.check(token) is None
+    assert selectors.tokens()[0].state == "revoked"
+    kept = str(list(AuditRow.objects.values())) + str(list(WorkerToken.objects.values()))
+    assert token not in kept
+    with pytest.raises(ActionFailed, match="no such valid token"):
+        revoke_token(adam, view.id)
+    with pytest.raises(Denied):
+        create_token(OLGA, "mine")
+
+
+def test_an_expired_token_opens_nothing() -> None:
+    token = tokens.create("old", expires_at=timezone.now() - timedelta(seconds=1))
+    assert tokens.check(token) is None
+    assert selectors.tokens()[0].state == "expired"

@@ -26,6 +26,14 @@ def test_what_was_never_read_is_unknown_and_not_zero() -> None:
     assert (seen.queues[0].depth, seen.queues[0].poison, seen.queues[0].as_of) == (None, None, None)
 
 
+def test_the_age_of_the_oldest_message_grows_between_looks() -> None:
+    queues = (Depth("waiting", 3, 0, NOW - 4, oldest_at=NOW - 30), Depth("empty", 0, 0, NOW))
+    assert {queue.name: queue.oldest_seconds for queue in fleet(queues=queues).queues} == {
+        "waiting": 30.0,
+        "empty": None,
+    }
+
+
 def test_a_queue_without_a_connected_listener_has_unknown_tasks_and_rates() -> None:
     queue = fleet(queues=(Depth("orders-in", 7, 0, NOW),)).queues[0]
     assert queue.depth == 7
