@@ -20,7 +20,10 @@ from coordinator import protocol
 from coordinator.errors import ConfigurationError
 from coordinator.gates.gate import Gate, Release
 from coordinator.hub import HubConnection
+from coordinator.leadership.azure_runs import TableRunLog
 from coordinator.leadership.election import Election
+from coordinator.leadership.every import Job, run_every
+from coordinator.leadership.schedule import Missed, Schedule
 from coordinator.queues.listener import QueueListener
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.storage import Storage
@@ -66,6 +69,8 @@ class Worker:
         self._sequences: dict[str, UniqueIdGenerator] = {}
         self._listeners: list[QueueListener[Any]] = []
         self._elections: list[tuple[Election, Callable[[Any], Awaitable[None]]]] = []
+        self._jobs: dict[str, list[Job]] = {}
+        self._scheduling: list[Election] = []
         self._stop = asyncio.Event()
         self._hub: HubConnection | None = None
         if hub_url := env.get("KENNEL_HUB_URL"):
@@ -121,6 +126,25 @@ class Worker:
 
         return register
 
+    def every(
+        self, schedule: str, *, lead: str, missed: Missed = "skip", name: str = "", late_seconds: float = 60.0
+    ) -> Callable[[H], H]:
+        """Decorate a ``task(run)`` that runs at set times, once in the whole fleet, by whoever leads `lead`.
+
+        `schedule`: ``"5m"`` and the like, or a cron expression of five fields, in UTC. `missed`: what to do about
+        moments at which nobody led, "skip" or "once" for all of them. `name` (default: the function's) must stay the
+        same for the fleet to know what has run. At most one run for each moment: a run that crashes is not repeated.
+        """
+
+        def register(task: H) -> H:
+            job = Job(
+                name or task.__name__, Schedule(schedule), task, missed=missed, late_seconds=late_seconds
+            )
+            self._jobs.setdefault(lead, []).append(job)
+            return task
+
+        return register
+
     # --- running ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -148,6 +172,11 @@ class Worker:
             asyncio.create_task(election.run(task), name=f"lead:{election.name}")
             for election, task in self._elections
         ]
+        for name, jobs in self._jobs.items():
+            election = self.storage.election(name, identity=self.identity)
+            self._scheduling.append(election)
+            work = run_every(election, jobs, TableRunLog(self.storage, name), clock=self.storage.clock)
+            leaders.append(asyncio.create_task(work, name=f"every:{name}"))
         running: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._stop.wait(), name="stop"),
             *leaders,
@@ -175,6 +204,18 @@ class Worker:
         """Ask `run()` to end; harmless when repeated."""
         self._stop.set()
 
+    def drain(self) -> None:
+        """Finish what is in hand and take nothing new, until `resume()`."""
+        self.mode = "draining"
+        for listener in self._listeners:
+            listener.pause()
+
+    def resume(self) -> None:
+        """Take messages again after `drain()`."""
+        self.mode = "running"
+        for listener in self._listeners:
+            listener.resume()
+
     async def _wind_down(self, leaders: list[asyncio.Task[Any]]) -> None:
         if self._hub:
             self._hub.refresh()
@@ -200,12 +241,15 @@ class Worker:
             mode=self.mode,
             gates=tuple(gate.status() for gate in self._gates.values()),
             listeners=tuple(listener.status() for listener in self._listeners),
-            elections=tuple(election.status() for election, _ in self._elections),
+            elections=tuple(election.status() for election in self._campaigns()),
             sequences=tuple(sequence.status() for sequence in self._sequences.values()),
             requests=self.storage.meter.by_operation(),
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             memory_bytes=usage.ru_maxrss * 1024,
         )
+
+    def _campaigns(self) -> list[Election]:
+        return [*(election for election, _ in self._elections), *self._scheduling]
 
     def _hello(self) -> protocol.Hello:
         return protocol.Hello(
@@ -260,15 +304,11 @@ class Worker:
             case "stop":
                 self.stop()
             case "drain":
-                self.mode = "draining"
-                for listener in self._listeners:
-                    listener.pause()
+                self.drain()
             case "resume":
-                self.mode = "running"
-                for listener in self._listeners:
-                    listener.resume()
+                self.resume()
             case "step_down":
-                for election, _ in self._elections:
+                for election in self._campaigns():
                     if command.target in ("", election.name):
                         election.step_down(f"asked by {command.by or 'an operator'}")
         if self._hub:
