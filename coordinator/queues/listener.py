@@ -34,6 +34,7 @@ from coordinator.queues.running import Handler, Middleware, Runner
 from coordinator.queues.settling import RetryPolicy, Settler
 from coordinator.queues.sources import Source, choose
 from coordinator.queues.state import QueueState, listener_status, queue_state
+from coordinator.queues.transport import MAX_BATCH
 
 T = TypeVar("T")
 _log = logging.getLogger("coordinator.queues")
@@ -118,6 +119,8 @@ class QueueListener(Generic[T]):
         self._reached = False
         self._hints = Hints()
         self._running = False
+        self._deciding: asyncio.Task[None] | None = None
+        self._full, self._asked = False, 0
         for source, share in ((queue, weight), *also):
             self.add_source(source, weight=share)
 
@@ -202,7 +205,7 @@ class QueueListener(Generic[T]):
         while await self._may_take():
             self._signal.clear()
             if self.crew.busy and self.growth.due:
-                await self._detected(0)
+                await self._work_found(0, self.sources[0])
             ask = self._wanted_messages()
             source = choose(self.sources, self._clock.monotonic()) if ask else None
             if source is None:
@@ -244,8 +247,9 @@ class QueueListener(Generic[T]):
             idle = source.found(known_depth=len(self.leases) if found < ask else None)
             self.state = "running"
             self.pace.found()
+            self._full = found >= ask
             if idle or not self.crew.active or self.growth.due:
-                await self._detected(idle, source)
+                await self._work_found(idle, source)
         else:
             await self._rest(source)
 
@@ -261,11 +265,17 @@ class QueueListener(Generic[T]):
         if units and units >= free and units > min(16.0, rate * 0.25):
             return 0
         per_message = max(1.0, self.pace.items_per_message)
-        return fetch_size(
+        ask = fetch_size(
             waiting=-(-max(0, free) // round(per_message)),
             buffered=round(units / per_message),
             per_second=rate / per_message,
         )
+        if (
+            self._full and free > 0 and not units
+        ):  # all of it is done already: twice as much, before a rate is known
+            ask = max(ask, min(MAX_BATCH, 2 * self._asked))
+        self._asked = ask
+        return ask
 
     async def _may_take(self) -> bool:
         """Wait out a pause and a closed gate; False if it is time to stop."""
@@ -343,10 +353,18 @@ class QueueListener(Generic[T]):
         known, source.depth = source.depth, None
         return await _count(source) if known is None else known
 
-    async def _detected(self, idle: int, source: Source | None = None) -> None:
-        event = WorkDetected(
-            (source or self.sources[0]).name, idle, self.crew.active, source.depth if source else None
-        )
+    async def _work_found(self, idle: int, source: Source) -> None:
+        """Have the tasks for it. The rule's question for the depth must not hold up the next get."""
+        if self.work_detected != self._default_work_detected:
+            await self._detected(idle, source)
+            return
+        if self.crew.active < (first := self.growth.first_step()):
+            self.crew.scale(first)
+        if self._deciding is None or self._deciding.done():
+            self._deciding = asyncio.create_task(self._detected(idle, source), name=f"decide {self.name}")
+
+    async def _detected(self, idle: int, source: Source) -> None:
+        event = WorkDetected(source.name, idle, self.crew.active, source.depth)
         try:
             wanted = int(await _answer(self.work_detected(event)))
         except Exception:
@@ -361,6 +379,9 @@ class QueueListener(Generic[T]):
         """Give back what no handler has seen, let handlers finish, then give back what they did not finish."""
         deadline = self._clock.monotonic() + self._stop_seconds
         self.state = "stopping"
+        if self._deciding is not None:
+            self._deciding.cancel()
+            await asyncio.wait([self._deciding])
         unseen = {unit.delivery for unit in self.crew.buffer if not unit.delivery.started}
         self.crew.buffer.clear()
         await asyncio.gather(*(delivery.settler.give_back(delivery) for delivery in unseen))

@@ -59,6 +59,8 @@ class QueueService:
         parts = [unquote(part) for part in request.rel_url.raw_path.split("/")[2:]]
         name, rest = (parts[0] if parts else ""), parts[1:]
         try:
+            if request.query.get("comp") == "requests":  # ours: how many there were so far
+                return web.Response(text=str(sum(queue.requests for queue in self.queues.values())))
             if not name:
                 return self._list(request)
             queue = self.queues.setdefault(name, MemoryQueueTransport(name))
