@@ -12,7 +12,7 @@ import msgspec
 
 from coordinator.backoff import Backoff, retry
 from coordinator.clock import Clock
-from coordinator.errors import MessageUndecodable, NotFound
+from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound
 from coordinator.queues import envelope as wire
 from coordinator.queues.envelope import Envelope
 from coordinator.queues.transport import MAX_MESSAGE_BYTES, ClaimStore
@@ -59,6 +59,26 @@ class Claims:
         envelope = wire.with_claim(head, size, packed, name)
         return envelope, wire.encode(envelope)
 
+    async def _fit_again(self, head: Envelope, expires_at: float) -> tuple[Envelope, str]:
+        """An envelope that was a message before: as it is, else without the traces of its history, else repacked."""
+        for candidate in (
+            head,
+            _without_traces(head),
+            msgspec.structs.replace(head, history=head.history[-1:]),
+        ):
+            text = wire.encode(candidate)
+            if wire.fits(text):
+                return candidate, text
+        if head.raw is not None:
+            raise ConfigurationError(
+                "a foreign message that fills its 64 KiB has no room for a history; move it by hand"
+            )
+        items = await self.items(head)
+        return await self.fit(
+            msgspec.structs.replace(_without_traces(head), z="", claim=None, size=0, items=items),
+            expires_at=expires_at,
+        )
+
     async def items(self, envelope: Envelope) -> list[msgspec.Raw]:
         """All items of a packed or claimed envelope. A claim that vanished is `MessageUndecodable`."""
         if envelope.claim is None:
@@ -100,6 +120,11 @@ class Claims:
         for name in names:
             await self._store.delete(name)
         return len(names)
+
+
+def _without_traces(envelope: Envelope) -> Envelope:
+    history = [msgspec.structs.replace(failure, trace="") for failure in envelope.history]
+    return msgspec.structs.replace(envelope, history=history)
 
 
 async def _off_loop(large: bool, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:

@@ -180,6 +180,21 @@ class Queue(Generic[T]):
             raise
         return Kept(stored.id, stored.receipt, envelope, text)
 
+    async def put_envelope(self, envelope: Envelope, *, delay: float = 0, ttl: float = NEVER) -> Kept:
+        """Store an envelope that was a message before, with what it carries; listeners are not told."""
+        return await self._put_envelope(envelope, delay, ttl)
+
+    async def announce(self) -> None:
+        """Tell listeners that there is work."""
+        await self._announcer.announce(0)
+
+    async def take(self, count: int, *, visibility_seconds: float) -> list[Received]:
+        """Take up to 32 raw messages, for tools; whoever takes must delete. None from a queue that does not exist."""
+        try:
+            return await self.transport.get(count, visibility_seconds=visibility_seconds)
+        except NotFound:
+            return []
+
     async def put_text(self, text: str, *, delay: float = 0, ttl: float = NEVER) -> None:
         """Store a message as it is, without an envelope, for readers that know none. At most 64 KiB."""
         if not wire.fits(text):

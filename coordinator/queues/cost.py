@@ -1,0 +1,146 @@
+"""What requests cost (S11): a price table that operators may edit, money by operation and queue, and a daily budget. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from coordinator.errors import ConfigurationError
+from coordinator.meter import Request
+
+DAY_SECONDS = 86_400.0
+
+
+class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Dollars for 10,000 requests, by kind. `as_of` and `source` say where the figures come from: check them.
+
+    The defaults are those of a general-purpose v2 account, hot tier, locally redundant.
+    """
+
+    queue: float = 0.004
+    blob_write: float = 0.055
+    blob_read: float = 0.0044
+    blob_list: float = 0.055
+    table: float = 0.00036
+    as_of: str = "2025-06"
+    source: str = "azure.microsoft.com/pricing/details/storage, LRS, hot, US regions"
+    currency: str = "USD"
+
+    def __post_init__(self) -> None:
+        for name in ("queue", "blob_write", "blob_read", "blob_list", "table"):
+            if not 0 <= getattr(self, name) <= 1000:
+                raise ConfigurationError(f"the price of {name} must be 0 to 1,000 for 10,000 requests")
+
+
+DEFAULT_PRICES = Prices()
+_BLOB_WRITES = ("Put", "Set", "Append", "Create", "Lease")
+_FREE = ("DeleteBlob", "DeleteContainer")
+
+
+def price_of(request: Request, prices: Prices = DEFAULT_PRICES) -> float:
+    """What one such request costs."""
+    operation = request.operation
+    if request.service == "queue":
+        each = prices.queue
+    elif request.service == "table":
+        each = prices.table
+    elif operation in _FREE:
+        each = 0.0
+    elif operation.startswith("List"):
+        each = prices.blob_list
+    elif operation.startswith(_BLOB_WRITES):
+        each = prices.blob_write
+    else:
+        each = prices.blob_read
+    return each / 10_000
+
+
+class CostLine(msgspec.Struct, frozen=True):
+    """The requests of one operation on one thing, and what they cost."""
+
+    service: str
+    operation: str
+    resource: str
+    requests: int
+    money: float
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a process spent in a time, and what it would have spent with fixed polling."""
+
+    lines: tuple[CostLine, ...]
+    seconds: float
+
+    @property
+    def money(self) -> float:
+        return sum(line.money for line in self.lines)
+
+    @property
+    def requests(self) -> int:
+        return sum(line.requests for line in self.lines)
+
+    @property
+    def per_day(self) -> float:
+        """Money a day at this pace."""
+        return self.money * DAY_SECONDS / self.seconds if self.seconds > 0 else 0.0
+
+    def by_queue(self) -> dict[str, float]:
+        """Money by queue; claims count with their queue only in the sum."""
+        found: dict[str, float] = {}
+        for line in self.lines:
+            if line.service == "queue":
+                found[line.resource] = found.get(line.resource, 0.0) + line.money
+        return found
+
+
+def bill(counts: Mapping[Request, int], *, seconds: float, prices: Prices = DEFAULT_PRICES) -> Bill:
+    """The bill for a meter's snapshot (or the difference of two), dearest first."""
+    lines = [
+        CostLine(
+            request.service, request.operation, request.resource, number, number * price_of(request, prices)
+        )
+        for request, number in counts.items()
+    ]
+    return Bill(tuple(sorted(lines, key=lambda line: (-line.money, line.operation))), seconds)
+
+
+def fixed_polling(
+    *, tasks: int, seconds: float, every_seconds: float = 1.0, prices: Prices = DEFAULT_PRICES
+) -> float:
+    """What that many tasks would have cost had each polled once every `every_seconds`, work or no work."""
+    return tasks * seconds / every_seconds * prices.queue / 10_000
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Money a day. Above `warn_share` of it a warning is due; above all of it idle polling may be slowed, never work.
+
+    `slowest_seconds` is the longest that idle polling is stretched to.
+    """
+
+    per_day: float
+    warn_share: float = 0.8
+    slow_idle_polling: bool = False
+    slowest_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.per_day <= 0 or not 0 < self.warn_share <= 1 or self.slowest_seconds < 1:
+            raise ConfigurationError(
+                "a budget needs per_day > 0, 0 < warn_share <= 1 and slowest_seconds >= 1, got "
+                f"{self.per_day}, {self.warn_share}, {self.slowest_seconds}"
+            )
+
+    def verdict(self, spent_today: float) -> str:
+        """ "ok", "warn" or "over"."""
+        if spent_today > self.per_day:
+            return "over"
+        return "warn" if spent_today > self.warn_share * self.per_day else "ok"
+
+    def idle_seconds(self, spent_today: float, usual: float) -> float:
+        """How long an idle queue's poll may wait: as usual, or stretched by how far the budget is exceeded."""
+        if not self.slow_idle_polling or spent_today <= self.per_day:
+            return usual
+        return min(max(usual, self.slowest_seconds), usual * spent_today / self.per_day)

@@ -1,0 +1,60 @@
+"""Money by request, by tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.errors import ConfigurationError
+from coordinator.meter import Request
+from coordinator.queues.cost import Budget, Prices, bill, fixed_polling, price_of
+
+PRICES = Prices(queue=10, blob_write=20, blob_read=30, blob_list=40, table=50)
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "money"),
+    [
+        ("queue", "GetMessages", 0.001),
+        ("queue", "DeleteMessage", 0.001),
+        ("blob", "PutBlob", 0.002),
+        ("blob", "SetBlobMetadata", 0.002),
+        ("blob", "LeaseBlob", 0.002),
+        ("blob", "GetBlob", 0.003),
+        ("blob", "ListBlobs", 0.004),
+        ("blob", "DeleteBlob", 0),
+        ("table", "InsertEntity", 0.005),
+    ],
+)
+def test_each_request_has_the_price_of_its_kind(service: str, operation: str, money: float) -> None:
+    assert price_of(Request(service, operation, "x"), PRICES) == pytest.approx(money)
+
+
+def test_the_article_s_thread_that_polls_once_a_second_for_22_hours_costs_79_200_requests() -> None:
+    # S11: 79,200 transactions a day; then $0.01 for 10,000.
+    assert fixed_polling(tasks=1, seconds=22 * 3600, prices=Prices(queue=0.01)) == pytest.approx(0.0792)
+
+
+def test_a_bill_adds_up_by_queue_and_by_day_dearest_first() -> None:
+    counts = {
+        Request("queue", "GetMessages", "a"): 3,
+        Request("queue", "DeleteMessage", "b"): 1,
+        Request("blob", "PutBlob", "claims"): 2,
+    }
+    found = bill(counts, seconds=43_200, prices=PRICES)
+    assert [line.operation for line in found.lines] == ["PutBlob", "GetMessages", "DeleteMessage"]
+    assert (found.requests, found.money, found.per_day) == (6, pytest.approx(0.008), pytest.approx(0.016))
+    assert found.by_queue() == {"a": pytest.approx(0.003), "b": pytest.approx(0.001)}
+
+
+def test_a_budget_warns_and_slows_only_idle_polling_and_only_if_asked() -> None:
+    budget = Budget(1.0, slow_idle_polling=True, slowest_seconds=60)
+    assert [budget.verdict(spent) for spent in (0.5, 0.9, 1.1)] == ["ok", "warn", "over"]
+    assert [budget.idle_seconds(spent, 5) for spent in (0.9, 2.0, 100.0)] == [5, 10, 60]
+    assert Budget(1.0).idle_seconds(100.0, 5) == 5
+
+
+def test_prices_and_budgets_out_of_bounds_are_refused() -> None:
+    with pytest.raises(ConfigurationError):
+        Prices(queue=-1)
+    with pytest.raises(ConfigurationError):
+        Budget(0)
