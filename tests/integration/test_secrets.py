@@ -41,8 +41,7 @@ ANSWERS = (
     "/accounts/login/",
 )
 WORKER = """
-from coordinator import Worker
-from coordinator.queues.settling import RetryPolicy
+from coordinator import RetryPolicy, Worker
 
 worker = Worker("planted")
 
@@ -115,7 +114,7 @@ def browse(dashboard: Dashboard) -> tuple[dict[str, str], str]:
             answer = adam.get(path)
             assert answer.status_code == (404 if path == "/nowhere" else 200), path
             came_out[path] = answer.text
-        session = adam.http.cookies["sessionid"]
+        session = str(adam.http.cookies["sessionid"])
         came_out["press"] = adam.post("/gates/start/leash", {"reason": "because"}).text
         stranger = Person(dashboard, "mallory")
         wrong = {"username": "adam", "password": PASSWORD + "x"}
