@@ -26,6 +26,7 @@ ACTIONS: dict[str, Role] = {
     "queue.put": "operator",
     "queue.peek": "operator",
     "queue.requeue": "operator",
+    "queue.rule": "operator",
     "queue.clear": "admin",
     "queue.delete": "admin",
     "leader.step_down": "operator",

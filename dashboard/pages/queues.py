@@ -7,9 +7,11 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from dashboard import actions, selectors
+from coordinator.queues.rules import Steps
+from dashboard import actions, rules, selectors
 from dashboard.fleet import QueueView
 from dashboard.pages.common import act, query_of, show, text
+from dashboard.pages.rules import STEPS
 from dashboard.permissions import requires
 
 
@@ -38,13 +40,22 @@ def create(request: HttpRequest) -> HttpResponse:
 @require_safe
 @requires("page.view")
 def queue(request: HttpRequest, name: str) -> HttpResponse:
-    return show(request, "queue.html", "queue", query=query_of(name=_find(name).name), name=name)
+    found = _find(name)
+    rule = rules.stored(name)
+    steps = rule.rule.steps if isinstance(rule.rule, Steps) else ()
+    rows = [(n, *(steps[n] if n < len(steps) else ("", ""))) for n in range(STEPS)]
+    return show(
+        request, "queue.html", "queue", query=query_of(name=found.name), name=name, rule=rule, step_rows=rows
+    )
 
 
 def _find(name: str) -> QueueView:
-    for each in selectors.fleet().queues:
+    fleet = selectors.fleet()
+    for each in fleet.queues:
         if each.name == name:
             return each
+    if fleet.storage.as_of is None:
+        return QueueView(name)  # nothing was read yet, so nothing is known to be missing
     raise Http404(name)
 
 

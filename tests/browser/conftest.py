@@ -20,6 +20,8 @@ People = Callable[..., Awaitable[Page]]
 @pytest.fixture(scope="session")
 def stack() -> Iterator[LiveStack]:
     with live_stack(workers=WORKERS, orders=200) as running:
+        visitor = running.sign_in("viewer")
+        wait_until(lambda: visitor.get("/queues/orders-in/").ok, "the dashboard has seen the queue")
         yield running
 
 

@@ -112,3 +112,23 @@ async def test_a_theme_is_kept(person: People, stack: LiveStack) -> None:
     await page.locator("[data-theme-switch]").click()
     await page.goto(f"{stack.url}/gates/")
     assert await page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+
+
+async def test_a_scaling_rule_is_put_in_force_from_the_queues_page(person: People, stack: LiveStack) -> None:
+    page = await person("operator", "/queues/orders-in/")
+    rule = page.locator("#scaling")
+    await expect(rule).to_contain_text("each worker's own rule")
+    await rule.locator("#below0").fill("10")
+    await rule.locator("#tasks0").fill("x")
+    await rule.locator("#tasks0").evaluate("field => field.removeAttribute('pattern')")
+    await rule.get_by_role("button", name="Scale by depth").click()
+    await expect(page.locator("#notice")).to_contain_text("each step needs a depth and a number of tasks")
+    await rule.locator("#below0").fill("10")
+    await rule.locator("#tasks0").fill("2")
+    await rule.locator("#beyond").fill("7")
+    await rule.get_by_role("button", name="Scale by depth").click()
+    await expect(rule).to_contain_text("Below 10: 2. Above: 7.")
+    await rule.get_by_role("button", name="Scale by target").click()
+    await expect(rule).to_contain_text("a target of 10 s")
+    await rule.get_by_role("button", name="Workers' own rule").click()
+    await expect(rule).to_contain_text("each worker's own rule")

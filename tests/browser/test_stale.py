@@ -53,9 +53,7 @@ async def test_while_storage_is_gone_pages_say_since_when_and_keep_their_figures
         await expect(page.locator("[data-panel=queues]")).to_have_attribute("data-stale", "")
         assert await figure.inner_text() == before
     await expect(page.locator("#region-storage")).not_to_contain_text("unreachable", timeout=30_000)
-    await expect(page.locator("[data-panel=queues]")).not_to_have_attribute(
-        "data-stale", "", timeout=30_000
-    )
+    await expect(page.locator("[data-panel=queues]")).not_to_have_attribute("data-stale", "", timeout=30_000)
 
 
 async def test_pause_stops_changes_and_says_so(person: People) -> None:
