@@ -1,0 +1,238 @@
+"""Once, put and keep, shards and priorities, middleware."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from coordinator.bus import LocalBus
+from coordinator.errors import ConfigurationError, StorageUnreachable
+from coordinator.queues.keeping import keeping
+from coordinator.queues.listener import QueueListener
+from coordinator.queues.once import once
+from coordinator.queues.outcomes import Retry
+from coordinator.queues.queue import Queue
+from coordinator.queues.running import MessageContext, current_message
+from coordinator.queues.shards import ShardedQueue
+from coordinator.tables.table import Table
+from coordinator.testing.clock import ManualClock
+from coordinator.testing.queues import MemoryQueueTransport, memory_queue
+from coordinator.testing.tables import MemoryTableStore
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.bus = LocalBus()
+        self.transports: dict[str, MemoryQueueTransport] = {}
+        self.got: list[Any] = []
+
+    def queue(self, name: str = "work", **schema: Any) -> Queue[Any]:
+        schema.setdefault("type", int)
+        return memory_queue(
+            name, clock=self.clock, bus=lambda: self.bus, transports=self.transports, **schema
+        )
+
+    async def keep(self, item: Any) -> None:
+        self.got.append(item)
+
+    @asynccontextmanager
+    async def running(self, listener: QueueListener[Any]) -> AsyncIterator[None]:
+        task = asyncio.create_task(listener.run())
+        await self.clock.settle()
+        yield
+        stopping = asyncio.create_task(listener.stop(1))
+        while not stopping.done():
+            await self.clock.advance(1)
+        await task
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+# --- once -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_handler_marked_once_runs_once_however_often_its_item_comes(desk: Desk) -> None:
+    table = Table(MemoryTableStore("marks"))
+
+    @once(table, key=str, clock=desk.clock)
+    async def pay(item: int) -> None:
+        desk.got.append(item)
+
+    for _ in range(3):
+        await pay(7)
+    assert desk.got == [7]
+
+
+async def test_a_handler_marked_once_that_failed_is_run_again(desk: Desk) -> None:
+    @once(Table(MemoryTableStore("marks")), key=str, clock=desk.clock)
+    async def pay(item: int) -> None:
+        desk.got.append(item)
+        if len(desk.got) == 1:
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await pay(7)
+    await pay(7)
+    await pay(7)
+    assert desk.got == [7, 7]
+
+
+async def test_a_second_delivery_waits_for_the_first_and_takes_over_only_after_its_claim(desk: Desk) -> None:
+    hang = asyncio.Event()
+
+    @once(Table(MemoryTableStore("marks")), key=str, claim_seconds=60, clock=desk.clock)
+    async def pay(item: int) -> None:
+        desk.got.append(item)
+        await hang.wait()
+
+    first = asyncio.create_task(pay(7))
+    await desk.clock.settle()
+    with pytest.raises(Retry) as caught:
+        await pay(7)
+    assert caught.value.after == pytest.approx(60)
+    await desk.clock.advance(61)
+    second = asyncio.create_task(pay(7))
+    await desk.clock.settle()
+    assert desk.got == [7, 7]
+    hang.set()
+    await asyncio.gather(first, second)
+
+
+async def test_a_claim_whose_answer_was_lost_is_recognised(desk: Desk) -> None:
+    store = MemoryTableStore("marks")
+    store.fail_next(StorageUnreachable("lost", maybe_done=True), done=True)
+
+    @once(Table(store), key=str)
+    async def pay(item: int) -> None:
+        desk.got.append(item)
+
+    await pay(7)
+    assert desk.got == [7]
+
+
+# --- put and keep ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_kept_is_hidden_while_it_is_worked_on_and_gone_afterwards(desk: Desk) -> None:
+    queue = desk.queue()
+    await queue.create()
+    before = desk.transports["work"].requests
+    async with keeping(queue, 5, seconds=10) as item:
+        assert item == 5
+        await desk.clock.advance(60)
+        assert await desk.transports["work"].get(1, visibility_seconds=1) == []
+    assert await queue.depth() == 0
+    async with keeping(queue, 6, seconds=10):
+        before = desk.transports["work"].requests
+    assert desk.transports["work"].requests == before + 1
+
+
+async def test_what_was_kept_goes_to_listeners_if_the_putter_fails(desk: Desk) -> None:
+    with pytest.raises(ValueError, match="no"):
+        async with keeping(desk.queue(), 5):
+            raise ValueError("no")
+    async with desk.running(desk.queue().listener(desk.keep)):
+        await desk.clock.advance(1)
+    assert desk.got == [5]
+
+
+# --- shards and priorities ------------------------------------------------------------------------------------------
+
+
+async def test_shards_are_filled_in_turn_and_drained_by_one_listener(desk: Desk) -> None:
+    sharded: ShardedQueue[int] = ShardedQueue(desk.queue, "work", shards=4)
+    for number in range(40):
+        await sharded.put(number)
+    assert [await queue.depth() for queue in sharded.queues] == [10] * 4
+    assert await sharded.depth() == 40
+    async with desk.running(sharded.listener(desk.keep)):
+        await desk.clock.advance(2)
+    assert sorted(desk.got) == list(range(40))
+
+
+async def test_equal_keys_go_to_the_same_shard(desk: Desk) -> None:
+    sharded: ShardedQueue[int] = ShardedQueue(desk.queue, "work", shards=4)
+    for number in range(10):
+        await sharded.put(number, key="customer-7")
+    depths = [await queue.depth() for queue in sharded.queues]
+    assert sorted(depths) == [0, 0, 0, 10]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 5), (5, 2)])
+async def test_resharding_while_running_loses_nothing(desk: Desk, before: int, after: int) -> None:
+    sharded: ShardedQueue[int] = ShardedQueue(desk.queue, "work", shards=before)
+    async with desk.running(sharded.listener(desk.keep)):
+        for number in range(20):
+            await sharded.put(number)
+        sharded.reshard(after)
+        for number in range(20, 40):
+            await sharded.put(number)
+        await desk.clock.advance(10)
+    assert sorted(desk.got) == list(range(40))
+
+
+async def test_a_heavier_queue_gets_more_and_a_lighter_one_still_its_turn(desk: Desk) -> None:
+    urgent, normal = desk.queue("urgent"), desk.queue("normal")
+    for number in range(300):
+        await urgent.put(number)
+        await normal.put(1000 + number)
+    listener = urgent.listener(desk.keep, tasks=range(1, 2), weight=4, also=[(normal, 1)])
+    async with desk.running(listener):
+        while len(desk.got) < 600:
+            await desk.clock.advance(1)
+    first = desk.got[:200]
+    urgent_share = sum(item < 1000 for item in first) / len(first)
+    assert 0.65 <= urgent_share <= 0.9
+    assert sorted(desk.got) == [*range(300), *range(1000, 1300)]
+
+
+# --- middleware, types ----------------------------------------------------------------------------------------------
+
+
+async def test_middleware_surrounds_the_handler_and_sees_its_error(desk: Desk) -> None:
+    seen: list[Any] = []
+
+    @asynccontextmanager
+    async def watch(context: MessageContext) -> AsyncIterator[None]:
+        seen.append((context.item, context.attempt))
+        try:
+            yield
+        except ValueError:
+            seen.append("failed")
+            raise
+
+    async def handler(item: int) -> None:
+        assert current_message().item == item
+        if current_message().attempt == 1:
+            raise ValueError("no")
+
+    await desk.queue().put(3)
+    async with desk.running(desk.queue().listener(handler, middleware=[watch])):
+        await desk.clock.advance(10)
+    assert seen == [(3, 1), "failed", (3, 2)]
+
+
+async def test_items_of_older_versions_are_brought_up_step_by_step(desk: Desk) -> None:
+    await desk.queue(type=Any).put("7")
+    newer = desk.queue(
+        type=dict[str, int],
+        version=2,
+        upcasters={0: lambda text: {"n": text}, 1: lambda d: {"n": int(d["n"])}},
+    )
+    async with desk.running(newer.listener(desk.keep)):
+        await desk.clock.advance(1)
+    assert desk.got == [{"n": 7}]
+
+
+async def test_an_item_that_is_no_json_is_refused_before_anything_is_stored(desk: Desk) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be put in a queue"):
+        await desk.queue(type=Any).put(1, object())
+    assert await desk.queue().depth() == 0
