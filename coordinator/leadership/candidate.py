@@ -193,7 +193,9 @@ class Candidate:
                 return "its lease was renewed too late"
             # Back in step with `since`: that is when standbys look.
             failures, since = 0, self._clock.monotonic() - term.asked_at
-            due = term.asked_at + self.config.renew_seconds * (since // self.config.renew_seconds + 1)
+            due = term.asked_at + self.config.renew_seconds * (
+                (since / self.config.renew_seconds + 0.1) // 1 + 1
+            )
 
     # --- giving it back -----------------------------------------------------------------------------------------
 

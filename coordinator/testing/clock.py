@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 from typing import Any
 
 
@@ -36,7 +37,9 @@ class ManualClock:
             await asyncio.sleep(0)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), future))
+        # A pause too short to count still takes time, or whoever loops until a moment would never reach it.
+        when = max(self._now + seconds, math.nextafter(self._now, math.inf))
+        heapq.heappush(self._sleepers, (when, next(self._order), future))
         await future
 
     async def wait(self, event: asyncio.Event, seconds: float) -> bool:

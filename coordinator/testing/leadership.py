@@ -153,3 +153,19 @@ class MemoryTermLog:
     async def newest(self, name: str, limit: int) -> list[TermRecord]:
         terms = [record for record in self.records.values() if record.name == name]
         return sorted(terms, key=lambda record: -record.epoch)[:limit]
+
+
+class MemoryRunLog:
+    """The `RunLog` of one process."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, tuple[float, str]] = {}
+        self._versions = itertools.count(1)
+
+    async def newest(self, job: str) -> tuple[float | None, str]:
+        return self._runs.get(job, (None, ""))
+
+    async def claim(self, job: str, scheduled_at: float, version: str, holder: str) -> None:
+        if self._runs.get(job, (None, ""))[1] != version:
+            raise PreconditionFailed(f"claim a run of {job}: another was claimed", resource=job, status=412)
+        self._runs[job] = (scheduled_at, str(next(self._versions)))

@@ -12,11 +12,13 @@ import pytest
 from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import ConfigurationError, LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
+from coordinator.leadership.azure_runs import TableRunLog
 from coordinator.leadership.azure_store import BlobLeaseStore, break_lease, list_leaders
 from coordinator.leadership.azure_terms import TableTermLog
+from coordinator.leadership.every import RunLog
 from coordinator.leadership.lease import LeaderInfo, LeaseStore, Nominee
 from coordinator.leadership.terms import TermLog, TermRecord
-from coordinator.testing.leadership import MemoryLeaseStore, MemoryTermLog
+from coordinator.testing.leadership import MemoryLeaseStore, MemoryRunLog, MemoryTermLog
 
 A, B = str(uuid.uuid4()), str(uuid.uuid4())
 LEADER = LeaderInfo("month-end", "nœud 7 / ü", 3, 1_700_000_000.125, nonce="n1")
@@ -250,6 +252,27 @@ async def test_the_first_word_on_the_end_of_a_term_stands(log: TermLog) -> None:
     await log.began(a_term(2))
     await log.ended(replace(a_term(1), ended=1009.0, how="late"))
     assert (await log.newest("month-end", 2))[1] == replace(a_term(1), ended=1001.5, how="finished")
+
+
+@pytest.fixture(params=["memory", "azurite"])
+def runs(request: pytest.FixtureRequest) -> RunLog:
+    if request.param == "memory":
+        return MemoryRunLog()
+    return TableRunLog(request.getfixturevalue("storage"), "nightly")
+
+
+async def test_a_run_is_claimed_once(runs: RunLog) -> None:
+    assert await runs.newest("tidy") == (None, "")
+    await runs.claim("tidy", 300.0, "", "node-1")
+    with pytest.raises(PreconditionFailed):
+        await runs.claim("tidy", 300.0, "", "node-2")
+    scheduled, version = await runs.newest("tidy")
+    assert scheduled == 300.0
+    await runs.claim("tidy", 600.0, version, "node-1")
+    with pytest.raises(PreconditionFailed):
+        await runs.claim("tidy", 600.0, version, "node-2")
+    assert (await runs.newest("tidy"))[0] == 600.0
+    assert await runs.newest("sweep") == (None, "")
 
 
 async def test_a_semaphore_admits_n_and_no_more(storage: Storage) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator import Storage
+from coordinator import Release, Storage
 from coordinator.bus import Hint
 from coordinator.config import StorageConfig
 from coordinator.errors import GateTimeout, KennelError
@@ -121,9 +121,10 @@ async def test_polling_alone_releases_processes_within_one_interval(
 
 
 async def test_threads_wait_over_one_loop(storage: Storage) -> None:
-    gate, receipts = storage.gate("start"), []
+    gate = storage.gate("start")
+    receipts: list[Release] = []
     gate.on_pass = receipts.append
-    releases = []
+    releases: list[Release] = []
 
     def wait() -> None:
         releases.append(gate.wait_blocking(timeout=20))
