@@ -18,6 +18,7 @@ OLDEST = {
     "azure-storage-blob": "12.23",
     "azure-storage-queue": "12.12",
     "click": "8.1",
+    "croniter": "6.0",
     "msgspec": "0.18.6",
     "psutil": "5.9",
     "requests": "2.32",
