@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Generic, TypeVar
 
@@ -20,11 +20,12 @@ from coordinator.errors import (
 )
 from coordinator.gates.gate import Gate
 from coordinator.protocol import ListenerStatus
+from coordinator.queues.appetite import Appetite
 from coordinator.queues.bounds import check_options
 from coordinator.queues.crew import Crew
 from coordinator.queues.growth import DECIDE_SECONDS, Growth
 from coordinator.queues.hints import Hints
-from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected, fetch_size
+from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected
 from coordinator.queues.intake import Intake
 from coordinator.queues.leases import LeaseManager
 from coordinator.queues.pace import Pace
@@ -34,7 +35,7 @@ from coordinator.queues.running import Handler, Middleware, Runner
 from coordinator.queues.settling import RetryPolicy, Settler
 from coordinator.queues.sources import Source, choose
 from coordinator.queues.state import QueueState, listener_status, queue_state
-from coordinator.queues.transport import MAX_BATCH
+from coordinator.queues.waiting import unless
 
 T = TypeVar("T")
 _log = logging.getLogger("coordinator.queues")
@@ -88,7 +89,6 @@ class QueueListener(Generic[T]):
         self.sources: list[Source] = []
         self.state, self.reason = "stopped", ""
         self._clock, self._rng = queue.clock, rng or random.Random()
-        self._batch = batch
         self._runner = Runner(
             queue.name, handler, batch=batch, middleware=middleware, threads=(tasks.stop - 1) * slots
         )
@@ -117,10 +117,11 @@ class QueueListener(Generic[T]):
         self._stopped = asyncio.Event()
         self._stop_seconds = 20.0
         self._reached = False
+        self._passed = False
         self._hints = Hints()
         self._running = False
         self._deciding: asyncio.Task[None] | None = None
-        self._full, self._asked = False, 0
+        self._appetite = Appetite(self.crew, self.growth, self.pace, batch=batch)
         for source, share in ((queue, weight), *also):
             self.add_source(source, weight=share)
 
@@ -206,7 +207,7 @@ class QueueListener(Generic[T]):
             self._signal.clear()
             if self.crew.busy and self.growth.due:
                 await self._work_found(0, self.sources[0])
-            ask = self._wanted_messages()
+            ask = 0 if self._intake.is_full else self._appetite.ask()
             source = choose(self.sources, self._clock.monotonic()) if ask else None
             if source is None:
                 await self._wait(full=not ask)
@@ -247,60 +248,25 @@ class QueueListener(Generic[T]):
             idle = source.found(known_depth=len(self.leases) if found < ask else None)
             self.state = "running"
             self.pace.found()
-            self._full = found >= ask
+            self._appetite.answered(found)
             if idle or not self.crew.active or self.growth.due:
                 await self._work_found(idle, source)
         else:
             await self._rest(source)
-
-    def _wanted_messages(self) -> int:
-        if self._intake.is_full:
-            return 0
-        crew = self.crew
-        tasks = max(crew.active, self.growth.decision.tasks)
-        if crew.is_resting:  # what the rule will start for the first message found
-            tasks = max(tasks, self.growth.first_step(), 1)
-        free = (tasks * crew.slots - crew.busy) * max(1, self._batch)
-        units, rate = len(crew.buffer), self.pace.per_second
-        if units and units >= free and units > min(16.0, rate * 0.25):
-            return 0
-        per_message = max(1.0, self.pace.items_per_message)
-        ask = fetch_size(
-            waiting=-(-max(0, free) // round(per_message)),
-            buffered=round(units / per_message),
-            per_second=rate / per_message,
-        )
-        if (
-            self._full and free > 0 and not units
-        ):  # all of it is done already: twice as much, before a rate is known
-            ask = max(ask, min(MAX_BATCH, 2 * self._asked))
-        self._asked = ask
-        return ask
 
     async def _may_take(self) -> bool:
         """Wait out a pause and a closed gate; False if it is time to stop."""
         while not self._stopping.is_set():
             if not self._resumed.is_set():
                 self.state = "paused"
-                await self._unless_stopped(self._resumed.wait())
-            elif self.gate is not None and not (self._reached and self.gate.is_open()):
+                await unless(self._stopping, self._resumed.wait())
+            elif self.gate is not None and not (self._passed and self.gate.is_open()):
                 self.state = "waiting"
-                await self._unless_stopped(self.gate.wait())
-                self._reached = True
+                await unless(self._stopping, self.gate.wait())
+                self._passed = True
             else:
                 return True
         return False
-
-    async def _unless_stopped(self, waiting: Coroutine[Any, Any, Any]) -> None:
-        rivals = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._stopping.wait())]
-        try:
-            await asyncio.wait(rivals, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for rival in rivals:
-                rival.cancel()
-            results = await asyncio.gather(*rivals, return_exceptions=True)
-        if isinstance(results[0], Exception):
-            raise results[0]
 
     async def _rest(self, source: Source) -> None:
         """An empty look: ask what to do until the next one."""
