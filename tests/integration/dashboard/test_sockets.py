@@ -95,7 +95,6 @@ async def test_unleash_reaches_all_waiting_workers_at_once_and_counts_them(dashb
                 await worker.wait_at(GATE)
                 worker.beat()
             async with olga.socket("gates") as socket:
-                await socket.recv()
                 await _frame_with(socket, "w-2")
                 pressed = time.monotonic()
                 answer = await asyncio.to_thread(olga.post, f"/gates/{GATE}/unleash")
