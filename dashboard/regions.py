@@ -15,7 +15,7 @@ from django.template import engines
 from django.template.backends.django import Template
 from django.utils.safestring import SafeString, mark_safe
 
-from dashboard import readings
+from dashboard import cost, readings
 from dashboard.fleet import Fleet, QueueView
 
 COMMON = ("pulse", "status", "storage", "nav", "announce")
@@ -27,6 +27,7 @@ OWN: dict[str, tuple[str, ...]] = {
     "workers": ("workers",),
     "leaders": ("leaders",),
     "sequences": ("sequences",),
+    "cost": ("cost",),
     "audit": (),
     "help": (),
     "tv": ("tv",),
@@ -64,6 +65,7 @@ def context_of(page: str, fleet: Fleet, role: str, query: str = "") -> dict[str,
         "queues": lambda: readings.sorted_queues(fleet, asked),
         "queue": lambda: readings.named(fleet.queues, asked.get("name", "")),
         "found": lambda: readings.sorted_workers(fleet, asked),
+        "bill": lambda: cost.bill(fleet),
         "pressing_gates": lambda: readings.pressing_gates(fleet),
         "pressing_leaders": lambda: readings.pressing_leaders(fleet),
         "pressing_sequences": lambda: readings.pressing_sequences(fleet),

@@ -36,6 +36,7 @@ PAGES = {
     "workers": "/workers/",
     "leaders": "/leaders/",
     "sequences": "/sequences/",
+    "cost": "/cost/",
     "audit": "/audit/",
     "help": "/help/",
     "search": "/search/?q=o",

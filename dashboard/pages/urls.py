@@ -6,6 +6,7 @@ from django.urls import path, re_path
 
 from dashboard.pages import (
     audit,
+    cost,
     export,
     gates,
     help,
@@ -35,6 +36,7 @@ urlpatterns = [
     path("leaders/<str:name>/step-down", leaders.step_down, name="leader-step-down"),
     path("leaders/<str:name>/break", leaders.break_lease, name="leader-break"),
     path("sequences/", sequences.sequences, name="sequences"),
+    path("cost/", cost.cost, name="cost"),
     path("audit/", audit.audit, name="audit"),
     path("audit.csv", export.audit_csv, name="audit-csv"),
     path("ledger.csv", export.ledger_csv, name="ledger-csv"),

@@ -157,6 +157,27 @@ def size(octets: float | None) -> str:
 
 
 @register.filter
+def rounded(value: float | None) -> str:
+    """A whole number, for what is only an estimate."""
+    return UNKNOWN if value is None else figure(round(value))
+
+
+@register.filter
+def percent(share: float) -> str:
+    return f"{share * 100:.1f}{NARROW_SPACE}%"
+
+
+@register.filter
+def dollars(value: float | None) -> str:
+    """Money; small sums keep two figures that count."""
+    if value is None:
+        return UNKNOWN
+    return (
+        f"${value:,.2f}" if value >= 0.1 or value == 0 else f"${value:.2g}" if value >= 1e-4 else "<$0.0001"
+    )
+
+
+@register.filter
 def difference(later: float | None, earlier: float | None) -> float | None:
     """Seconds between two moments."""
     return None if later is None or earlier is None else max(0.0, later - earlier)

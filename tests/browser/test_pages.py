@@ -19,6 +19,7 @@ PATHS = (
     "/workers/",
     "/leaders/",
     "/sequences/",
+    "/cost/",
     "/audit/",
     "/search/?q=o",
     "/help/",

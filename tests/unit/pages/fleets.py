@@ -82,4 +82,5 @@ def full(*, age: float = 0.5, unreachable: bool = False) -> Fleet:
         workers=(worker("w-10"), worker("w-2"), worker("w-4", "lost")),
         attention=(Attention("critical", "w-4 is lost", "Start another.", "/workers/"),),
         requests_per_minute=31.0,
+        requests={"queue.GetMessages": 900, "blob.PutBlob": 90, "blob.GetBlob": 10},
     )
