@@ -10,6 +10,9 @@ from typing import Any
 import click
 import msgspec
 
+from coordinator.queues import requeue
+from coordinator.queues.azure_queue import AzureQueue
+from coordinator.queues.azure_store import list_queues
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.storage import Storage
 
@@ -109,3 +112,56 @@ def delete(name: str, yes: bool) -> None:
     _confirm(f"This removes {name} with all its messages.", name, yes)
     _with_storage(lambda storage: storage.queue(name).delete())
     click.echo(f"{name} is gone")
+
+
+@queue.command("list")
+def list_() -> None:
+    """Print the queues of the account, with about how many messages each holds."""
+
+    async def act(storage: Storage) -> list[tuple[str, int]]:
+        return [(name, await AzureQueue(storage, name).count()) for name in await list_queues(storage)]
+
+    for name, depth in _with_storage(act):
+        click.echo(f"{depth:>9}  {name}")
+
+
+def _progress(moved: int) -> None:
+    if moved % 100 == 0:
+        click.echo(f"\r{moved} messages", err=True, nl=False)
+
+
+@queue.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many messages (default: all).")
+def move(source: str, target: str, limit: int | None) -> None:
+    """Move messages from SOURCE to TARGET as they are. Each is put before it is removed."""
+    if source == target:
+        raise click.ClickException("source and target are the same queue")
+
+    async def act(storage: Storage) -> int:
+        target_queue = storage.queue(target)
+        moved = await requeue.move(storage.queue(source), target_queue, limit=limit, progress=_progress)
+        await target_queue.announce()
+        return moved
+
+    click.echo(f"\r{_with_storage(act)} messages moved from {source} to {target}")
+
+
+@queue.command("requeue-poison")
+@click.argument("name")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many messages (default: all).")
+def requeue_poison(name: str, limit: int | None) -> None:
+    """Put what is in NAME's poison queue back into NAME, with its history."""
+
+    async def act(storage: Storage) -> int:
+        return await requeue.requeue_poison(storage.queue(name), limit=limit, progress=_progress)
+
+    click.echo(f"\r{_with_storage(act)} messages are back in {name}")
+
+
+@queue.command()
+@click.argument("name")
+def sweep(name: str) -> None:
+    """Remove the large payloads of NAME whose messages expired a day ago or more."""
+    click.echo(f"{_with_storage(lambda storage: storage.queue(name).claims.sweep())} payloads removed")

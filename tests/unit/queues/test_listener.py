@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.bus import Hint, LocalBus
 from coordinator.errors import AccessDenied, ConfigurationError, StorageUnreachable
+from coordinator.gates.gate import Gate
 from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected
 from coordinator.queues.listener import QueueListener
 from coordinator.queues.outcomes import Done, Reject, Retry
@@ -18,6 +19,7 @@ from coordinator.queues.queue import Queue
 from coordinator.queues.settling import RetryPolicy
 from coordinator.queues.transport import Received
 from coordinator.testing.clock import ManualClock
+from coordinator.testing.gates import MemoryGateStore
 from coordinator.testing.queues import MemoryQueueTransport, memory_queue
 
 
@@ -485,3 +487,37 @@ async def test_a_renewal_whose_answer_was_lost_is_made_good_when_the_message_com
         await bench.clock.advance(30)
         assert bench.got == [1]
         assert await bench.queue.depth() == 0
+
+
+async def test_nothing_is_taken_before_the_gate_opens_nor_after_it_closed_again(bench: Bench) -> None:
+    gate = Gate(MemoryGateStore("start"), identity="me", bus=lambda: bench.bus, clock=bench.clock)
+    await bench.queue.create()
+    async with bench.listening(gate=gate) as listener:
+        await bench.queue.put(1)
+        before = bench.transport.requests
+        await bench.clock.advance(60)
+        assert bench.transport.requests == before
+        assert listener.status().state == "waiting"
+        await gate.open(by="olga")
+        await bench.clock.advance(3)
+        assert bench.got == [1]
+        await gate.close(by="olga")
+        await bench.clock.advance(10)
+        await bench.queue.put(2)
+        before = bench.transport.requests
+        await bench.clock.advance(60)
+        assert bench.transport.requests == before
+        await gate.open(by="olga")
+        await bench.clock.advance(3)
+        assert bench.got == [1, 2]
+
+
+async def test_a_queue_credential_refused_after_the_gate_ends_the_listener(bench: Bench) -> None:
+    async def refused(count: int, *, visibility_seconds: float) -> list[Received]:
+        raise AccessDenied("wrong key")
+
+    gate = Gate(MemoryGateStore("start"), identity="me", bus=lambda: bench.bus, clock=bench.clock)
+    await gate.open(by="olga")
+    bench.transport.get = refused  # type: ignore[method-assign]
+    with pytest.raises(AccessDenied):
+        await bench.queue.listener(lambda item: None, gate=gate).run()

@@ -1,0 +1,53 @@
+"""``python -m coordinator queue`` as a person uses it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coordinator.__main__ import main
+
+
+@pytest.fixture
+def name(monkeypatch: pytest.MonkeyPatch, connection_string: str, storage_prefix: str) -> str:
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection_string)
+    monkeypatch.setenv("KENNEL_PREFIX", storage_prefix)
+    return f"{storage_prefix}work"
+
+
+def queue(*words: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(main, ["queue", *words], input=stdin)
+
+
+def test_items_are_put_counted_peeked_moved_and_cleared(name: str) -> None:
+    assert "3 items put" in queue("put", name, stdin='{"n":1}\n\n{"n":2}\n"three"\n').stderr
+    assert queue("count", name).stdout == "1\n"
+    message = json.loads(queue("peek", name).stdout)
+    assert message["items"] == [{"n": 1}, {"n": 2}, "three"]
+    assert "1 messages moved" in queue("move", name, f"{name}2").stdout
+    assert queue("count", name).stdout == "0\n"
+    assert f"1  {name}2" in queue("list").stdout
+    assert queue("clear", f"{name}2", "--yes").exit_code == 0
+    assert queue("count", f"{name}2").stdout == "0\n"
+
+
+def test_a_line_that_is_no_json_is_named_and_what_came_before_is_put(name: str) -> None:
+    result = queue("put", name, stdin="1\n2\nthree\n4\n")
+    assert result.exit_code == 1
+    assert "line 3 is not JSON" in result.stderr
+    assert "the 2 items before it were put" in result.stderr
+    assert json.loads(queue("peek", name).stdout)["items"] == [1, 2]
+
+
+def test_what_destroys_asks_for_the_name(name: str) -> None:
+    queue("put", name, stdin="1\n")
+    assert queue("delete", name, stdin="yes\n").exit_code == 1
+    assert queue("count", name).stdout == "1\n"
+    assert queue("delete", name, stdin=f"{name}\n").exit_code == 0
+    assert queue("count", name).stdout == "0\n"
+
+
+def test_poison_is_brought_back(name: str) -> None:
+    assert "0 messages are back" in queue("requeue-poison", name).stdout
