@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -91,20 +95,10 @@ class Dashboard:
 
     def prepare(self) -> Self:
         """The database with users and a worker token."""
-        self.manage(
-            code=f"""
-from django.core.management import call_command
-from django.contrib.auth.models import Group, User
-from django.contrib.auth.hashers import make_password
-from dashboard.hub import tokens
-call_command("migrate", verbosity=0)
-secret = make_password({PASSWORD!r})
-for name, role in {USERS!r}.items():
-    user, _ = User.objects.get_or_create(username=name, defaults={{"password": secret}})
-    user.groups.set([Group.objects.get(name=role)])
-tokens.create("tests", token={TOKEN!r})
-"""
-        )
+        if "DATABASE_URL" in self.extra:
+            self.manage(code=_PREPARE)
+        else:
+            shutil.copyfile(_prepared(), self.folder / "dashboard.sqlite3")
         return self
 
     def start(self) -> Self:
@@ -143,6 +137,33 @@ tokens.create("tests", token={TOKEN!r})
         self.stop()
         if error is not None and self.log.exists():
             print(self.said()[-6000:])
+
+
+_PREPARE = f"""
+from django.core.management import call_command
+from django.contrib.auth.models import Group, User
+from django.contrib.auth.hashers import make_password
+from dashboard.hub import tokens
+call_command("migrate", verbosity=0)
+secret = make_password({PASSWORD!r})
+for name, role in {USERS!r}.items():
+    user, _ = User.objects.get_or_create(username=name, defaults={{"password": secret}})
+    user.groups.set([Group.objects.get(name=role)])
+tokens.create("tests", token={TOKEN!r})
+"""
+
+
+@functools.cache
+def _prepared() -> Path:
+    """A database as `prepare` leaves it, made once."""
+    folder = Path(tempfile.mkdtemp(prefix="kennel-prepared-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    made = Dashboard(folder, "UseDevelopmentStorage=true", "prepared-")
+    made.manage(code=_PREPARE)
+    made.manage(
+        code="from django.db import connection\nconnection.cursor().execute('PRAGMA wal_checkpoint(TRUNCATE)')"
+    )
+    return folder / "dashboard.sqlite3"
 
 
 class Person:

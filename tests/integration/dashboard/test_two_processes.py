@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from coordinator import protocol
 from coordinator.bus import Hint
 from coordinator.protocol import Announce, GateStatus, Receipt, WorkerState
+from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import BareWorker, Dashboard, Person, until
 from tests.support.ports import free_port, wait_until_listening
 from tests.support.processes import start_server, stop_server
@@ -36,8 +38,18 @@ def _pair(
             other.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pair(
+    tmp_path_factory: pytest.TempPathFactory, azurite: Azurite, redis_url: str
+) -> Iterator[tuple[Dashboard, Dashboard]]:
+    """Two processes, shared: don't stop them."""
+    prefix = f"t{secrets.token_hex(5)}-"
+    with _pair(tmp_path_factory.mktemp("pair"), azurite.connection_string, prefix, redis_url) as both:
+        yield both
+
+
+@pytest.fixture
+def own_pair(
     tmp_path: Path, connection_string: str, storage_prefix: str, redis_url: str
 ) -> Iterator[tuple[Dashboard, Dashboard]]:
     with _pair(tmp_path, connection_string, storage_prefix, redis_url) as both:
@@ -95,9 +107,9 @@ async def test_a_command_finds_its_worker_on_the_other_process(pair: tuple[Dashb
 
 
 async def test_one_process_samples_for_both_and_the_other_takes_over(
-    pair: tuple[Dashboard, Dashboard],
+    own_pair: tuple[Dashboard, Dashboard],
 ) -> None:
-    one, other = pair
+    one, other = own_pair
     with Person(other, "vera") as vera:
         await until(lambda: vera.get("/api/v1/fleet").json()["storage"]["as_of"] is not None)
         one.stop(kill=True)
