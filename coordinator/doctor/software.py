@@ -4,42 +4,43 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
 
 from coordinator.doctor.findings import Finding
 
-OLDEST = {
-    "aiohttp": "3.10",
-    "anyio": "4.4",
-    "azure-core": "1.31",
-    "azure-data-tables": "12.5",
-    "azure-identity": "1.17",
-    "azure-storage-blob": "12.23",
-    "azure-storage-queue": "12.12",
-    "click": "8.1",
-    "croniter": "6.0",
-    "msgspec": "0.18.6",
-    "psutil": "5.9",
-    "requests": "2.32",
-    "urllib3": "2.0",
-    "websockets": "14.0",
-    "yarl": "1.9",
-}
-"""The oldest supported versions, as the package declares them."""
+PACKAGE = "kennel-coordinator"
+SOURCE = Path(__file__).resolve().parents[2] / "pyproject.toml"
+
+
+def declared() -> list[str]:
+    """What the package says it needs, such as ``aiohttp>=3.10``; read from the clone if it is not installed."""
+    try:
+        lines = requires(PACKAGE) or []
+    except PackageNotFoundError:
+        if not SOURCE.is_file():
+            return []
+        lines = tomllib.loads(SOURCE.read_text())["project"]["dependencies"]
+    return [line for line in lines if ";" not in line]
 
 
 def check(
-    installed: Callable[[str], str], python: tuple[int, ...] = sys.version_info[:3]
+    installed: Callable[[str], str],
+    python: tuple[int, ...] = sys.version_info[:3],
+    needed: Sequence[str] | None = None,
 ) -> Iterator[Finding]:
-    """Python and the libraries that Kennel stands on; `installed` tells a package's version."""
+    """Python and the libraries that Kennel stands on; `installed` tells a package's version, `needed` what it must be."""
     running = ".".join(map(str, python))
     if python < (3, 11):
         yield Finding("python", "fault", f"Python {running}", "Run Kennel with Python 3.11 or newer.")
     else:
         yield Finding("python", "ok", f"Python {running}")
     wrong = []
-    for name, oldest in OLDEST.items():
+    needed = declared() if needed is None else needed
+    for line in needed:
+        name, _, oldest = line.partition(">=")
         try:
             found = installed(name)
         except PackageNotFoundError:
@@ -47,12 +48,14 @@ def check(
             continue
         if _numbers(found) < _numbers(oldest):
             wrong.append((f"{name} {found} is older than {oldest}", f"{name}>={oldest}"))
-    if wrong:
+    if not needed:
+        yield Finding("libraries", "skipped", "the list of what is needed did not come with this copy")
+    elif wrong:
         wanted = " ".join(f"'{requirement}'" for _, requirement in wrong)
         problems = "; ".join(problem for problem, _ in wrong)
         yield Finding("libraries", "fault", problems, f"Run: python -m pip install --upgrade {wanted}")
     else:
-        yield Finding("libraries", "ok", f"all {len(OLDEST)} are new enough")
+        yield Finding("libraries", "ok", f"all {len(needed)} are new enough")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

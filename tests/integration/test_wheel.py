@@ -128,9 +128,7 @@ def test_the_wheel_declares_every_package_that_the_library_imports(wheel: Path) 
                     continue
                 if not declared & {canonicalize_name(found) for found in distributions.get(top, [top])}:
                     missing.add((top, path.name))
-    assert missing == set(), (
-        "declare it in pyproject.toml, in an extra if it is optional; see doctor/software.py, too"
-    )
+    assert missing == set(), "declare it in pyproject.toml, in an extra if it is optional"
 
 
 def test_the_quick_start_runs_with_the_declared_packages_alone(

@@ -23,9 +23,15 @@ def new_enough(name: str) -> str:
     return "9999.0"
 
 
-def test_the_oldest_versions_are_those_that_the_package_declares() -> None:
-    declared = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert dict(line.split(">=") for line in declared) == software.OLDEST
+def test_what_is_needed_is_what_the_package_declares() -> None:
+    needed = software.declared()
+    assert needed == tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert all(re.fullmatch(r"[a-z0-9-]+>=[0-9.]+", line) for line in needed)
+
+
+def test_a_copy_without_its_list_is_not_called_right() -> None:
+    _, libraries = software.check(new_enough, needed=())
+    assert libraries.verdict == "skipped"
 
 
 def test_software_that_is_new_enough_is_well() -> None:
