@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ConfigurationError
-from coordinator.meter import Request
+from coordinator.meter import Meter, Request
 
 DAY_SECONDS = 86_400.0
 
@@ -144,3 +145,23 @@ class Budget:
         if not self.slow_idle_polling or spent_today <= self.per_day:
             return usual
         return min(max(usual, self.slowest_seconds), usual * spent_today / self.per_day)
+
+
+class Spending:
+    """What this process has spent since midnight (UTC), by its meter; what was spent before it started is not known."""
+
+    def __init__(self, meter: Meter, *, clock: Clock = SYSTEM_CLOCK, prices: Prices = DEFAULT_PRICES) -> None:
+        self._meter, self._clock, self._prices = meter, clock, prices
+        self._day = -1
+        self._before = 0.0
+
+    def today(self) -> float:
+        """Money since midnight."""
+        total = sum(
+            number * price_of(request, self._prices) for request, number in self._meter.snapshot().items()
+        )
+        day = int(self._clock.time() // DAY_SECONDS)
+        if day != self._day:
+            self._before = 0.0 if self._day < 0 else total
+            self._day = day
+        return total - self._before

@@ -22,6 +22,7 @@ from coordinator.gates.gate import Gate
 from coordinator.protocol import ListenerStatus
 from coordinator.queues.appetite import Appetite
 from coordinator.queues.bounds import check_options
+from coordinator.queues.cost import Budget, Spending
 from coordinator.queues.crew import Crew
 from coordinator.queues.growth import DECIDE_SECONDS, Growth
 from coordinator.queues.hints import Hints
@@ -55,7 +56,8 @@ class QueueListener(Generic[T]):
     `Done`, `Retry` or `Reject` for each. `tasks`: fewest and most dequeue tasks, ``range(0, 51)`` for 0…50; `slots`:
     handlers that one task runs at a time. `gate`: nothing is taken while it is closed. `visibility_seconds` (1 s-7 days):
     how soon others get what a dead process held; smaller recovers sooner, larger renews less. `rule`: how many tasks are
-    wanted; a rule stored for the (first) queue goes before it. `also`: further queues with their weights; the first has
+    wanted; a rule stored for the (first) queue goes before it. `budget` with `spending`: past it, idle queues are polled
+    more slowly, work never. `also`: further queues with their weights; the first has
     `weight`. `queue_empty` and `work_detected` may be replaced (S7, S8).
     """
 
@@ -73,6 +75,8 @@ class QueueListener(Generic[T]):
         idle: IdleBackoff | None = None,
         rule: ScalingRule = DEFAULT_RULE,
         middleware: Sequence[Middleware] = (),
+        budget: Budget | None = None,
+        spending: Spending | None = None,
         weight: int = 1,
         also: Sequence[tuple[Queue[Any], int]] = (),
         rng: random.Random | None = None,
@@ -120,6 +124,7 @@ class QueueListener(Generic[T]):
         self._passed = False
         self._hints = Hints()
         self._running = False
+        self._budget, self._spending = budget, spending
         self._deciding: asyncio.Task[None] | None = None
         self._appetite = Appetite(self.crew, self.growth, self.pace, batch=batch)
         for source, share in ((queue, weight), *also):
@@ -302,7 +307,10 @@ class QueueListener(Generic[T]):
 
     def _default_queue_empty(self, event: QueueEmpty) -> Idle:
         delay = self.idle.delay(event.idle, self._rng)
-        return Idle(delay, stop=delay >= self.idle.maximum_seconds)
+        stop = delay >= self.idle.maximum_seconds
+        if self._budget is not None and self._spending is not None:
+            delay = self._budget.idle_seconds(self._spending.today(), delay)
+        return Idle(delay, stop)
 
     async def _default_work_detected(self, event: WorkDetected) -> int:
         depths = [await self._depth_of(source) for source in self.sources if not source.idle]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from coordinator.errors import ConfigurationError
-from coordinator.meter import Request
-from coordinator.queues.cost import Budget, Prices, bill, fixed_polling, price_of
+from coordinator.meter import Meter, Request
+from coordinator.queues.cost import Budget, Prices, Spending, bill, fixed_polling, price_of
+from coordinator.testing.clock import ManualClock
+from coordinator.testing.queues import MemoryQueueTransport, memory_queue
 
 PRICES = Prices(queue=10, blob_write=20, blob_read=30, blob_list=40, table=50)
 
@@ -58,3 +62,43 @@ def test_prices_and_budgets_out_of_bounds_are_refused() -> None:
         Prices(queue=-1)
     with pytest.raises(ConfigurationError):
         Budget(0)
+
+
+async def test_spending_starts_anew_each_day() -> None:
+    clock, meter = ManualClock(), Meter()
+    spending = Spending(meter, clock=clock, prices=PRICES)
+    meter.count(Request("queue", "GetMessages", "a"))
+    assert spending.today() == pytest.approx(0.001)
+    await clock.advance(90_000)
+    assert spending.today() == 0
+    meter.count(Request("queue", "GetMessages", "a"))
+    assert spending.today() == pytest.approx(0.001)
+
+
+async def test_over_budget_an_idle_queue_is_polled_more_slowly_and_work_is_not_held_up() -> None:
+    clock, meter = ManualClock(), Meter()
+    transports: dict[str, MemoryQueueTransport] = {}
+    queue = memory_queue("work", type=int, clock=clock, transports=transports)
+    got: list[int] = []
+
+    async def handler(item: int) -> None:
+        got.append(item)
+
+    meter.count(Request("blob", "PutBlob", "x"))
+    listener = queue.listener(
+        handler,
+        budget=Budget(1e-9, slow_idle_polling=True, slowest_seconds=60),
+        spending=Spending(meter, clock=clock, prices=PRICES),
+    )
+    running = asyncio.create_task(listener.run())
+    await clock.advance(300)
+    before = transports["work"].requests
+    await clock.advance(3600)
+    assert 55 <= transports["work"].requests - before <= 65
+    await queue.put(*range(100))
+    await clock.settle()
+    assert len(got) == 100
+    stopping = asyncio.create_task(listener.stop(1))
+    await clock.advance(5)
+    await stopping
+    await running
