@@ -1,0 +1,65 @@
+"""Promises that hold on SQLite and on PostgreSQL alike."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.dashboard import BareWorker, Dashboard, Person, until
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def on_database(
+    request: pytest.FixtureRequest, tmp_path: Path, connection_string: str, storage_prefix: str
+) -> Iterator[Dashboard]:
+    extra = {}
+    if request.param == "postgresql":
+        extra["DATABASE_URL"] = _fresh_database(request.getfixturevalue("postgres_url"))
+    with Dashboard(tmp_path, connection_string, storage_prefix, extra) as running:
+        yield running
+
+
+async def test_acts_of_many_at_once_make_one_sound_chain_and_history_is_kept(on_database: Dashboard) -> None:
+    gates = [f"gate-{number}" for number in range(12)]
+    with Person(on_database, "olga") as olga, Person(on_database, "otto") as otto:
+        async with BareWorker(on_database, "w-1") as worker:
+            await until(lambda: worker.heard)
+            worker.beat()
+
+            def press(number: int) -> int:
+                person = olga if number % 2 else otto
+                return person.post(f"/gates/{gates[number]}/unleash", page="/accounts/logout/").status_code
+
+            with ThreadPoolExecutor(6) as pool:
+                loop = asyncio.get_running_loop()
+                done = await asyncio.gather(
+                    *(loop.run_in_executor(pool, press, n) for n in range(len(gates)))
+                )
+            assert set(done) == {200}
+            assert on_database.manage("audit", "verify").startswith("24 rows")
+            rows = olga.get("/audit/?q=gate.open").text
+            assert all(gate in rows for gate in gates)
+            points = olga.get("/api/v1/history?series=workers&seconds=600").json()["points"]
+            assert points
+            on_database.stop()
+            kept = on_database.manage(
+                code="import time\nfrom dashboard.sampling.history import read\n"
+                "print(len(read('workers', time.time() - 600, time.time())))"
+            )
+            assert int(kept) >= 1
+
+
+def _fresh_database(url: str) -> str:
+    """A new database on the server."""
+    import psycopg
+
+    name = f"kennel_{secrets.token_hex(4)}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    base, _, query = url.partition("?")
+    return base.rsplit("/", 1)[0] + "/" + name + ("?" + query if query else "")
