@@ -11,15 +11,20 @@ from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.term import Term
 from coordinator.pipeline.parts import BatchDone
 from coordinator.pipeline.pipeline import Pipeline
-from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected
+from coordinator.queues.cost import Budget, Prices, Spending
+from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected, queue_empty
+from coordinator.queues.keeping import keeping
 from coordinator.queues.listener import QueueListener
+from coordinator.queues.once import once
 from coordinator.queues.outcomes import Done, Reject, Retry
 from coordinator.queues.poison import PoisonRecord
 from coordinator.queues.queue import Queue, QueueConfig
-from coordinator.queues.rules import ScalingRule, Steps, TargetLatency
+from coordinator.queues.requeue import requeue_poison
+from coordinator.queues.rules import ScalingRule, Steps, TargetLatency, work_detected
 from coordinator.queues.running import MessageContext, current_message
 from coordinator.queues.settling import RetryPolicy
-from coordinator.queues.state import QueueState
+from coordinator.queues.shards import ShardedQueue
+from coordinator.queues.state import ActiveDequeueTasks, QueueState
 from coordinator.scaling.agent import ScalingAgent
 from coordinator.scaling.drivers import DryRunDriver
 from coordinator.scaling.local import LocalProcessDriver
@@ -38,8 +43,10 @@ from coordinator.worker import Worker
 
 __all__ = [
     "ANY",
+    "ActiveDequeueTasks",
     "BatchDone",
     "BlobDistributedMutex",
+    "Budget",
     "Delete",
     "Done",
     "DryRunDriver",
@@ -64,6 +71,7 @@ __all__ = [
     "Pipeline",
     "PoisonRecord",
     "PollingRelease",
+    "Prices",
     "Put",
     "Queue",
     "QueueConfig",
@@ -82,6 +90,8 @@ __all__ = [
     "ScalingPolicy",
     "ScalingRule",
     "SequenceConfig",
+    "ShardedQueue",
+    "Spending",
     "Steps",
     "Storage",
     "Table",
@@ -92,5 +102,10 @@ __all__ = [
     "WorkDetected",
     "Worker",
     "current_message",
+    "keeping",
+    "once",
     "optimistic_update",
+    "queue_empty",
+    "requeue_poison",
+    "work_detected",
 ]

@@ -65,6 +65,15 @@ class WorkDetected:
     depth: int | None
 
 
+def queue_empty(
+    event: QueueEmpty, *, backoff: IdleBackoff | None = None, rng: random.Random | None = None
+) -> Idle:
+    """The usual answer to an empty queue (S7): an exponential delay, and stop once it is at its maximum."""
+    backoff = backoff or IdleBackoff()
+    delay = backoff.delay(event.idle, rng or random.Random())
+    return Idle(delay, stop=delay >= backoff.maximum_seconds)
+
+
 def fetch_size(*, waiting: int, buffered: int, per_second: float, ahead_seconds: float = 0.5) -> int:
     """How many messages to ask for: enough for the waiting tasks and for what is done in the next half second.
 

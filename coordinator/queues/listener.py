@@ -26,7 +26,7 @@ from coordinator.queues.cost import Budget, Spending
 from coordinator.queues.crew import Crew
 from coordinator.queues.growth import DECIDE_SECONDS, Growth
 from coordinator.queues.hints import Hints
-from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected
+from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected, queue_empty
 from coordinator.queues.intake import Intake
 from coordinator.queues.leases import LeaseManager
 from coordinator.queues.pace import Pace
@@ -306,11 +306,10 @@ class QueueListener(Generic[T]):
     # --- how many -----------------------------------------------------------------------------------------------
 
     def _default_queue_empty(self, event: QueueEmpty) -> Idle:
-        delay = self.idle.delay(event.idle, self._rng)
-        stop = delay >= self.idle.maximum_seconds
-        if self._budget is not None and self._spending is not None:
-            delay = self._budget.idle_seconds(self._spending.today(), delay)
-        return Idle(delay, stop)
+        answer = queue_empty(event, backoff=self.idle, rng=self._rng)
+        if self._budget is None or self._spending is None:
+            return answer
+        return Idle(self._budget.idle_seconds(self._spending.today(), answer.delay_seconds), answer.stop)
 
     async def _default_work_detected(self, event: WorkDetected) -> int:
         depths = [await self._depth_of(source) for source in self.sources if not source.idle]

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from coordinator.errors import ConfigurationError
+from coordinator.queues.idle import WorkDetected
 
 
 class Steps(msgspec.Struct, frozen=True, tag="steps", forbid_unknown_fields=True):
@@ -85,6 +86,13 @@ def decide(rule: ScalingRule, measured: Measured, *, allowed: range) -> Decision
     if tasks != wanted:
         why += f"; {wanted} is outside this worker's {lowest}…{highest}"
     return Decision(tasks, f"{tasks} because {why}")
+
+
+def work_detected(
+    event: WorkDetected, *, rule: ScalingRule = DEFAULT_RULE, allowed: range = range(101)
+) -> int:
+    """The usual answer to work found (S8): what the rule says for the depth that the event knows."""
+    return decide(rule, Measured(waiting=event.depth, tasks=event.tasks), allowed=allowed).tasks
 
 
 def _by_steps(rule: Steps, measured: Measured) -> tuple[int, str]:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from coordinator.queues.listener import QueueListener
 
 
+ActiveDequeueTasks = int
+"""How many dequeue tasks run: `QueueState.active_dequeue_tasks`, named so in S6."""
+
+
 class QueueState(msgspec.Struct, frozen=True, rename="pascal"):
     """What `query_state()` tells (S6). As JSON its names are CurrentQueueDepth, ActiveDequeueTasks, TotalDequeueTasks, ….
 
@@ -19,7 +23,7 @@ class QueueState(msgspec.Struct, frozen=True, rename="pascal"):
     """
 
     current_queue_depth: int | None
-    active_dequeue_tasks: int
+    active_dequeue_tasks: ActiveDequeueTasks
     total_dequeue_tasks: int
     wanted_dequeue_tasks: int
     in_hand: int
