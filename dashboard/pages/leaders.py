@@ -6,15 +6,29 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard import actions, selectors
+from dashboard import actions, selectors, terms
 from dashboard.pages.common import act, show, text
 from dashboard.permissions import requires
+
+OWN_ELECTION = "dashboard-sampler"
 
 
 @require_safe
 @requires("page.view")
 def leaders(request: HttpRequest) -> HttpResponse:
-    return show(request, "leaders.html", "leaders")
+    """The terms are those of `election` (default: the first)."""
+    known = [each.name for each in selectors.fleet().leaders]
+    election = request.GET.get("election", "")[:63] or next(
+        (name for name in known if name != OWN_ELECTION), known[0] if known else ""
+    )
+    return show(
+        request,
+        "leaders.html",
+        "leaders",
+        election=election,
+        terms=terms.newest(election) if election else None,
+        now=selectors.fleet().taken_at,
+    )
 
 
 @require_POST

@@ -11,6 +11,7 @@ from django.templatetags.static import static
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from coordinator.leadership.terms import TermRecord
 from dashboard.fleet import GateView, GrantView, QueueView
 from dashboard.readings import is_holding
 
@@ -300,3 +301,40 @@ def range_map(grants: Sequence[GrantView], next_number: int | None) -> SafeStrin
         "<figcaption><span>{}</span><span>{}</span></figcaption></figure>",
         len(rows), bars, figure(low), figure(high),
     )  # fmt: skip
+
+
+@register.simple_tag
+def term_line(terms: Sequence[TermRecord], now: float) -> SafeString:
+    """Who led when, to scale: one colour a leader; where nobody led is empty."""
+    if not terms:
+        return SafeString("")
+    low = min(term.since for term in terms)
+    scale = 1000 / max(1.0, now - low)
+    holders = sorted({term.holder for term in terms})
+    bars = format_html_join(
+        "",
+        '<rect class="hue-{}" x="{}" y="1" width="{}" height="26"><title>{}, epoch {}</title></rect>',
+        (
+            (
+                holders.index(term.holder) % 6 + 1,
+                round((term.since - low) * scale, 1),
+                round(max(1.0, ((term.ended or now) - term.since) * scale - 1), 1),
+                term.holder,
+                term.epoch,
+            )
+            for term in terms
+        ),
+    )
+    key = format_html_join(
+        "",
+        '<span><svg class="swatch" viewBox="0 0 10 10" aria-hidden="true"><rect class="hue-{}" width="10" height="10"/></svg>{}</span>',
+        ((number % 6 + 1, holder) for number, holder in enumerate(holders[:6])),
+    )
+    return format_html(
+        '<figure class="rangemap terms"><svg viewBox="0 0 1000 28" preserveAspectRatio="none" role="img" '
+        'aria-label="Terms to scale; the table below says the same">{}</svg>'
+        '<figcaption><span>{}</span><span>now</span></figcaption><p class="key">{}</p></figure>',
+        bars,
+        moment(low),
+        key,
+    )
