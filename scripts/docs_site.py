@@ -99,7 +99,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"[{words}]({here}{'#' + anchor if anchor else ''})"
         return words
 
-    return LINK.sub(replaced, markdown)
+    return LINK.sub(replaced, markdown).replace("<!-- benchmarks -->", benchmarks())
+
+
+def benchmarks() -> str:
+    """What each benchmark measures, in its own words."""
+    rows = ["| program | measures |", "|---|---|"]
+    for path in sorted((ROOT / "benchmarks").glob("[a-z]*.py")):
+        told = ast.get_docstring(ast.parse(path.read_text())) or ""
+        if "--json" in told:
+            rows.append(f"| `benchmarks/{path.name}` | {' '.join(told.split(chr(10) * 2)[0].split())} |")
+    return "\n".join(rows)
 
 
 def reference() -> dict[str, str]:
