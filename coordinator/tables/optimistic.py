@@ -15,6 +15,8 @@ from coordinator.tables.table import Table
 
 BACKOFF = Backoff(base_seconds=0.4, cap_seconds=2.0, deadline_seconds=30.0)
 KEPT_NONCES = 8
+QUICK_SECONDS = 0.05
+MAX_STRETCH = 8.0
 
 Changer = Callable[[dict[str, Any]], Values | None]
 
@@ -55,7 +57,7 @@ async def optimistic_update(
     `create` are the values to start from if there is no row; without it that is `NotFound`.
     `unchecked` writes whatever the row has become meanwhile (`If-Match: *`): updates of others may be lost.
     `backoff` is full jitter; its `deadline_seconds` bounds the whole. The first delay is long on purpose: losing once
-    means that others are there, and with 32 writers short delays only lose again.
+    means that others are there, and with 32 writers short delays only lose again. Delays grow with the time a try takes.
 
     Raises `PreconditionFailed` if others won until the deadline, `NotFound`, or what storage answered last.
     """
@@ -68,6 +70,7 @@ async def optimistic_update(
     deleting = unsure = False
     while True:
         tries += 1
+        asked = clock.monotonic()
         try:
             row = await _read(table, place)
             if unsure and ((row is None and deleting) or (row is not None and nonce in row.nonces)):
@@ -100,7 +103,9 @@ async def optimistic_update(
                 # From here on our own write may show up at any time: the nonce tells.
                 unsure = unsure or error.maybe_done
                 last = error
-        pause = backoff.delay(tries - 1)
+        # The slower a try, the longer others can come between its read and its write: wait in proportion.
+        stretch = min(MAX_STRETCH, max(1.0, (clock.monotonic() - asked) / QUICK_SECONDS))
+        pause = backoff.delay(tries - 1) * stretch
         elapsed = clock.monotonic() - started
         if elapsed + pause >= backoff.deadline_seconds:
             if not isinstance(last, TRANSIENT):
