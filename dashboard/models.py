@@ -81,6 +81,18 @@ class WorkerToken(models.Model):
         return f"{self.name} ({self.start}…)"
 
 
+class SignInTries(models.Model):
+    """Wrong tries to sign in, by a digest of name and address. Moments are seconds since 1970."""
+
+    key = models.CharField(max_length=64, unique=True)
+    tries = models.PositiveIntegerField(default=0)
+    last_at = models.FloatField(db_index=True)
+    locked_until = models.FloatField(default=0.0)
+
+    def __str__(self) -> str:
+        return f"{self.tries} tries"
+
+
 class Series(models.Model):
     """The name of a measured thing, such as ``depth:orders-in``."""
 
