@@ -48,21 +48,38 @@ def test_a_turn_with_absurd_figures_holds_nobody_for_long() -> None:
     assert Turn(5, -1.0).seconds == 0.0
 
 
-def test_pauses_widen_with_losses_and_narrow_with_wins() -> None:
-    def mean_pause(losses: int, wins: int) -> float:
-        pauses = []
-        for seed in range(200):
-            pace = Pace(random.Random(seed))
-            for _ in range(losses):
-                pace.lost()
-            for _ in range(wins):
-                pace.won(NO_TURN, 0.0, 0.005)
-            pauses.append(pace.lost())
-        return sum(pauses) / len(pauses)
+def mean_pause(*, losses_before: int, tries_of_this_refill: int = 0, wins: int = 1) -> float:
+    pauses = []
+    for seed in range(300):
+        pace = Pace(random.Random(seed))
+        for _ in range(losses_before):
+            pace.lost()
+        for _ in range(wins):
+            pace.won(NO_TURN, 0.0, 0.005)
+        for _ in range(tries_of_this_refill):
+            pace.lost()
+        pauses.append(pace.lost())
+    return sum(pauses) / len(pauses)
 
-    assert mean_pause(8, 0) > 3 * mean_pause(0, 0)
-    assert mean_pause(8, 8) < mean_pause(8, 0) / 2
-    assert mean_pause(60, 0) <= LONGEST_WINDOW_SECONDS
+
+def test_a_crowded_counter_is_given_longer_pauses_and_a_quiet_one_shorter() -> None:
+    assert mean_pause(losses_before=12) > 3 * mean_pause(losses_before=0)
+    assert mean_pause(losses_before=12, wins=10) < mean_pause(losses_before=12) / 2
+    assert mean_pause(losses_before=100) <= LONGEST_WINDOW_SECONDS
+
+
+def test_who_has_tried_often_comes_sooner_than_who_comes_new() -> None:
+    assert mean_pause(losses_before=12, tries_of_this_refill=8) < mean_pause(losses_before=12)
+
+
+def test_after_a_turn_a_writer_lets_others_go_first() -> None:
+    pace, now = Pace(random.Random(1)), 0.0
+    while (turn := pace.announce(100, now)).writes_left:
+        assert pace.before_try(now) == 0.0
+        pace.won(turn, now, now + 0.005)
+        now += 0.005
+    pace.won(turn, now, now + 0.005)
+    assert pace.before_try(now + 0.005) > 0.01
 
 
 def test_after_a_loss_the_counter_is_read_before_it_is_written() -> None:

@@ -1,0 +1,388 @@
+"""What a number costs, how late it can be, and what a crowd on one counter costs; beside what others offer.
+
+    python benchmarks/sequences.py [--quick] [--json] [--only speed,latency,crowd,economy,peers]
+
+Storage is Azurite in memory, on this machine's cores together with all clients; read ratios, not absolute figures. The naive
+loop is the source article's: read, add, write if unchanged, at once again if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import secrets
+import subprocess
+import sys
+import threading
+import time
+import timeit
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from coordinator.sequences.allocator import RangeAllocator
+from coordinator.sequences.azure_store import BlobCounterStore, TableLedger, owner_of
+from coordinator.sequences.grants import SequenceConfig
+from coordinator.sequences.ledger import open_book
+from coordinator.storage import Storage
+from coordinator.testing.azurite import Azurite
+from coordinator.testing.faults import FaultProxy, delayed
+from coordinator.testing.sequences import memory_generator
+from tests.support.postgres import running_postgres
+from tests.support.redis import running_redis
+
+RANGE = 1000
+SECTIONS = ("speed", "latency", "crowd", "economy", "peers")
+
+
+# --- one number -------------------------------------------------------------------------------------------------------
+
+
+def speed(options: argparse.Namespace) -> dict[str, Any]:
+    counter, lock, held = itertools.count(1), threading.Lock(), [0]
+
+    def locked_count() -> int:
+        with lock:
+            return next(counter)
+
+    def lock_and_increment() -> int:
+        with lock:
+            held[0] += 1
+            return held[0]
+
+    with memory_generator(range_size=RANGE) as ids:
+        for _ in range(300_000):
+            ids.next_id()
+        programs: dict[str, Callable[[], int]] = {
+            "next_id": ids.next_id,
+            "count_and_lock": locked_count,
+            "lock_and_increment": lock_and_increment,
+        }
+        rounds = 5 if options.quick else 15
+        best = dict.fromkeys(programs, float("inf"))
+        for _ in range(rounds):  # in turn, so that a busy machine is busy for all
+            for name, program in programs.items():
+                best[name] = min(best[name], timeit.timeit(program, number=100_000) / 100_000)
+    result = {f"{name}_ns": round(seconds * 1e9, 1) for name, seconds in best.items()}
+    result["ratio_to_count_and_lock"] = round(best["next_id"] / best["count_and_lock"], 2)
+    return result
+
+
+# --- the slowest number -----------------------------------------------------------------------------------------------
+
+
+def latency(options: argparse.Namespace, azurite: Azurite) -> dict[str, Any]:
+    return {
+        f"storage_plus_{late_ms}_ms": _latency(options, azurite.connection_string, late_ms)
+        for late_ms in (0, 50, 500)
+    }
+
+
+def _latency(options: argparse.Namespace, connection_string: str, late_ms: int) -> dict[str, Any]:
+    threads, per_second = 8, 100_000
+    warm_seconds, seconds = (5.0, 3.0) if options.quick else (12.0, 10.0)
+    with _proxy(connection_string, late_ms) as address:
+        storage = Storage.from_connection_string(address)
+        # A range lasts a quarter of a second here instead of ten, so that many refills fall into the time measured.
+        ids = storage.sequence(f"late-{late_ms}-{secrets.token_hex(3)}", range_size=RANGE, range_seconds=0.25)
+        begins = time.perf_counter() + warm_seconds
+        ends = begins + seconds
+        timings: list[list[int]] = [[] for _ in range(threads)]
+
+        def work(own: list[int]) -> None:
+            burst, pause = 50, 50 * threads / per_second
+            due = time.perf_counter()
+            while (now := time.perf_counter()) < ends:
+                measured = now >= begins
+                for _ in range(burst):
+                    before = time.perf_counter_ns()
+                    ids.next_id()
+                    after = time.perf_counter_ns()
+                    if measured:
+                        own.append(after - before)
+                due += pause
+                time.sleep(max(0.0, due - time.perf_counter()))
+
+        workers = [threading.Thread(target=work, args=(own,)) for own in timings]
+        for worker in workers:
+            worker.start()
+        time.sleep(max(0.0, begins - time.perf_counter()))
+        blocked, grants = ids.blocked_calls, ids.status().grants
+        for worker in workers:
+            worker.join()
+        blocked, grants = ids.blocked_calls - blocked, ids.status().grants - grants
+        ids.close()
+        storage.close()
+    ordered = sorted(itertools.chain.from_iterable(timings))
+
+    def quantile(share: float) -> float:
+        return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1000, 2)
+
+    return {
+        "per_second": round(len(ordered) / seconds),
+        "p50_us": quantile(0.5),
+        "p99_us": quantile(0.99),
+        "p999_us": quantile(0.999),
+        "max_us": round(ordered[-1] / 1000, 1),
+        "refills": grants,
+        "blocking_calls": blocked,
+    }
+
+
+@contextmanager
+def _proxy(connection_string: str, late_ms: int) -> Iterator[str]:
+    """A delaying proxy in a process of its own: its work must not wait for our interpreter's lock."""
+    command = [sys.executable, __file__, "--as-proxy", connection_string, str(late_ms)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.communicate("")
+
+
+def as_proxy(connection_string: str, late_ms: str) -> None:
+    with FaultProxy(connection_string) as proxy:
+        proxy.always(delayed(int(late_ms) / 1000))
+        print(proxy.connection_string, flush=True)
+        sys.stdin.read()
+
+
+# --- a crowd on one counter -------------------------------------------------------------------------------------------
+
+
+def crowd(options: argparse.Namespace, azurite: Azurite) -> dict[str, Any]:
+    seconds = 4.0 if options.quick else 12.0
+    result: dict[str, Any] = {}
+    for kind, processes in (("naive", 8), ("kennel", 8), ("kennel", 32)):
+        result[f"{kind}_{processes}"] = _crowd(azurite.connection_string, kind, processes, seconds)
+    result["grants_ratio_at_8"] = round(
+        result["kennel_8"]["grants_per_second"] / max(0.1, result["naive_8"]["grants_per_second"]), 2
+    )
+    return result
+
+
+def _crowd(connection_string: str, kind: str, processes: int, seconds: float) -> dict[str, Any]:
+    name = f"crowd-{secrets.token_hex(4)}"
+    storage = Storage.from_connection_string(connection_string)
+    BlobCounterStore(storage, name).try_optimistic_write("1", etag=None, metadata={})
+    command = [sys.executable, __file__, "--as-allocator", kind, connection_string, name]
+    running = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(processes)
+    ]
+    for process in running:
+        assert process.stdout is not None
+        process.stdout.readline()
+    begins = time.time() + 0.5
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write(f"{begins} {seconds}\n")
+        process.stdin.flush()
+    told = [json.loads(process.communicate()[0]) for process in running]
+    grants, conflicts = (sum(each[key] for each in told) for key in ("grants", "conflicts"))
+    requests: Counter[str] = Counter()
+    for each in told:
+        requests.update(each["requests"])
+    result = {
+        "grants_per_second": round(grants / seconds, 1),
+        "conflicts_per_grant": round(conflicts / max(1, grants), 3),
+        "requests_per_grant": round(sum(requests.values()) / max(1, grants), 2),
+        "fewest_and_most": [min(each["grants"] for each in told), max(each["grants"] for each in told)],
+        "longest_wait_seconds": round(max(each["longest_wait"] for each in told), 2),
+    }
+    if kind == "kennel":
+        result["ledger"] = open_book(storage, name).verify().summary
+    storage.close()
+    return result
+
+
+def as_allocator(kind: str, connection_string: str, name: str) -> None:
+    storage = Storage.from_connection_string(connection_string)
+    store = BlobCounterStore(storage, name)
+    store.get_data()
+    grants = conflicts = 0
+    longest = 0.0
+    allocator = RangeAllocator(
+        name,
+        store,
+        TableLedger(storage, name),
+        SequenceConfig(max_retries=10_000),
+        owner=lambda: owner_of(storage),
+    )
+    print("ready", flush=True)
+    begins, seconds = map(float, sys.stdin.readline().split())
+    time.sleep(max(0.0, begins - time.time()))
+    ends = begins + seconds
+    while (now := time.time()) < ends:
+        if kind == "naive":
+            read = store.get_data()
+            if store.try_optimistic_write(str(int(read.data) + RANGE), etag=read.etag, metadata={}):
+                grants += 1
+            else:
+                conflicts += 1
+        else:
+            grant = allocator.reserve(RANGE, further=1000)
+            late = time.time() > ends
+            grants += not late
+            longest = max(longest, time.time() - now)
+            allocator.used(grant)
+            allocator.tidy()
+    if kind == "kennel":
+        conflicts = allocator.conflicts
+    told = {
+        "grants": grants, "conflicts": conflicts, "longest_wait": longest, "requests": storage.meter.by_operation(),
+    }  # fmt: skip
+    print(json.dumps(told), flush=True)
+    storage.close()
+
+
+# --- a quiet client ---------------------------------------------------------------------------------------------------
+
+
+def economy(options: argparse.Namespace, azurite: Azurite) -> dict[str, Any]:
+    """100 numbers/s with ranges of 1,000; --quick runs ten times as fast, with ranges that last a tenth as long."""
+    haste = 10 if options.quick else 1
+    ranges = 15 if options.quick else 6
+    storage = Storage.from_connection_string(azurite.connection_string)
+    with storage.sequence(
+        f"quiet-{secrets.token_hex(3)}", range_size=RANGE, range_seconds=10.0 / haste, max_range_size=RANGE
+    ) as ids:
+        ids.next_id()
+        time.sleep(0.2)
+        before, begun = storage.meter.by_operation(), time.perf_counter()
+        issued, seconds = 0, ranges * 10.0 / haste
+        while (elapsed := time.perf_counter() - begun) < seconds:
+            for _ in range(int(elapsed * 100 * haste) - issued):
+                ids.next_id()
+                issued += 1
+            time.sleep(0.01)
+        writes = storage.meter.by_operation()["blob.PutBlob"] - before["blob.PutBlob"]
+        # What is still to be written down belongs to the bill.
+        ids.close()
+        sent = {
+            key: n - before.get(key, 0)
+            for key, n in storage.meter.by_operation().items()
+            if n > before.get(key, 0)
+        }
+    storage.close()
+    return {
+        "numbers": issued,
+        "requests_per_1000": round(sum(sent.values()) / issued * 1000, 2),
+        "numbers_per_write": round(issued / max(1, writes)),
+        "seconds_per_write_at_100": round(issued / max(1, writes) / 100, 1),
+        "requests": sent,
+    }
+
+
+# --- others -----------------------------------------------------------------------------------------------------------
+
+
+def peers(options: argparse.Namespace) -> dict[str, Any]:
+    seconds = 1.0 if options.quick else 3.0
+    result: dict[str, Any] = {}
+    with memory_generator(range_size=RANGE) as ids:
+        result["kennel next_id"] = _rate(ids.next_id, seconds)
+    try:
+        with running_postgres() as url, _connected(url) as connection:
+            for cache in (1, 1000):
+                connection.execute(f"CREATE SEQUENCE numbers_{cache} CACHE {cache}")
+                query = f"SELECT nextval('numbers_{cache}')"
+                result[f"PostgreSQL nextval, CACHE {cache}"] = _rate(
+                    lambda q=query: connection.execute(q).fetchone(), seconds
+                )
+    except ImportError as error:
+        result["PostgreSQL"] = f"not installable here: {error}"
+    try:
+        import redis
+
+        with running_redis() as url, redis.Redis.from_url(url) as client:
+            result["Redis INCRBY"] = _rate(lambda: client.incrby("numbers", 1), seconds)
+    except ImportError as error:
+        result["Redis"] = f"not installable here: {error}"
+    try:
+        from snowflake import SnowflakeGenerator
+
+        snowflakes = SnowflakeGenerator(1)
+        result["snowflake-id"] = _rate(lambda: next(snowflakes), seconds)
+    except ImportError as error:
+        result["snowflake-id"] = f"not installable here: {error}"
+    try:
+        import uuid_utils
+
+        result["UUIDv7 (uuid-utils)"] = _rate(uuid_utils.uuid7, seconds)
+    except ImportError as error:
+        result["UUIDv7"] = f"not installable here: {error}"
+    return result
+
+
+def _connected(url: str) -> Any:
+    """A connection, once the server has started up."""
+    import psycopg
+
+    for _ in range(100):
+        try:
+            return psycopg.connect(url, autocommit=True)
+        except psycopg.OperationalError:
+            time.sleep(0.1)
+    return psycopg.connect(url, autocommit=True)
+
+
+def _rate(program: Callable[[], Any], seconds: float) -> int:
+    """Calls per second from one thread; a generator that has no number yet (None) is asked again."""
+    until = time.perf_counter() + seconds
+    got = 0
+    while time.perf_counter() < until:
+        for _ in range(100):
+            got += program() is not None
+    return round(got / seconds)
+
+
+# --- putting it together ----------------------------------------------------------------------------------------------
+
+
+def show(title: str, value: Any, indent: int = 0) -> None:
+    if isinstance(value, dict):
+        print(f"{'  ' * indent}{title}")
+        for key, entry in value.items():
+            show(str(key), entry, indent + 1)
+    else:
+        text = f"{value:,}" if isinstance(value, int) else str(value)
+        print(f"{'  ' * indent}{title:<{38 - 2 * indent}} {text:>16}")
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--as-proxy"]:
+        return as_proxy(*sys.argv[2:])
+    if sys.argv[1:2] == ["--as-allocator"]:
+        return as_allocator(*sys.argv[2:])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="under a minute")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas")
+    options = parser.parse_args()
+    wanted = options.only.split(",")
+    programs: dict[str, Callable[[Azurite], dict[str, Any]]] = {
+        "speed": lambda _: speed(options),
+        "latency": lambda azurite: latency(options, azurite),
+        "crowd": lambda azurite: crowd(options, azurite),
+        "economy": lambda azurite: economy(options, azurite),
+        "peers": lambda _: peers(options),
+    }
+    result: dict[str, Any] = {}
+    for section in wanted:
+        with Azurite() as azurite:  # a fresh one each: it slows down with what is in it
+            result[section] = programs[section](azurite)
+        show(section, result[section])
+    if options.json:
+        print(json.dumps(result))
+    return None
+
+
+if __name__ == "__main__":
+    main()
