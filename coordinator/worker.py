@@ -117,6 +117,10 @@ class Worker:
 
         return register
 
+    def add(self, listener: QueueListener[Any]) -> None:
+        """Run this listener, too: one of a saga (`saga.listener()`) or of a pipeline (`pipeline.processors()`)."""
+        self._listeners.append(listener)
+
     def lead(self, election: str, **options: Any) -> Callable[[H], H]:
         """Decorate an ``async def task(term)`` that one worker of the fleet runs at a time."""
 

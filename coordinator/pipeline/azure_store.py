@@ -37,31 +37,38 @@ class BlobReports:
 
         After a lost answer the repetition finds its own blob and says False: the report is there all the same.
         """
+        return await self._once(name, lambda: content, "application/json")
 
-        async def upload() -> bool:
+    async def write_stream_once(
+        self, name: str, make: Callable[[], AsyncIterator[bytes]], *, content_type: str = "text/plain"
+    ) -> bool:
+        """`write_once` for content of any size; `make` begins it anew for each try."""
+        return await self._once(name, make, content_type)
+
+    async def _once(self, name: str, make: Callable[[], Any], content_type: str) -> bool:
+        async def upload() -> None:
             blob = self._storage.aio.blobs.get_blob_client(self._container, name)
             with translated("write the report", name):
                 await blob.upload_blob(
-                    content,
-                    overwrite=False,
-                    content_settings=ContentSettings(content_type="application/json"),
+                    make(), overwrite=False, content_settings=ContentSettings(content_type=content_type)
                 )
-            return True
 
         try:
-            return await retry(upload, backoff=Backoff())
-        except (AlreadyExists, PreconditionFailed):
-            return False
-        except NotFound:
             try:
-                with translated("create the container", self._container):
-                    await self._storage.aio.blobs.create_container(self._container)
-            except AlreadyExists:
-                pass
-        try:
-            return await retry(upload, backoff=Backoff())
+                await retry(upload, backoff=Backoff())
+            except NotFound:
+                await self._create_container()
+                await retry(upload, backoff=Backoff())
         except (AlreadyExists, PreconditionFailed):
             return False
+        return True
+
+    async def _create_container(self) -> None:
+        try:
+            with translated("create the container", self._container):
+                await self._storage.aio.blobs.create_container(self._container)
+        except AlreadyExists:
+            return
 
     async def read(self, name: str) -> bytes:
         """The report of that name; raises `NotFound`."""

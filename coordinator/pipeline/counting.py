@@ -52,7 +52,7 @@ class Counter:
     ) -> None:
         self._ledger = ledger
         self._controller = controller
-        self._decoder = msgspec.json.Decoder(result_type)
+        self.decode = msgspec.json.Decoder(result_type).decode
         self._reporter = reporter
         self._reports = reports
         self._outbox = Outbox(ledger.parts, done) if done is not None else None
@@ -149,7 +149,7 @@ class Counter:
         """Add up all results, write the report once, tell whoever waits, close the head."""
         total: Any = None
         async for result in self._ledger.results(batch):
-            values = [self._decoder.decode(each) for each in result.results]
+            values = [self.decode(each) for each in result.results]
             total = await asyncio.to_thread(self._controller, total, values)
         name = f"{self._ledger.pipeline}/{batch}.json"
         await self._reports.write_once(name, await asyncio.to_thread(self._reporter, total))

@@ -167,6 +167,12 @@ class Pipeline:
         for failure in latest.values():
             yield failure
 
+    async def results_of(self, batch: str) -> AsyncIterator[Any]:
+        """Each result that was counted, in the order of the batch's chunks, in constant memory; see `exports`."""
+        async for chunk in self._ledger.results(batch):
+            for raw in chunk.results:
+                yield self._counter.decode(raw)
+
     async def retry_failed(self, batch: str) -> None:
         """Process the failed items of a `partial` batch again. Raises `PipelineError` if it is not partial."""
         head, etag = await self._ledger.head(batch)

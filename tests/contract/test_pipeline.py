@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,6 +15,7 @@ from coordinator import Pipeline, Storage
 from coordinator.config import StorageConfig
 from coordinator.pipeline.azure_store import BlobReports, blob_lines, list_batches
 from coordinator.pipeline.counting import Reports
+from coordinator.pipeline.exports import MARKER_TABLE, csv_lines, json_lines, to_sql
 from coordinator.testing.pipeline import MemoryReports, memory_pipeline
 
 Make = Callable[..., Pipeline]
@@ -98,6 +101,43 @@ async def test_batches_are_listed_the_newest_first(storage: Storage) -> None:
     assert [each.batch for each in await list_batches(storage, "cubes")] == ["b2"]
     report = await BlobReports(storage).read(found[1].report)
     assert msgspec.json.decode(report) == sum(n * n for n in range(5))
+
+
+async def test_results_go_to_blobs_and_to_sql_wholly_and_once(storage: Storage) -> None:
+    def charge(number: int) -> dict[str, Any]:
+        return {"id": number, "text": "=1+1" if number == 2 else f"ä{number}"}
+
+    pipeline = storage.pipeline(
+        "charges", range, charge, lambda total, results: None, item=int, chunk_items=4
+    )
+    await pipeline.start("b1", 10)
+    await through(pipeline, "b1", "complete")
+    reports = BlobReports(storage)
+    columns = ("id", "text")
+    assert await reports.write_stream_once("b1.jsonl", lambda: json_lines(pipeline.results_of("b1")))
+    assert not await reports.write_stream_once("b1.jsonl", lambda: json_lines(pipeline.results_of("none")))
+    lines = (await reports.read("b1.jsonl")).splitlines()
+    assert [msgspec.json.decode(line)["id"] for line in lines] == list(range(10))
+    await reports.write_stream_once("b1.csv", lambda: csv_lines(pipeline.results_of("b1"), columns))
+    rows = list(csv.reader((await reports.read("b1.csv")).decode().splitlines()))
+    assert (rows[0], rows[2], rows[3]) == (["id", "text"], ["1", "ä1"], ["2", "'=1+1"])
+
+    database = sqlite3.connect(":memory:")
+    database.executescript(
+        f"{MARKER_TABLE}; CREATE TABLE charges (id INTEGER PRIMARY KEY, text TEXT NOT NULL);"
+    )
+    statement = "INSERT INTO charges VALUES (?, ?)"
+
+    async def send(chosen: tuple[str, ...]) -> bool:
+        results = pipeline.results_of("b1")
+        return await to_sql(database, results, batch="b1", statement=statement, columns=chosen)
+
+    with pytest.raises(KeyError):
+        await send(("id", "none"))
+    assert database.execute("SELECT count(*) FROM charges").fetchone() == (0,)
+    assert [await send(columns), await send(columns)] == [True, False]
+    assert database.execute("SELECT count(*), sum(id) FROM charges").fetchone() == (10, 45)
+    database.close()
 
 
 async def test_a_blob_is_read_line_by_line(storage: Storage) -> None:
