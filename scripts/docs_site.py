@@ -20,7 +20,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("index.md", "tutorial.md", "demo.md", "tour.md"),
+    "Start": ("index.md", "tutorial.md", "demo.md", "tour.md", "how-to.md"),
     "Primitives": ("gates.md", "sequences.md", "leadership.md", "queues.md", "tables.md", "sagas.md"),
     "Fleet": (
         "worker.md",

@@ -62,7 +62,7 @@ async def _queue(storage: Storage, name: str, existing: list[str]) -> AsyncItera
     poison = name + POISON
     if poison in existing and (count := await _depth(storage, poison)):
         found = f"about {count:,} messages failed and were set aside"
-        cure = f"Look at them with `python -m coordinator queue peek {poison}`, then requeue or clear them in the dashboard."
+        cure = f"Look at them with `python -m coordinator queue peek {poison}`, mend the handler, then `queue requeue-poison {name}`."
         yield Finding(f"queue {poison}", "warning", found, cure)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import os
 import re
 import signal
@@ -11,11 +13,14 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
 import coordinator
-from coordinator import Storage
+from coordinator import Storage, Worker
+from coordinator.__main__ import main
+from coordinator.sequences.ledger import open_book
 from tests.support.readme import PROJECT
 from tests.support.stack import wait_until
 
@@ -185,3 +190,39 @@ def test_the_test_that_the_documentation_shows_passes(tmp_path: Path) -> None:
         timeout=60,
     )
     assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+async def test_the_recipes_do_what_they_say(
+    connection_string: str, storage_prefix: str, tmp_path: Path
+) -> None:
+    text = (PROJECT / "docs" / "how-to.md").read_text()
+    (tmp_path / "recipes.py").write_text(
+        "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    )
+    spec = importlib.util.spec_from_file_location("recipes", tmp_path / "recipes.py")
+    assert spec is not None and spec.loader is not None
+    recipes = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipes)
+    environ = {"AZURE_STORAGE_CONNECTION_STRING": connection_string, "KENNEL_PREFIX": storage_prefix}
+    recipes.register(Worker("recipes", environ=environ))
+    async with Storage.from_env(environ) as storage:
+        await recipes.open_in_steps(storage)
+        sale = await storage.gate("sale").read()
+        assert (sale.state, sale.share, sale.epoch) == ("open", 1.0, 2)
+        await recipes.open_at_noon(storage)
+        later = await storage.gate("happy-hour").read()
+        assert later.state == "armed" and later.until == later.opened_at + 3600
+        assert [await recipes.count_stock(storage) for _ in range(2)] == [1, 2]
+        assert await asyncio.to_thread(recipes.number_invoices, storage, 150) == [*range(1, 151)]
+        report = await asyncio.to_thread(lambda: open_book(storage, "invoices").verify())
+        assert report.is_ok and report.used == 150
+        queue = storage.queue("orders-in", type=recipes.Order)
+        await recipes.put_as_others_do(storage)
+        assert (await queue.peek())[0].items == (recipes.Order("ticket", 4200),)
+        await queue.delete()
+    for typed in re.findall(r"^    python -m coordinator (.+)$", text, re.MULTILINE):
+        command: click.Command = main
+        for word in typed.split():
+            if isinstance(command, click.Group):
+                assert word in command.commands, f"there is no command {typed}"
+                command = command.commands[word]
