@@ -85,7 +85,7 @@ class BlobGateStore:
         return await _in_container(self._storage, self._container, upload)
 
 
-class _SharedStore:
+class SharedGateStore:
     """The same, for all gates of that name on one event loop: what they ask at the same time is asked once."""
 
     def __init__(self, store: BlobGateStore, storage: Storage) -> None:
@@ -146,7 +146,7 @@ class BlobFlag:
 def make_gate(storage: Storage, name: str, *, identity: str = "", **options: Any) -> Gate:
     """The gate of that name; see `Gate` for the options."""
     return Gate(
-        _SharedStore(BlobGateStore(storage, name), storage),
+        SharedGateStore(BlobGateStore(storage, name), storage),
         identity=identity or storage.identity,
         bus=lambda: storage.bus,
         clock=storage.clock,

@@ -268,7 +268,12 @@ class Gate:
     async def _follow(self, wake: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
 
+        thread = threading.get_ident()
+
         def heard(hint: Hint) -> None:
+            if threading.get_ident() == thread:
+                self._heard(hint)
+                return
             with suppress(RuntimeError):  # the loop ended while the hint was on its way
                 loop.call_soon_threadsafe(self._heard, hint)
 

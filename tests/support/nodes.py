@@ -5,7 +5,7 @@ what happens as lines of JSON.
     python -m tests.support.nodes lead --names a,b,c --ledger rows.sqlite3
 
 Each line has `event`, `node`, `pid` and `at` (seconds since 1970). The parent writes the lines of all; it ends its
-children when its standard input closes. SIGUSR1 makes a leading node step down from everything, SIGUSR2 makes it block
+children when its standard input closes. SIGUSR1 makes a leading node step down from everything, one after the other, SIGUSR2 makes it block
 its event loop for the seconds of `--stall`.
 """
 
@@ -134,7 +134,14 @@ async def lead(options: argparse.Namespace, node: str) -> None:
 
     elections = [storage.election(name, identity=node, on_stall=stalled) for name in options.names.split(",")]
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR1, lambda: [election.step_down() for election in elections])
+
+    async def step_down() -> None:
+        for election in elections:
+            election.step_down()
+            await asyncio.sleep(options.between)
+
+    going: list[asyncio.Task[None]] = []
+    loop.add_signal_handler(signal.SIGUSR1, lambda: going.append(asyncio.create_task(step_down())))
     loop.add_signal_handler(signal.SIGUSR2, lambda: time.sleep(options.stall))
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -147,13 +154,79 @@ async def lead(options: argparse.Namespace, node: str) -> None:
         runs = [asyncio.create_task(campaign(number, election)) for number, election in enumerate(elections)]
         tell("campaigning", node)
         await asyncio.wait([*runs, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
-        for run in runs:
+        for run in (*runs, *going):
             run.cancel()
         results = await asyncio.gather(*runs, return_exceptions=True)
         for result in results:
             if isinstance(result, Exception):
                 tell("failed", node, error=repr(result))
     tell("stopped", node, requests=storage.meter.by_operation())
+
+
+async def compete(options: argparse.Namespace, node: str) -> None:
+    """The same competition with the locks of others, for benchmarks."""
+    how = {"source": source_loop, "redis": redis_lock, "postgres": postgres_lock}[options.what]
+    names = options.names.split(",")
+
+    async def one(number: int, name: str) -> None:
+        await asyncio.sleep(options.spread * number / len(names))
+        await how(name, node)
+
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    runs = [asyncio.create_task(one(number, name)) for number, name in enumerate(names)]
+    await stop.wait()
+    for run in runs:
+        run.cancel()
+    await asyncio.gather(*runs, return_exceptions=True)
+
+
+async def source_loop(name: str, node: str) -> None:
+    """The sample of the pattern: lease, renew at three quarters, others try every lease and a bit."""
+    from azure.core.exceptions import HttpResponseError
+    from azure.storage.blob.aio import BlobLeaseClient
+
+    storage = make_storage(node)
+    container = storage.config.container("leases")
+    with contextlib.suppress(HttpResponseError):
+        await storage.aio.blobs.create_container(container)
+    blob = storage.aio.blobs.get_blob_client(container, f"source-{name}")
+    with contextlib.suppress(HttpResponseError):
+        await blob.upload_blob(b"")
+    while True:
+        lease = BlobLeaseClient(blob)
+        try:
+            await lease.acquire(lease_duration=15)
+        except HttpResponseError:
+            await asyncio.sleep(16.25)
+            continue
+        tell("begin", node, name=name, epoch=0)
+        while True:
+            await asyncio.sleep(11.25)
+            await lease.renew()
+
+
+async def redis_lock(name: str, node: str) -> None:
+    import redis.asyncio as redis
+
+    client = redis.Redis.from_url(os.environ["NODES_REDIS"])
+    lock = client.lock(name, timeout=15)
+    await lock.acquire()
+    tell("begin", node, name=name, epoch=0)
+    while True:
+        await asyncio.sleep(5)
+        await lock.reacquire()
+
+
+async def postgres_lock(name: str, node: str) -> None:
+    import psycopg
+
+    async with await psycopg.AsyncConnection.connect(
+        os.environ["NODES_POSTGRES"], autocommit=True
+    ) as connection:
+        await connection.execute("SELECT pg_advisory_lock(hashtext(%s))", (name,))
+        tell("begin", node, name=name, epoch=0)
+        await asyncio.Event().wait()
 
 
 class _Unchecked:
@@ -167,7 +240,7 @@ class _Unchecked:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["gate", "lead"])
+    parser.add_argument("what", choices=["gate", "lead", "source", "redis", "postgres"])
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--node", default="node")
     parser.add_argument("--gate", default="start")
@@ -176,9 +249,10 @@ def main() -> None:
     parser.add_argument("--ledger", default="")
     parser.add_argument("--spread", type=float, default=0.0)
     parser.add_argument("--stall", type=float, default=17.0)
+    parser.add_argument("--between", type=float, default=0.3, help="seconds from one step-down to the next")
     parser.add_argument("--write-seconds", type=float, default=1.0)
     options = parser.parse_args()
-    role = {"gate": pass_gate, "lead": lead}[options.what]
+    role = {"gate": pass_gate, "lead": lead}.get(options.what, compete)
     children = []
     for number in range(options.count):
         child = os.fork()

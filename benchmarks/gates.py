@@ -1,0 +1,332 @@
+"""How fast an opened gate is passed by all who wait, beside bare fan-outs; and what waiting costs.
+
+    python benchmarks/gates.py [--workers 10,100,1000] [--presses 5] [--quick] [--json] [--only gate,peers,polling,cost]
+
+The hub is the dashboard in a process of its own. The workers are real gates on real sockets, all in this process, where
+they share their reads of the gate as gates of one process do; so is the client of every peer. A release counts from
+the call of `open` (`press`) and from the moment storage confirmed it (`written`) to each pass. "worst" is the last
+worker of a press; p99 is over all workers of all presses. Everything shares this machine's cores: read ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import redis.asyncio as redis
+from websockets.asyncio.client import ClientConnection, connect
+
+from coordinator import protocol
+from coordinator.bus import LocalBus
+from coordinator.config import StorageConfig
+from coordinator.gates.azure_store import BlobGateStore, SharedGateStore
+from coordinator.gates.gate import Gate
+from coordinator.gates.polling import PollingRelease
+from coordinator.hub import HubConnection
+from coordinator.storage import Storage
+from coordinator.testing.azurite import Azurite
+from coordinator.testing.clock import ManualClock
+from coordinator.testing.gates import MemoryGateStore
+from tests.support.dashboard import TOKEN, Dashboard
+from tests.support.redis import running_redis
+
+GATE = "bench-gate"
+SECTIONS = ("gate", "peers", "polling", "cost")
+
+
+def quantile(values: list[float], q: float) -> float:
+    return sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
+
+
+def summary(rounds: list[list[float]]) -> dict[str, float]:
+    """In milliseconds, over presses of many workers each."""
+    every = [1000 * value for values in rounds for value in values]
+    return {
+        "p50_ms": round(quantile(every, 0.5), 1),
+        "p99_ms": round(quantile(every, 0.99), 1),
+        "worst_ms": round(quantile([1000 * max(values) for values in rounds], 0.5), 1),
+    }
+
+
+# --- the gate ---------------------------------------------------------------------------------------------------------
+
+
+class BenchWorker:
+    """One worker: its own socket, its own gate."""
+
+    def __init__(self, storage: Storage, url: str, number: int) -> None:
+        self.name, self.instance = f"w-{number:04}", uuid.uuid4().hex
+        self.prefix = storage.config.prefix
+        self.hub = HubConnection(url, TOKEN, hello=self.hello, on_command=lambda command: None)
+        self.gate = Gate(
+            SharedGateStore(BlobGateStore(storage, GATE), storage), identity=self.name, bus=lambda: self.hub
+        )
+        self.gate.on_pass = lambda release: self.hub.receipt(
+            protocol.Receipt(GATE, release.epoch, release.source, release.delay_seconds, time.time())
+        )
+        self.connection = asyncio.create_task(self.hub.run())
+
+    def hello(self) -> protocol.Hello:
+        state = protocol.WorkerState(gates=(self.gate.status(),))
+        return protocol.Hello(
+            protocol.VERSION, self.name, self.instance, "bench", 1, time.time(), "bench", self.prefix, state
+        )
+
+    async def passed(self) -> tuple[float, int]:
+        release = await self.gate.wait()
+        return time.perf_counter(), release.epoch
+
+
+async def gate_over_hub(dashboard: Dashboard, azurite: Azurite, number: int, presses: int) -> dict[str, Any]:
+    async with Storage.from_connection_string(
+        azurite.connection_string, config=StorageConfig(prefix=dashboard.prefix)
+    ) as storage:
+        workers = []
+        for start in range(number):
+            workers.append(BenchWorker(storage, dashboard.hub_url, start))
+            if start % 50 == 49:
+                await asyncio.sleep(0.3)
+        while not all(worker.hub.is_connected for worker in workers):
+            await asyncio.sleep(0.05)
+        press = BenchWorker(storage, dashboard.hub_url, 9999)
+        while not press.hub.is_connected:
+            await asyncio.sleep(0.05)
+        pressed_rounds, written_rounds, exactly_once = [], [], True
+        requests = 0
+        for _ in range(presses):
+            waits = [asyncio.create_task(worker.passed()) for worker in workers]
+            await asyncio.sleep(1.0 + number / 500)
+            before = storage.meter.total
+            pressed = time.perf_counter()
+            opened = await press.gate.open(by="bench")
+            written = time.perf_counter()
+            passes = await asyncio.gather(*waits)
+            requests = storage.meter.total - before
+            exactly_once &= {epoch for _, epoch in passes} == {opened.epoch}
+            pressed_rounds.append([at - pressed for at, _ in passes])
+            written_rounds.append([max(0.0, at - written) for at, _ in passes])
+            await press.gate.close(by="bench")
+            await asyncio.sleep(0.5 + number / 1000)
+        for worker in (*workers, press):
+            worker.connection.cancel()
+        await asyncio.gather(*(worker.connection for worker in (*workers, press)), return_exceptions=True)
+        return {
+            "press": summary(pressed_rounds),
+            "written": summary(written_rounds),
+            "each_once_per_epoch": exactly_once,
+            "requests_per_release": requests,
+        }
+
+
+# --- the peers --------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def peer_server(kind: str) -> AsyncIterator[int]:
+    program = Path(__file__).with_name("gate_peers.py")
+    process = subprocess.Popen([sys.executable, program, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdin is not None
+    try:
+        yield int(await asyncio.to_thread(process.stdout.readline))
+    finally:
+        process.stdin.close()
+        await asyncio.to_thread(process.wait)
+        process.stdout.close()
+
+
+async def fan_out_peer(kind: str, number: int, presses: int) -> dict[str, Any]:
+    """A press is a message on a socket of its own; the server sends to all others."""
+    async with peer_server(kind) as port:
+        url = f"ws://127.0.0.1:{port}/"
+        sockets: list[ClientConnection] = []
+        for start in range(0, number, 50):
+            sockets += await asyncio.gather(
+                *(connect(url, compression=None) for _ in range(min(50, number - start)))
+            )
+        rounds = []
+        async with connect(url + "press", compression=None) as press:
+            for _ in range(presses):
+
+                async def heard(socket: ClientConnection) -> float:
+                    await socket.recv()
+                    return time.perf_counter()
+
+                waits = [asyncio.create_task(heard(socket)) for socket in sockets]
+                await asyncio.sleep(0.5)
+                pressed = time.perf_counter()
+                await press.send("go")
+                rounds.append([at - pressed for at in await asyncio.gather(*waits)])
+        await asyncio.gather(*(socket.close() for socket in sockets))
+        return {"press": summary(rounds)}
+
+
+async def redis_peer(number: int, presses: int) -> dict[str, Any]:
+    with running_redis() as url:
+        client = redis.Redis.from_url(url)
+        subscribers = []
+        for _ in range(number):
+            subscriber = redis.Redis.from_url(url, single_connection_client=True).pubsub()
+            await subscriber.subscribe("gate")
+            await subscriber.get_message(timeout=5)
+            subscribers.append(subscriber)
+        rounds = []
+        for _ in range(presses):
+
+            async def heard(subscriber: Any) -> float:
+                while not await subscriber.get_message(ignore_subscribe_messages=True, timeout=30):
+                    pass
+                return time.perf_counter()
+
+            waits = [asyncio.create_task(heard(subscriber)) for subscriber in subscribers]
+            await asyncio.sleep(0.5)
+            pressed = time.perf_counter()
+            await client.publish("gate", "go")
+            rounds.append([at - pressed for at in await asyncio.gather(*waits)])
+        for subscriber in subscribers:
+            await subscriber.aclose()
+        await client.aclose()
+        return {"press": summary(rounds)}
+
+
+async def polling_peer(azurite: Azurite, number: int) -> dict[str, Any]:
+    """S2 as the source has it: every worker looks at a flag every 2.5 s, for itself."""
+    async with Storage.from_connection_string(
+        azurite.connection_string, config=StorageConfig(prefix=f"b{secrets.token_hex(4)}-")
+    ) as storage:
+        flag = storage.flag("go-ahead")
+
+        async def passed(number: int) -> float:
+            await asyncio.sleep(2.5 * number / total)
+            await PollingRelease(storage.flag("go-ahead")).wait()
+            return time.perf_counter()
+
+        total = number
+        waits = [asyncio.create_task(passed(index)) for index in range(number)]
+        await asyncio.sleep(4.0)
+        pressed = time.perf_counter()
+        await flag.set_flag(True)
+        return {"press": summary([[at - pressed for at in await asyncio.gather(*waits)]])}
+
+
+# --- what waiting costs -----------------------------------------------------------------------------------------------
+
+
+class Up(LocalBus):
+    is_connected = True  # type: ignore[assignment]
+
+
+async def cost() -> dict[str, int]:
+    """Storage requests of one waiting worker in an hour, counted over a simulated hour."""
+    found = {}
+    for name, bus in (("with_push", Up()), ("without_push", LocalBus())):
+        clock = ManualClock()
+        store = MemoryGateStore(clock=clock)
+        gate = Gate(store, identity="w", bus=lambda bus=bus: bus, clock=clock)  # type: ignore[misc]
+        wait = asyncio.create_task(gate.wait())
+        await clock.advance(3600)
+        found[name] = store.reads
+        wait.cancel()
+        await asyncio.gather(wait, return_exceptions=True)
+    found["polling_2_5_s"] = 1440
+    return found
+
+
+# --- telling ----------------------------------------------------------------------------------------------------------
+
+
+async def run(options: argparse.Namespace) -> dict[str, Any]:
+    wanted = options.only.split(",") if options.only else list(SECTIONS)
+    result: dict[str, Any] = {"benchmark": "gates", "quick": options.quick, "workers": {}}
+    azurite = Azurite().start()
+    try:
+        with tempfile.TemporaryDirectory(prefix="kennel-bench-") as folder:
+            dashboard = Dashboard(Path(folder), azurite.connection_string, f"b{secrets.token_hex(4)}-")
+            if "gate" in wanted:
+                dashboard.prepare().start()
+            for number in options.workers:
+                row: dict[str, Any] = {}
+                if "gate" in wanted:
+                    row["gate"] = await gate_over_hub(dashboard, azurite, number, options.presses)
+                if "peers" in wanted:
+                    row["broadcast"] = await fan_out_peer("broadcast", number, options.presses)
+                    row["channels"] = await fan_out_peer("channels", number, options.presses)
+                    row["redis"] = await redis_peer(number, options.presses)
+                if {"gate", "broadcast"} <= set(row):
+                    for since in ("press", "written"):
+                        row[f"{since}_p99_by_broadcast"] = round(
+                            row["gate"][since]["p99_ms"] / row["broadcast"]["press"]["p99_ms"], 2
+                        )
+                result["workers"][str(number)] = row
+                show(number, row)
+            dashboard.stop()
+        if "polling" in wanted:
+            result["polling"] = await polling_peer(azurite, 20)
+            line("polling, 2.5 s (20 workers)", result["polling"]["press"])
+        if "cost" in wanted:
+            result["requests_an_hour"] = await cost()
+            print("requests an hour, waiting:", result["requests_an_hour"])
+    finally:
+        azurite.stop()
+    return result
+
+
+def line(name: str, found: dict[str, float]) -> None:
+    print(
+        f"  {name:34} p50 {found['p50_ms']:8.1f} ms   p99 {found['p99_ms']:8.1f}   last {found['worst_ms']:8.1f}"
+    )
+
+
+def show(number: int, row: dict[str, Any]) -> None:
+    print(f"{number} workers, press to pass")
+    if "gate" in row:
+        line("gate, from the press", row["gate"]["press"])
+        line("gate, from written in storage", row["gate"]["written"])
+    for peer, name in (
+        ("broadcast", "bare websockets.broadcast"),
+        ("redis", "Redis pub/sub"),
+        ("channels", "Channels group_send"),
+    ):
+        if peer in row:
+            line(name, row[peer]["press"])
+    if "press_p99_by_broadcast" in row:
+        print(
+            f"  gate by broadcast, p99: {row['press_p99_by_broadcast']} from the press, "
+            f"{row['written_p99_by_broadcast']} from written; {row['gate']['requests_per_release']} requests"
+        )
+
+
+def main(argv: list[str] | None = None, show_json: Callable[[str], None] = print) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", default="")
+    parser.add_argument("--presses", type=int, default=0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    options.workers = [
+        int(part) for part in (options.workers or ("10,300" if options.quick else "10,100,1000")).split(",")
+    ]
+    options.presses = options.presses or (2 if options.quick else 5)
+    result = asyncio.run(run(options))
+    if options.json:
+        show_json(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
