@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 PUBLIC = {"healthz", "readyz", "login", "logout"}
 READ = {
-    "overview", "cost", "tv", "help", "search", "ledger-csv", "audit-csv", "gates", "queues", "queue", "workers", "leaders", "sequences", "audit", "history", "metrics",
+    "overview", "cost", "scaling", "tv", "help", "search", "ledger-csv", "audit-csv", "gates", "queues", "queue", "workers", "leaders", "sequences", "audit", "history", "metrics",
     "api-fleet", "api-attention", "api-history",
 }  # fmt: skip
 # name of the address → (arguments, action) for everything that changes something
@@ -30,6 +30,7 @@ ACTS: list[tuple[str, dict[str, str], str]] = [
     ("queue-do", {"name": "orders-in", "verb": "clear"}, "queue.clear"),
     ("queue-do", {"name": "orders-in", "verb": "delete"}, "queue.delete"),
     ("queue-rule", {"name": "orders-in"}, "queue.rule"),
+    ("scaling-policy", {"pool": "orders"}, "scaling.policy"),
     ("worker-do", {"instance": "i-1", "verb": "drain"}, "worker.drain"),
     ("worker-do", {"instance": "i-1", "verb": "resume"}, "worker.resume"),
     ("worker-do", {"instance": "i-1", "verb": "stop"}, "worker.stop"),
