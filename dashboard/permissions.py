@@ -27,6 +27,7 @@ ACTIONS: dict[str, Role] = {
     "queue.peek": "operator",
     "queue.requeue": "operator",
     "queue.rule": "operator",
+    "scaling.policy": "operator",
     "queue.clear": "admin",
     "queue.delete": "admin",
     "leader.step_down": "operator",

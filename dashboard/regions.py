@@ -27,6 +27,7 @@ OWN: dict[str, tuple[str, ...]] = {
     "workers": ("workers",),
     "leaders": ("leaders",),
     "sequences": ("sequences",),
+    "scaling": (),
     "cost": ("cost",),
     "audit": (),
     "help": (),

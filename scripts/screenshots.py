@@ -36,6 +36,7 @@ PAGES = {
     "workers": "/workers/",
     "leaders": "/leaders/",
     "sequences": "/sequences/",
+    "scaling": "/scaling/",
     "cost": "/cost/",
     "audit": "/audit/",
     "help": "/help/",
@@ -44,7 +45,7 @@ PAGES = {
     "not-found": "/nowhere/",
 }
 GATE = "start-order-processing"
-RUNNING_SECONDS = 12.0
+RUNNING_SECONDS = 20.0
 
 
 @contextmanager

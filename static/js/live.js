@@ -178,8 +178,12 @@ function dress() {
     if (line.classList.contains("tone-green")) setTimeout(() => line.remove(), NOTICE_SECONDS * 1000);
   }
 }
-new MutationObserver(dress).observe(noticePlace, { childList: true, subtree: true });
 dress();
+// What came with the page stands at its top; what comes later floats, so that nothing jumps.
+new MutationObserver(() => {
+  noticePlace.toggleAttribute("data-floating", noticePlace.querySelector(".banner") !== null);
+  dress();
+}).observe(noticePlace, { childList: true });
 
 function notice(text) {
   const place = noticePlace;

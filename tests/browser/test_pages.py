@@ -19,6 +19,7 @@ PATHS = (
     "/workers/",
     "/leaders/",
     "/sequences/",
+    "/scaling/",
     "/cost/",
     "/audit/",
     "/search/?q=o",

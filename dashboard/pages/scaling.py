@@ -1,0 +1,34 @@
+"""Scaling: how many instances each pool should have, how many it has, and why; the policy."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard import scaling as agents
+from dashboard import selectors
+from dashboard.pages.common import act, query_of, show, text
+from dashboard.permissions import requires
+
+
+@require_safe
+@requires("page.view")
+def scaling(request: HttpRequest) -> HttpResponse:
+    pool = request.GET.get("pool", "")[:63]
+    found = agents.read(pool, selectors.fleet().taken_at)
+    chosen = pool or (found.pools[0].latest.pool if found.pools else "")
+    return show(request, "scaling.html", "scaling", scaling=found, pool=chosen)
+
+
+@require_POST
+@requires("scaling.policy")
+def policy(request: HttpRequest, pool: str) -> HttpResponse:
+    return act(
+        request,
+        lambda actor: agents.store_policy(
+            actor, pool, text(request, "policy", 8000), reason=text(request, "reason")
+        ),
+        f"The agent of {pool} follows the new policy at its next turn.",
+        back=f"{reverse('scaling')}?{query_of(pool=pool)}",
+    )

@@ -1,0 +1,79 @@
+"""Scaling agents: what they decided and why, and the policy they follow. Blocking functions for threads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from coordinator.config import check_name
+from coordinator.errors import ConfigurationError, KennelError, NotFound
+from coordinator.scaling.azure_store import list_scaling, read_policy, save_policy, scaling_history
+from coordinator.scaling.history import ScalingRecord
+from coordinator.scaling.policy import ScalingPolicy, decode_policy
+from dashboard.actions import ActionFailed, Actor, _audited
+from dashboard.storage import call, storage
+
+CHANGES = 30
+SLOW_SECONDS = 120.0
+
+
+class Pool(NamedTuple):
+    """A pool's newest decision, and how old it is."""
+
+    latest: ScalingRecord
+    age_seconds: float
+
+    @property
+    def is_stale(self) -> bool:
+        """Nobody has decided lately: the agent is gone, or storage is."""
+        return self.age_seconds > SLOW_SECONDS
+
+
+class Scaling(NamedTuple):
+    """All pools; of the chosen one the newest changes and the stored policy. `problem` says what is missing."""
+
+    pools: tuple[Pool, ...] = ()
+    changes: tuple[ScalingRecord, ...] = ()
+    policy: str = ""
+    problem: str = ""
+
+
+def read(pool: str, now: float) -> Scaling:
+    """Three requests. `pool` "" means the first."""
+    try:
+        return call(_read, pool, now)
+    except (KennelError, TimeoutError) as error:
+        return Scaling(problem=str(error) or "storage did not answer in time")
+
+
+async def _read(pool: str, now: float) -> Scaling:
+    try:
+        latest = await list_scaling(storage())
+    except NotFound:
+        return Scaling()
+    pools = tuple(Pool(record, max(0.0, now - record.at)) for record in latest)
+    chosen = pool or (pools[0].latest.pool if pools else "")
+    if not chosen:
+        return Scaling(pools)
+    changes = await scaling_history(storage(), chosen).changes(CHANGES)
+    policy = await read_policy(storage(), chosen)
+    shown = msgspec.json.format(msgspec.json.encode(policy), indent=2).decode() if policy else ""
+    return Scaling(pools, tuple(changes), shown)
+
+
+def store_policy(actor: Actor, pool: str, text: str, *, reason: str = "") -> None:
+    """Put a policy (JSON) in force for a pool; its agent follows at its next turn. Raises `ActionFailed`."""
+    with _audited(actor, "scaling.policy", pool, reason) as act:
+        check_name("pool", pool)
+        try:
+            policy = decode_policy(text)
+        except ConfigurationError as error:
+            raise ActionFailed(f"The policy was not changed: {error}.") from error
+
+        async def save() -> ScalingPolicy | None:
+            return await save_policy(storage(), pool, policy, by=actor.name)
+
+        before = call(save)
+        act.before = msgspec.json.encode(before).decode() if before else ""
+        act.after = msgspec.json.encode(policy).decode()

@@ -1,0 +1,36 @@
+"""The scaling page, on decisions of a real agent's history."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.async_api import expect
+
+from coordinator import Storage
+from coordinator.scaling.azure_store import scaling_history
+from coordinator.scaling.decision import Decision, Memory, Observation
+from tests.browser.conftest import People
+from tests.support.stack import LiveStack
+
+
+async def test_the_page_says_how_many_are_wanted_and_why_and_takes_a_policy(
+    person: People, stack: LiveStack
+) -> None:
+    async with Storage.from_connection_string(stack.connection_string) as storage:
+        await scaling_history(storage, "billing").record(
+            Decision(5, "5 because 900 wait and the target is 60 s", Memory()),
+            Observation(at=storage.clock.time(), actual=3, visible=900),
+            previous=3,
+            by="agent-1",
+            epoch=1,
+        )
+    page = await person("operator", "/scaling/")
+    await expect(page.locator("main")).to_contain_text("5 because 900 wait and the target is 60 s")
+    policy = page.get_by_label("JSON")
+    await policy.fill('{"minimum": 9, "maximum": 2}')
+    await page.get_by_role("button", name="Put in force").click()
+    await expect(page.locator("#notice")).to_contain_text("minimum <= maximum, got 9 and 2")
+    await policy.fill('{"minimum": 2, "maximum": 9}')
+    await page.get_by_role("button", name="Put in force").click()
+    await expect(page.locator("#notice")).to_contain_text("The agent of billing follows the new policy")
+    await expect(page.get_by_label("JSON")).to_have_value(re.compile(r'"maximum": 9'))
