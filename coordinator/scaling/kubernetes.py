@@ -32,7 +32,7 @@ class KubernetesDriver:
     Guarantees that before a scale-in each pod that leads an election is marked as the dearest to delete, so that the
     cluster picks others while there are any. The cluster itself drains: it sends SIGTERM and waits for the pod's
     ``terminationGracePeriodSeconds``, in which a worker gives back what it holds. A conflict with another writer is
-    tried again. Needs the role of deploy/kubernetes: get and patch ``deployments/scale``, list and patch ``pods``.
+    tried again. Needs a role with get and patch of ``deployments/scale``, list and patch of ``pods``.
 
     `leaders` tells the names (of pods) that lead. Connects to `url` with `token`, or from inside the cluster with the
     pod's own service account (`in_cluster`), which is read anew for each call because it is renewed on disk.

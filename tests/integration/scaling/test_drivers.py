@@ -10,14 +10,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import psutil
 import pytest
 from aiohttp import web
 
 from coordinator import Storage
 from coordinator.config import StorageConfig
-from coordinator.errors import ConfigurationError
+from coordinator.errors import ConfigurationError, StorageUnreachable
 from coordinator.scaling.azure_store import (
+    ScalingFigure,
     list_scaling,
     make_scaling_agent,
     read_figure,
@@ -25,6 +27,7 @@ from coordinator.scaling.azure_store import (
     save_policy,
 )
 from coordinator.scaling.drivers import DryRunDriver
+from coordinator.scaling.figure import figure_app
 from coordinator.scaling.kubernetes import DELETION_COST, KubernetesDriver, KubernetesError
 from coordinator.scaling.local import LocalProcessDriver
 from coordinator.scaling.observing import QueueObserver
@@ -330,3 +333,32 @@ async def test_an_agent_on_storage_follows_a_queue_and_the_policy_that_an_operat
         assert [(each.pool, each.wanted) for each in await list_scaling(storage)] == [("billing", 3)]
         changes = await agent.history.changes()
         assert [(each.previous, each.wanted) for each in changes] == [(wanted, 3), (0, wanted)]
+
+
+async def test_the_figure_for_keda_is_answered_with_its_age_and_refused_when_it_is_old() -> None:
+    figures = {"billing": ScalingFigure("billing", 3, 4.25), "old": ScalingFigure("old", 9, 500.0)}
+
+    async def read(pool: str) -> ScalingFigure | None:
+        if pool == "away":
+            raise StorageUnreachable("no answer")
+        return figures.get(pool)
+
+    runner = web.AppRunner(figure_app(read, token="s3cret"))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/scaling/"
+    try:
+        async with aiohttp.ClientSession(headers={"Authorization": "Bearer s3cret"}) as session:
+
+            async def ask(pool: str) -> tuple[int, Any]:
+                async with session.get(url + pool) as answer:
+                    return answer.status, await answer.json()
+
+            assert await ask("billing") == (200, {"wanted": 3, "age_seconds": 4.25})
+            assert await ask("old") == (503, {"error": "the figure is 500 s old: no agent runs"})
+            assert (await ask("none"))[0] == 404
+            assert (await ask("away"))[0] == 503
+            async with session.get(url + "billing", headers={"Authorization": "Bearer x"}) as answer:
+                assert answer.status == 401
+    finally:
+        await runner.cleanup()
