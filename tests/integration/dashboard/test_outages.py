@@ -77,6 +77,7 @@ async def test_a_stopping_dashboard_tells_its_sockets_and_leaves_nothing_open(
     assert "Unclosed" not in said
     assert "Traceback" not in said
     assert "was never" not in said
+    assert "Warning" not in said
 
 
 def _depths(person: Person) -> dict[str, int]:
