@@ -24,7 +24,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Primitives": ("gates.md", "sequences.md", "leadership.md", "queues.md", "tables.md", "sagas.md"),
     "Fleet": (
         "worker.md",
-        "pipeline.md",
+        "pipelines.md",
         "sharding.md",
         "scaling.md",
         "cost.md",
