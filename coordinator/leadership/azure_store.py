@@ -77,7 +77,7 @@ class BlobLeaseStore:
             properties = await self._blob().get_blob_properties(raw_response_hook=note)
         return _info(self.name, properties, dates[-1] if dates else None)
 
-    async def write(self, info: LeaderInfo, *, lease_id: str = "", etag: str = "") -> None:
+    async def write(self, info: LeaderInfo, *, lease_id: str = "", etag: str = "") -> str:
         metadata = {
             "holder": quote(info.holder),
             "epoch": str(info.epoch),
@@ -86,7 +86,8 @@ class BlobLeaseStore:
         }
         lease: dict[str, Any] = {"lease": lease_id} if lease_id else {}
         with translated("write the leader of", self.name):
-            await self._blob().set_blob_metadata(metadata, **lease, **_unchanged_since(etag))
+            written = await self._blob().set_blob_metadata(metadata, **lease, **_unchanged_since(etag))
+        return str(written["etag"])
 
     async def nominate(self, nominee: Nominee) -> None:
         with translated("nominate a successor for", self.name):

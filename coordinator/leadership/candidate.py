@@ -7,6 +7,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from coordinator.backoff import TRANSIENT, Backoff
@@ -58,6 +59,7 @@ class Candidate:
         self._topic = f"election:{store.name}"
         self._lease_id = str(uuid.uuid4())
         self._maybe_ours = False
+        self._known: LeaderInfo | None = None
         self._nominated: tuple[str, int] | None = None
         self._lag = self._rng.uniform(*_LAG)
 
@@ -69,6 +71,7 @@ class Candidate:
         info = await self._ask(self._store.read)
         if info.date is not None:
             self.offset = self.offset.observed(sent=sent, received=self._clock.time(), date=info.date)
+        self._known = info
         return info
 
     async def try_acquire(self) -> Term | None:
@@ -81,9 +84,7 @@ class Candidate:
         try:
             self._maybe_ours = True
             await self._ask(lambda: self._store.acquire(self._lease_id, self.config.lease_seconds))
-            info = await self._retry_until(deadline, self._store.read)
-            wanted = LeaderInfo(self.name, self.identity, info.epoch + 1, now, nonce=uuid.uuid4().hex)
-            await self._retry_until(deadline, lambda: self._store.write(wanted, lease_id=self._lease_id))
+            wanted, etag = await self._raise_epoch(now, deadline)
         except (LeaseHeld, LeaseNotHeld, PreconditionFailed):
             self._maybe_ours = False
             return None
@@ -97,9 +98,23 @@ class Candidate:
             asked_at=sent,
             deadline=deadline,
             clock=self._clock,
+            etag=etag,
         )
         self._lease_id = str(uuid.uuid4())
         return term if term.held else None
+
+    async def _raise_epoch(self, now: float, deadline: float) -> tuple[LeaderInfo, str]:
+        """Write our record under the lease; returns it with its ETag."""
+        known, self._known = self._known, None
+        while True:
+            if known is None:
+                known = await self._retry_until(deadline, self._store.read)
+            wanted = LeaderInfo(self.name, self.identity, known.epoch + 1, now, nonce=uuid.uuid4().hex)
+            write = partial(self._store.write, wanted, lease_id=self._lease_id, etag=known.etag)
+            try:
+                return wanted, await self._retry_until(deadline, write)
+            except PreconditionFailed:
+                known = None  # what the last look showed is old, or our own write's answer was lost
 
     async def acquire(self, timeout: float | None = None) -> Term | None:
         """Wait for the lease; None after `timeout` seconds. Costs one request each third of a lease while waiting.
@@ -207,18 +222,24 @@ class Candidate:
         term.end("it was given back")
         await self._bus().publish(Hint(topic=self._topic, epoch=term.epoch, origin=self.identity))
 
-    async def hand_over(self, term: Term) -> str:
-        """Give the lease to the standby that asked for it, with no moment between; returns who leads then.
+    async def find_nominee(self) -> Nominee | None:
+        """The standby that asked to be next; None if nobody else did, or if it cannot be found out."""
+        try:
+            nominee = await self._ask(self._store.nominee)
+        except StorageError:
+            return None
+        return None if nominee is None or nominee.identity == self.identity else nominee
+
+    async def hand_over(self, term: Term, nominee: Nominee | None) -> str:
+        """Give the lease to that standby, with no moment between; returns who leads then.
 
         "" means that nobody could be handed it, and that it is free. A nominee that does not begin its term within
         the patience of `LeaseConfig.hand_over_seconds` is dead: then the lease is freed, on condition that the nominee
         has not begun after all.
         """
+        if nominee is None or not term.held:
+            return await self._released(term)
         try:
-            nominee = await self._ask(self._store.nominee) if term.held else None
-            if nominee is None or nominee.identity == self.identity:
-                return await self._released(term)
-            etag = (await self.read()).etag
             term.end(f"it was handed over to {nominee.identity}")
             await self._ask(lambda: self._store.change(term.lease_id, nominee.lease_id))
             await self._bus().publish(Hint(topic=self._topic, epoch=term.epoch, origin=self.identity))
@@ -227,12 +248,12 @@ class Candidate:
                 await self._clock.sleep(
                     started + moment * self.config.hand_over_seconds - self._clock.monotonic()
                 )
-                if (await self.read()).etag != etag:
+                if (await self.read()).etag != term.etag:
                     return nominee.identity
-            await self._ask(lambda: self._store.release(nominee.lease_id, etag=etag))
+            await self._ask(lambda: self._store.release(nominee.lease_id, etag=term.etag))
             await self._bus().publish(Hint(topic=self._topic, epoch=term.epoch, origin=self.identity))
         except PreconditionFailed:
-            return nominee.identity if nominee else ""
+            return nominee.identity
         except StorageError:
             return await self._released(term)
         return ""

@@ -138,7 +138,10 @@ class Election:
             keeper.cancel()
             resign.cancel()
             work.cancel()
-            await asyncio.wait({work, keeper, resign})
+            # Asked for while the work ends, so that the hand-over itself is one request.
+            find = self._candidate.find_nominee if term.held and not ended else _nobody
+            finding = asyncio.create_task(find(), name=f"successor {self.name}")
+            await asyncio.wait({work, keeper, resign, finding})
             unwatch()
             self._resign = None
             lost = term.reason
@@ -148,7 +151,7 @@ class Election:
             if lost or ended:
                 await self._candidate.release(term)
                 how = f"lost: {lost}" if lost else how
-            elif successor := await self._candidate.hand_over(term):
+            elif successor := await self._candidate.hand_over(term, finding.result()):
                 how, self._resign_reason = f"handed over to {successor}", ""
             elif self._resign_reason:
                 how = f"stepped down: {self._resign_reason}"
@@ -199,6 +202,9 @@ class Election:
 
 
 def _nothing() -> None: ...
+
+
+async def _nobody() -> None: ...
 
 
 async def _call(task: LeaderTask, term: Term) -> Any:

@@ -65,8 +65,10 @@ class LeaseStore(Protocol):
     async def read(self) -> LeaderInfo:
         """The record and the state of the lease; epoch 0 if nobody ever led."""
 
-    async def write(self, info: LeaderInfo, *, lease_id: str = "", etag: str = "") -> None:
+    async def write(self, info: LeaderInfo, *, lease_id: str = "", etag: str = "") -> str:
         """Replace holder, epoch, since and nonce, under the lease or (without `lease_id`) while nobody has it.
+
+        Returns the new ETag.
 
         Raises `LeaseNotHeld` if that id does not have the lease, `LeaseHeld` if somebody has it and no id was given,
         `PreconditionFailed` if the record is not the one of `etag`.

@@ -75,7 +75,7 @@ class Term:
     the system's monotonic clock does not count it.
 
     `epoch` is the fencing token: larger than that of every earlier term of this name. `since` is when the term began,
-    in seconds since 1970 by the storage service's clock; `asked_at` is when the lease was asked for (monotonic). May be read from any thread.
+    in seconds since 1970 by the storage service's clock; `asked_at` is when the lease was asked for (monotonic), `etag` the version of the record. May be read from any thread.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Term:
         asked_at: float,
         deadline: float,
         clock: Clock,
+        etag: str = "",
     ) -> None:
         self.name = name
         self.holder = holder
@@ -96,6 +97,7 @@ class Term:
         self.since = since
         self.lease_id = lease_id
         self.asked_at = asked_at
+        self.etag = etag
         self._deadline = deadline
         self._clock = clock
         self._ended = ""

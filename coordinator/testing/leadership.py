@@ -88,7 +88,7 @@ class MemoryLeaseStore:
         await self.after("read")
         return info
 
-    async def write(self, info: LeaderInfo, *, lease_id: str = "", etag: str = "") -> None:
+    async def write(self, info: LeaderInfo, *, lease_id: str = "", etag: str = "") -> str:
         await self._begin("write")
         self._must_exist()
         if lease_id:
@@ -97,7 +97,9 @@ class MemoryLeaseStore:
             raise LeaseHeld(f"write the leader of {self.name}: it is leased", resource=self.name, status=412)
         self._must_match(etag)
         self._info = replace(info, name=self.name, etag=self._version(), lease_state="", date=None)
+        written = self._info.etag
         await self.after("write")
+        return written
 
     async def nominate(self, nominee: Nominee) -> None:
         await self._begin("nominate")

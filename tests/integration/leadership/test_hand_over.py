@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -53,6 +54,7 @@ async def test_a_clean_hand_over_takes_a_moment_and_the_lease_is_never_free(
             states: set[str] = set()
             while len(new.events("begin")) < ELECTIONS:
                 states |= {info.lease_state for info in await list_leaders(storage)}
+                await asyncio.sleep(0.1)
             assert states == {"leased"}
             ended = {line["name"]: line["at"] for line in old.events("end")}
             gaps = sorted(line["at"] - ended[line["name"]] for line in new.events("begin"))

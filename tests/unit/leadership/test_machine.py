@@ -66,8 +66,9 @@ class Line:
         info: LeaderInfo = await self._send(self._store.read)
         return info
 
-    async def write(self, info: LeaderInfo, *, lease_id: str = "", etag: str = "") -> None:
-        await self._send(lambda: self._store.write(info, lease_id=lease_id, etag=etag))
+    async def write(self, info: LeaderInfo, *, lease_id: str = "", etag: str = "") -> str:
+        written: str = await self._send(lambda: self._store.write(info, lease_id=lease_id, etag=etag))
+        return written
 
     async def nominate(self, nominee: Nominee) -> None:
         await self._send(lambda: self._store.nominate(nominee))
