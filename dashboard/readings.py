@@ -15,6 +15,7 @@ PANELS = ("gates", "queues", "leaders", "sequences", "workers")
 ANNOUNCED_STEPS = 4
 ROWS = 100
 MOST_SERIES = 6
+OWN_ELECTION = "dashboard-sampler"
 
 
 def oldest(moments: Iterable[float | None]) -> float | None:
@@ -161,8 +162,10 @@ def pressing_gates(fleet: Fleet) -> list[GateView]:
 
 
 def pressing_leaders(fleet: Fleet) -> list[LeaderView]:
-    """Elections without a leader first."""
-    return sorted(fleet.leaders, key=lambda leader: (bool(leader.holder), leader.name))
+    """Elections without a leader first, the dashboard's own last."""
+    return sorted(
+        fleet.leaders, key=lambda leader: (bool(leader.holder), leader.name == OWN_ELECTION, leader.name)
+    )
 
 
 def pressing_sequences(fleet: Fleet) -> list[SequenceView]:

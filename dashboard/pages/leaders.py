@@ -9,8 +9,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboard import actions, selectors, terms
 from dashboard.pages.common import act, show, text
 from dashboard.permissions import requires
-
-OWN_ELECTION = "dashboard-sampler"
+from dashboard.readings import OWN_ELECTION
 
 
 @require_safe
