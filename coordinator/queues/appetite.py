@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from coordinator.queues.crew import Crew
+from coordinator.queues.delivery import Delivery
 from coordinator.queues.growth import Growth
 from coordinator.queues.idle import fetch_size
 from coordinator.queues.pace import Pace
 from coordinator.queues.transport import MAX_BATCH
+
+_SLOW_SECONDS = 0.2
+_SOON_SECONDS = 1.0
 
 
 class Appetite:
@@ -29,8 +33,10 @@ class Appetite:
         """The messages to ask for now; 0 for none."""
         crew = self._crew
         tasks = max(crew.active, self._growth.decision.tasks)
-        if crew.is_resting:  # what the rule will start for the first message found
-            tasks = max(tasks, self._growth.first_step(), 1)
+        if crew.is_resting:
+            # A whole batch costs what one message costs; what turns out to be too much goes back, see `surplus`.
+            slow = (self._pace.service_seconds or 0.0) > _SLOW_SECONDS
+            tasks = max(tasks, self._growth.first_step() if slow else self._growth.allowed.stop - 1, 1)
         free = (tasks * crew.slots - crew.busy) * self._batch
         units, rate = len(crew.buffer), self._pace.per_second
         if units and units >= free and units > min(16.0, rate * 0.25):
@@ -45,3 +51,20 @@ class Appetite:
             ask = max(ask, min(MAX_BATCH, 2 * self._asked))
         self._asked = ask
         return ask
+
+    def surplus(self, now: float) -> list[Delivery]:
+        """Messages that no handler here will come to soon, although others might; they leave the buffer."""
+        crew = self._crew
+        if not crew.buffer or crew.busy < crew.active * crew.slots:
+            return []
+        keep = round(self._pace.per_second * _SOON_SECONDS)
+        given: dict[Delivery, None] = {}
+        for unit in list(crew.buffer)[keep:]:
+            delivery = unit.delivery
+            if not delivery.started and now - delivery.taken_at > _SOON_SECONDS:
+                given[delivery] = None
+        if given:
+            kept = [unit for unit in crew.buffer if unit.delivery not in given]
+            crew.buffer.clear()
+            crew.buffer.extend(kept)
+        return list(given)

@@ -108,6 +108,11 @@ class Intake:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("A message could not be settled", exc_info=error)
 
+    def give_back(self, deliveries: list[Delivery]) -> None:
+        """Let others have messages that no handler here has seen."""
+        for delivery in deliveries:
+            self._end(delivery.settler.give_back(delivery))
+
     async def finish(self) -> None:
         """Wait until everything on its way has ended."""
         while self._ending:

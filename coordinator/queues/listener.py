@@ -212,6 +212,7 @@ class QueueListener(Generic[T]):
             self._signal.clear()
             if self.crew.busy and self.growth.due:
                 await self._work_found(0, self.sources[0])
+            self._intake.give_back(self._appetite.surplus(self._clock.monotonic()))
             ask = 0 if self._intake.is_full else self._appetite.ask()
             source = choose(self.sources, self._clock.monotonic()) if ask else None
             if source is None:

@@ -219,7 +219,7 @@ async def test_stop_gives_back_what_no_handler_has_seen_and_counts_no_attempt(be
         listener.work_detected = lambda event: 1
         for number in range(10):
             await bench.queue.put(number)
-        await bench.clock.advance(10)
+        await bench.clock.advance(0.5)
         assert len(bench.got) == 1
         assert listener.status().in_hand == 10
     visible = await bench.queue.peek()
@@ -388,6 +388,26 @@ async def test_slow_handlers_leave_the_rest_of_the_queue_to_others(bench: Bench)
     async with bench.listening(handler, tasks=range(11)) as listener:
         await bench.clock.advance(60)
         assert listener.status().in_hand <= 12
+        release.set()
+
+
+async def test_a_batch_that_slow_handlers_will_not_come_to_goes_back_to_others(bench: Bench) -> None:
+    release = asyncio.Event()
+
+    async def handler(item: int) -> None:
+        bench.got.append(item)
+        await release.wait()
+
+    for number in range(30):
+        await bench.queue.put(number)
+    async with bench.listening(handler, tasks=range(51)) as listener:
+        assert listener.status().in_hand == 30
+        await bench.clock.advance(6)
+        assert len(bench.got) == 10
+        assert listener.status().in_hand == 10
+        others = await bench.transport.get(32, visibility_seconds=60)
+        assert len(others) == 20
+        assert [bench.queue.decode(message.text).unstarted for message in others] == [1] * 20
         release.set()
 
 
