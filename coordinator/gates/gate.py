@@ -74,6 +74,7 @@ class Gate:
         self._confirm_seconds = self.config.confirm_seconds * self._rng.uniform(0.5, 1.0)
         self._watchers = 0
         self._follower: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._hinted = False
         self._resync = False
@@ -127,8 +128,10 @@ class Gate:
             self._watchers -= 1
             if self._watchers == 0:
                 follower, self._follower = self._follower, None
+                # Not waited for: whoever passes a gate with a thousand others must not queue up for its end.
+                self._ending.add(follower)
+                follower.add_done_callback(self._ending.discard)
                 follower.cancel()
-                await asyncio.wait([follower])
 
     def status(self) -> GateStatus:
         """For telemetry; no I/O."""

@@ -10,7 +10,7 @@ from azure.core import MatchConditions
 from azure.data.tables import UpdateMode
 
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
-from coordinator.leadership.terms import TermRecord
+from coordinator.leadership.terms import RAN_OUT, TermRecord
 from coordinator.service_errors import translated
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TableTermLog:
     async def began(self, record: TermRecord) -> None:
         with suppress(AlreadyExists):  # the answer to our own insertion was lost
             await self._in_table(lambda: self._insert(record))
-        await self._end(record.name, record.epoch - 1, record.since, "its lease ran out")
+        await self._end(record.name, record.epoch - 1, record.since, RAN_OUT)
 
     async def ended(self, record: TermRecord) -> None:
         await self._end(record.name, record.epoch, record.ended or record.since, record.how)
@@ -70,7 +70,9 @@ class TableTermLog:
         try:
             with translated("record the end of the term of", name):
                 row = await self._client().get_entity(name, _row(epoch))
-                if row.get("ended") is None:
+                known = row.get("ended")
+                if known is None or (row.get("how") == RAN_OUT and how != RAN_OUT):
+                    ended = ended if known is None else min(ended, float(known))
                     await self._client().update_entity(
                         {"PartitionKey": name, "RowKey": _row(epoch), "ended": ended, "how": how},
                         mode=UpdateMode.MERGE,

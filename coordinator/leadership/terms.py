@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+RAN_OUT = "its lease ran out"
+
 
 @dataclass(frozen=True)
 class TermRecord:
@@ -23,10 +25,11 @@ class TermLog(Protocol):
     """Keeps terms. Elections write it beside their work: a term does not wait for its record."""
 
     async def began(self, record: TermRecord) -> None:
-        """Record a new term, and the end of the one before if its leader did not record it."""
+        """Record a new term, and (as `RAN_OUT`) the end of the one before if its leader has not recorded it."""
 
     async def ended(self, record: TermRecord) -> None:
-        """Record the end of a term, unless a successor has done so already."""
+        """Record the end of a term. What a successor guessed (`RAN_OUT`) gives way to the leader's own word, but not
+        the moment: a term did not outlast the beginning of the next."""
 
     async def newest(self, name: str, limit: int) -> list[TermRecord]:
         """The newest terms of an election, newest first."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
 from coordinator.leadership.lease import LeaderInfo, Nominee
-from coordinator.leadership.terms import TermRecord
+from coordinator.leadership.terms import RAN_OUT, TermRecord
 
 
 class MemoryLeaseStore:
@@ -145,12 +145,15 @@ class MemoryTermLog:
 
     async def began(self, record: TermRecord) -> None:
         self.records.setdefault((record.name, record.epoch), record)
-        await self.ended(replace(record, epoch=record.epoch - 1, ended=record.since, how="its lease ran out"))
+        await self.ended(replace(record, epoch=record.epoch - 1, ended=record.since, how=RAN_OUT))
 
     async def ended(self, record: TermRecord) -> None:
         known = self.records.get((record.name, record.epoch))
-        if known is not None and known.ended is None:
-            self.records[record.name, record.epoch] = replace(known, ended=record.ended, how=record.how)
+        if known is None or record.ended is None:
+            return
+        if known.ended is None or (known.how == RAN_OUT and record.how != RAN_OUT):
+            ended = record.ended if known.ended is None else min(record.ended, known.ended)
+            self.records[record.name, record.epoch] = replace(known, ended=ended, how=record.how)
 
     async def newest(self, name: str, limit: int) -> list[TermRecord]:
         terms = [record for record in self.records.values() if record.name == name]

@@ -275,6 +275,16 @@ async def test_a_run_is_claimed_once(runs: RunLog) -> None:
     assert await runs.newest("sweep") == (None, "")
 
 
+async def test_a_leaders_own_word_replaces_its_successors_guess_but_not_the_moment(log: TermLog) -> None:
+    await log.began(a_term(1))
+    await log.began(a_term(2))
+    await log.ended(replace(a_term(1), ended=1009.0, how="lost: the event loop stalled"))
+    await log.ended(replace(a_term(1), ended=1001.0, how="and again"))
+    assert (await log.newest("month-end", 2))[1] == replace(
+        a_term(1), ended=1002.0, how="lost: the event loop stalled"
+    )
+
+
 async def test_a_semaphore_admits_n_and_no_more(storage: Storage) -> None:
     held = [storage.semaphore("importers", 3) for _ in range(5)]
     terms = [await semaphore.try_acquire() for semaphore in held]
