@@ -20,6 +20,7 @@ from coordinator.errors import ConfigurationError
 from coordinator.scaling.drivers import Leaders, no_leaders, victims
 
 _log = logging.getLogger("coordinator.scaling")
+_MARK = "KENNEL_POOL_STATE"
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,11 @@ class LocalProcessDriver:
         staying = [each for each in alive if not each.draining_since]
         leaving = [each for each in alive if each.draining_since]
         for _ in range(wanted - len(staying)):
-            staying.append(self._start({each.name for each in (*staying, *leaving)}))
+            taken = {each.name for each in (*staying, *leaving)}
+            name = next(name for n in itertools.count(1) if (name := f"{self.pool}-{n}") not in taken)
+            # Noted before it is born: if we die in between, the successor looks for it by its name.
+            self._save([*staying, *leaving, _Instance(name, 0, 0.0)])
+            staying.append(self._start(name))
             self._save([*staying, *leaving])
         if len(staying) > wanted:
             names = [each.name for each in staying]
@@ -105,11 +110,10 @@ class LocalProcessDriver:
         """The instances that are there and not on their way out, the oldest first."""
         return [each.name for each in self._alive() if not each.draining_since]
 
-    def _start(self, taken: set[str]) -> _Instance:
-        name = next(name for n in itertools.count(1) if (name := f"{self.pool}-{n}") not in taken)
+    def _start(self, name: str) -> _Instance:
         child = subprocess.Popen(
             self._command,
-            env={**self._environ, "KENNEL_WORKER_NAME": name},
+            env={**self._environ, "KENNEL_WORKER_NAME": name, _MARK: str(self._file)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a signal to the agent's group is for the agent
         )
@@ -120,7 +124,21 @@ class LocalProcessDriver:
     def _alive(self) -> list[_Instance]:
         for child in self._children.values():
             child.poll()  # collects who has ended
-        return [each for each in self._load() if _process(each) is not None]
+        known = self._load()
+        if any(not each.pid for each in known):
+            known = [each if each.pid else self._found(each) for each in known]
+        return [each for each in known if _process(each) is not None]
+
+    def _found(self, noted: _Instance) -> _Instance:
+        """An instance whose number nobody lived to note, known by what it was given."""
+        for process in psutil.process_iter():
+            try:
+                environ = process.environ()
+                if environ.get("KENNEL_WORKER_NAME") == noted.name and environ.get(_MARK) == str(self._file):
+                    return _Instance(noted.name, process.pid, process.create_time())
+            except psutil.Error:
+                continue
+        return noted
 
     def _signal(self, instance: _Instance, number: signal.Signals) -> None:
         process = _process(instance)
@@ -149,6 +167,8 @@ class LocalProcessDriver:
 
 def _process(instance: _Instance) -> psutil.Process | None:
     """The process, if it lives and is the one we started."""
+    if not instance.pid:
+        return None
     try:
         process = psutil.Process(instance.pid)
         if process.status() == psutil.STATUS_ZOMBIE or abs(process.create_time() - instance.born) > 0.01:

@@ -126,6 +126,17 @@ async def test_who_takes_over_finds_the_processes_and_replaces_the_dead(fleet: F
     assert after["pool-2"] != before["pool-2"]
 
 
+async def test_a_process_whose_birth_nobody_lived_to_note_is_found(fleet: Fleet) -> None:
+    await fleet.driver().scale(2)
+    known = json.loads((fleet.folder / "pool.json").read_text())
+    unnoted = [known[0], {**known[1], "pid": 0, "born": 0.0}]
+    (fleet.folder / "pool.json").write_text(json.dumps(unnoted))
+    successor = fleet.driver()
+    assert (await successor.actual(), successor.names()) == (2, ["pool-1", "pool-2"])
+    await successor.scale(2)
+    assert json.loads((fleet.folder / "pool.json").read_text()) == known
+
+
 async def test_a_process_of_the_same_number_but_another_birth_is_left_alone(fleet: Fleet) -> None:
     driver = fleet.driver()
     await driver.scale(1)
