@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -66,6 +67,7 @@ class MemoryLedger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rows: dict[str, Grant] = {}
+        self._keys: list[str] = []
         self._tails: set[str] = set()
         self._jumps: dict[str, Jump] = {}
 
@@ -75,8 +77,13 @@ class MemoryLedger:
                 known = self._rows.get(grant.key)
                 if known is not None and grant.outcome == GRANTED:
                     grant = replace(grant, outcome=known.outcome, issued_through=known.issued_through)
-                self._rows[grant.key] = grant
+                self._put(grant)
             self._jumps |= {row_key(jump.last): jump for jump in jumps}
+
+    def _put(self, grant: Grant) -> None:
+        if grant.key not in self._rows:
+            insort(self._keys, grant.key)
+        self._rows[grant.key] = grant
 
     def row(self, key: str) -> Grant | None:
         with self._lock:
@@ -86,12 +93,18 @@ class MemoryLedger:
         self, *, at_or_after: int = 0, below: int | None = None, owner: str = "", limit: int | None = None
     ) -> Iterator[Grant]:
         low, high = row_key(at_or_after), "~" if below is None else row_key(below)
-        with self._lock:
-            found = sorted(
-                key for key, row in self._rows.items() if low <= key < high and owner in ("", row.owner.id)
-            )
-            rows = [self._rows[key] for key in found[:limit]]
-        return iter(rows)
+        given = 0
+        while limit is None or given < limit:
+            with self._lock:
+                place = bisect_left(self._keys, low)
+                key = self._keys[place] if place < len(self._keys) else high
+                row = self._rows.get(key)
+            if key >= high or row is None:
+                return
+            low = key + "\0"
+            if owner in ("", row.owner.id):
+                given += 1
+                yield row
 
     def jumps(self) -> Iterator[Jump]:
         with self._lock:
@@ -110,8 +123,8 @@ class MemoryLedger:
         )
         with self._lock:
             if tail.key not in self._rows:
-                self._rows[grant.key] = grant.settled(RETURNED, issued_through)
-                self._rows[tail.key] = tail
+                self._put(grant.settled(RETURNED, issued_through))
+                self._put(tail)
                 self._tails.add(tail.key)
 
     def take_back(self, owner: Owner, nonce: str, at: float) -> Grant | None:

