@@ -1,15 +1,16 @@
 """How fast a press reaches all workers, and what the hub costs while nothing happens.
 
-    python benchmarks/dashboard.py [--workers 1000] [--viewers 1] [--presses 5] [--quick] [--json]
+    python benchmarks/dashboard.py [--workers 1000] [--viewers 1] [--processes 1] [--presses 5] [--quick] [--json]
 
 Workers are bare sockets that answer a hint with a receipt at once; the press is a POST by a signed-in operator.
-Storage is Azurite, the dashboard one process; all share this machine's cores, the workers' client among them.
+Storage is Azurite; with several processes, workers are spread evenly over them; all share this machine's cores, the workers' client among them.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import secrets
 import sys
@@ -22,10 +23,11 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coordinator import protocol  # noqa: E402
-from coordinator.protocol import GateStatus, Receipt, State, WorkerState  # noqa: E402
-from coordinator.testing.azurite import Azurite  # noqa: E402
-from tests.support.dashboard import BareWorker, Dashboard, Person, until  # noqa: E402
+from coordinator import protocol
+from coordinator.protocol import GateStatus, Receipt, WorkerState
+from coordinator.testing.azurite import Azurite
+from tests.support.dashboard import BareWorker, Dashboard, Person, until
+from tests.support.redis import running_redis
 
 GATE = "start-order-processing"
 IDLE_SECONDS = 10.0
@@ -51,8 +53,9 @@ class Answering(BareWorker):
                 await self.send(Receipt(GATE, message.hint.epoch, "push", 0.0, time.time()))
 
 
-async def measure(dashboard: Dashboard, options: argparse.Namespace) -> dict[str, Any]:
-    workers = [Answering(dashboard, f"w-{number:04}") for number in range(options.workers)]
+async def measure(dashboards: list[Dashboard], options: argparse.Namespace) -> dict[str, Any]:
+    dashboard, count = dashboards[0], len(dashboards)
+    workers = [Answering(dashboards[n % count], f"w-{n:04}") for n in range(options.workers)]
     for worker in workers:
         worker.waits()
     for start in range(0, len(workers), 50):
@@ -101,6 +104,7 @@ async def measure(dashboard: Dashboard, options: argparse.Namespace) -> dict[str
     passes.sort()
     return {
         "workers": options.workers,
+        "processes": count,
         "viewers": options.viewers,
         "press_to_pass_ms": {"p50": _at(passes, 0.5), "p99": _at(passes, 0.99), "max": round(passes[-1], 1)},
         "post_ms": {"p50": _at(sorted(presses), 0.5), "max": round(max(presses), 1)},
@@ -138,6 +142,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--viewers", type=int, default=1)
     parser.add_argument("--presses", type=int, default=5)
+    parser.add_argument("--processes", type=int, default=1, help="dashboard processes, over Redis")
     parser.add_argument("--quick", action="store_true", help="200 workers, two presses")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -145,8 +150,19 @@ def main() -> None:
         options.workers, options.presses = min(options.workers, 200), 2
     with Azurite() as azurite, tempfile.TemporaryDirectory() as folder:
         prefix = f"b{secrets.token_hex(4)}-"
-        with Dashboard(Path(folder), azurite.connection_string, prefix) as dashboard:
-            result = asyncio.run(measure(dashboard, options))
+        with contextlib.ExitStack() as stack:
+            extra = {}
+            if options.processes > 1:
+                extra = {
+                    "REDIS_URL": stack.enter_context(running_redis()),
+                    "KENNEL_PROCESSES": str(options.processes),
+                }
+            first = stack.enter_context(Dashboard(Path(folder), azurite.connection_string, prefix, extra))
+            dashboards = [first]
+            for _ in range(1, options.processes):
+                dashboards.append(first.sibling().start())
+                stack.callback(dashboards[-1].stop)
+            result = asyncio.run(measure(dashboards, options))
     for name, value in result.items():
         print(f"{name:20} {value}")
     if options.json:
