@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -306,22 +308,33 @@ class Queue(Generic[T]):
         """The queue of messages that could not be processed; see `requeue_poison`."""
         if self.name.endswith(SUFFIX):
             raise ConfigurationError(f"{self.name} is a poison queue itself")
+        return self._like(self._make_transport(poison_name(self.name)), Schema(type=PoisonRecord), rules=None)
+
+    def _like(self, transport: QueueTransport, schema: Schema, *, rules: RuleStore | None) -> Queue[Any]:
         return Queue(
-            self._make_transport(poison_name(self.name)),
+            transport,
             self.claims,
-            schema=Schema(type=PoisonRecord),
+            schema=schema,
             bus=self.bus,
             make_transport=self._make_transport,
             identity=self.identity,
             clock=self.clock,
             config=self.config,
+            rules=rules,
         )
 
     def listener(self, handler: Handler, **options: Any) -> QueueListener[T]:
-        """A listener that hands this queue's items to `handler`; see `QueueListener` for the options."""
+        """A listener that hands this queue's items to `handler`; see `QueueListener` for the options.
+
+        With `batch`, a queue declared as ``list[Order]`` (the handler's annotation) is one of orders.
+        """
         from coordinator.queues.listener import QueueListener
 
-        return QueueListener(self, handler, **options)
+        queue: Queue[Any] = self
+        if options.get("batch") and typing.get_origin(self.schema.type) is list:
+            schema = dataclasses.replace(self.schema, type=typing.get_args(self.schema.type)[0])
+            queue = self._like(self.transport, schema, rules=self.rules)
+        return QueueListener(queue, handler, **options)
 
 
 __all__ = ["Kept", "Peeked", "Queue", "QueueConfig"]

@@ -236,3 +236,10 @@ async def test_an_item_that_is_no_json_is_refused_before_anything_is_stored(desk
     with pytest.raises(ConfigurationError, match="cannot be put in a queue"):
         await desk.queue(type=Any).put(1, object())
     assert await desk.queue().depth() == 0
+
+
+async def test_a_batch_handler_s_annotation_may_say_what_its_list_holds(desk: Desk) -> None:
+    await desk.queue().put(1, 2, 3)
+    async with desk.running(desk.queue(type=list[int]).listener(desk.keep, batch=10)):
+        await desk.clock.advance(1)
+    assert desk.got == [[1, 2, 3]]
