@@ -7,13 +7,14 @@ chain: keep `head()` elsewhere to notice that.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Q
 
 from dashboard.models import AuditHead, AuditRow, Outcome
@@ -47,7 +48,11 @@ def outcome(row: AuditRow, result: Outcome, *, before: str = "", after: str = ""
         "outcome": result,
         "intent_id": row.pk,
     }
-    return _write(values)
+    try:
+        return _write(values)
+    except IntegrityError:
+        # It was reconciled as unknown meanwhile: that row stays, and the truth comes after it.
+        return _write(values | {"intent_id": None})
 
 
 def denied(actor: Actor, action: str, target: str, *, reason: str = "") -> AuditRow:
@@ -61,9 +66,14 @@ def reconcile() -> int:
         outcome=Outcome.INTENT, closed=False, at__lt=time.time() - UNKNOWN_AFTER_SECONDS
     )
     rows = list(stale)
+    closed = 0
     for row in rows:
-        outcome(row, Outcome.UNKNOWN, after="the dashboard ended before the outcome was known")
-    return len(rows)
+        text = "the dashboard ended before the outcome was known"
+        values = _values(row) | {"after": text, "outcome": Outcome.UNKNOWN, "intent_id": row.pk}
+        with contextlib.suppress(IntegrityError):  # another process was faster
+            _write(values)
+            closed += 1
+    return closed
 
 
 def shown() -> Any:

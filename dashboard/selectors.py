@@ -20,6 +20,7 @@ from dashboard.runtime import current
 from dashboard.sampling import history as past
 from dashboard.storage import call, storage
 
+LEDGER_SECONDS = 6.0
 _REQUEST_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -152,6 +153,9 @@ def ledger(
     sequence: str, *, before: int | None = None, number: int | None = None, owner: str = "", limit: int = 50
 ) -> LedgerPage:
     """The grants of a sequence, newest first: all, those that hold `number`, or those of an owner."""
+    storage_view = glance().storage
+    if storage_view.unreachable_since is not None:
+        return LedgerPage((), problem=f"storage is unreachable: {storage_view.error}")
     try:
         return call(_ledger, sequence, before, number, owner, limit)
     except (KennelError, TimeoutError) as error:
@@ -163,6 +167,7 @@ async def _ledger(
 ) -> LedgerPage:
     from dashboard.sampling.ledger import page
 
-    return await page(
-        storage(), current().presence, sequence, before=before, number=number, owner=owner, limit=limit
-    )
+    async with asyncio.timeout(LEDGER_SECONDS):
+        return await page(
+            storage(), current().presence, sequence, before=before, number=number, owner=owner, limit=limit
+        )

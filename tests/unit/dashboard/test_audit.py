@@ -67,6 +67,14 @@ def test_an_intent_that_a_crash_left_behind_is_reconciled_as_unknown_once() -> N
     assert selectors.audit().rows[0].outcome == "unknown"
 
 
+def test_an_outcome_that_comes_after_it_was_given_up_is_told_all_the_same() -> None:
+    row = audit.intent(OLGA, "queue.clear", "orders-in")
+    AuditRow.objects.filter(pk=row.pk).update(at=row.at - 1000)
+    audit.reconcile()
+    audit.outcome(row, Outcome.DONE)
+    assert [view.outcome for view in selectors.audit().rows] == ["done", "unknown"]
+
+
 def test_the_audit_is_paged_by_key_and_searched() -> None:
     for number in range(5):
         act(f"gate-{number}")
