@@ -108,6 +108,24 @@ def served(image: Image, tmp_path: Path) -> Iterator[Image]:
         stop_server(process)
 
 
+def test_the_image_has_all_that_the_dashboard_is_made_of(image: Image) -> None:
+    everything = """
+import dashboard.asgi
+from pathlib import Path
+from django.core.management import call_command
+from django.template.loader import get_template
+call_command("check")
+found = [get_template(str(path.relative_to("templates"))) for path in Path("templates").rglob("*.html")]
+print(len(found), "templates")
+"""
+    said = image.run("python", "-c", everything)
+    assert re.search(r"^[1-9]\d+ templates$", said, re.MULTILINE)
+    names = json.loads((image.folder / ".kennel" / "static" / "staticfiles.json").read_text())["paths"]
+    for part in ("css/base.css", "uplot/uPlot.min.css"):
+        assert (image.folder / ".kennel" / "static" / names[part]).is_file()
+
+
+@pytest.mark.slow
 async def test_the_image_serves_the_dashboard_and_a_worker_with_its_token_is_well(
     served: Image, storage_prefix: str
 ) -> None:
