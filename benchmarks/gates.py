@@ -31,7 +31,7 @@ import redis.asyncio as redis
 from websockets.asyncio.client import ClientConnection, connect
 
 from coordinator import protocol
-from coordinator.bus import LocalBus
+from coordinator.bus import Hint, LocalBus
 from coordinator.config import StorageConfig
 from coordinator.gates.azure_store import BlobGateStore, SharedGateStore
 from coordinator.gates.gate import Gate
@@ -78,7 +78,12 @@ class BenchWorker:
         self.gate.on_pass = lambda release: self.hub.receipt(
             protocol.Receipt(GATE, release.epoch, release.source, release.delay_seconds, time.time())
         )
+        self.heard = 0.0
+        self.hub.subscribe(f"gate:{GATE}", self.hear)
         self.connection = asyncio.create_task(self.hub.run())
+
+    def hear(self, hint: Hint) -> None:
+        self.heard = self.heard or time.perf_counter()
 
     def hello(self) -> protocol.Hello:
         state = protocol.WorkerState(gates=(self.gate.status(),))
@@ -87,6 +92,7 @@ class BenchWorker:
         )
 
     async def passed(self) -> tuple[float, int]:
+        self.heard = 0.0
         release = await self.gate.wait()
         return time.perf_counter(), release.epoch
 
@@ -105,7 +111,7 @@ async def gate_over_hub(dashboard: Dashboard, azurite: Azurite, number: int, pre
         press = BenchWorker(storage, dashboard.hub_url, 9999)
         while not press.hub.is_connected:
             await asyncio.sleep(0.05)
-        pressed_rounds, written_rounds, exactly_once = [], [], True
+        pressed_rounds, written_rounds, heard_rounds, exactly_once = [], [], [], True
         requests = 0
         for _ in range(presses):
             waits = [asyncio.create_task(worker.passed()) for worker in workers]
@@ -119,6 +125,7 @@ async def gate_over_hub(dashboard: Dashboard, azurite: Azurite, number: int, pre
             exactly_once &= {epoch for _, epoch in passes} == {opened.epoch}
             pressed_rounds.append([at - pressed for at, _ in passes])
             written_rounds.append([max(0.0, at - written) for at, _ in passes])
+            heard_rounds.append([worker.heard - pressed for worker in workers if worker.heard])
             await press.gate.close(by="bench")
             await asyncio.sleep(0.5 + number / 1000)
         for worker in (*workers, press):
@@ -127,6 +134,7 @@ async def gate_over_hub(dashboard: Dashboard, azurite: Azurite, number: int, pre
         return {
             "press": summary(pressed_rounds),
             "written": summary(written_rounds),
+            "hint_heard": summary(heard_rounds),
             "each_once_per_epoch": exactly_once,
             "requests_per_release": requests,
         }
@@ -137,7 +145,7 @@ async def gate_over_hub(dashboard: Dashboard, azurite: Azurite, number: int, pre
 
 @asynccontextmanager
 async def peer_server(kind: str) -> AsyncIterator[int]:
-    program = Path(__file__).with_name("gate_peers.py")
+    program = Path(__file__).parent / "peers" / "gates.py"
     process = subprocess.Popen([sys.executable, program, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdin is not None
     try:
@@ -295,6 +303,7 @@ def show(number: int, row: dict[str, Any]) -> None:
     if "gate" in row:
         line("gate, from the press", row["gate"]["press"])
         line("gate, from written in storage", row["gate"]["written"])
+        line("  hint heard, from the press", row["gate"]["hint_heard"])
     for peer, name in (
         ("broadcast", "bare websockets.broadcast"),
         ("redis", "Redis pub/sub"),

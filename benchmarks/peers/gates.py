@@ -1,4 +1,4 @@
-"""The servers that `gates.py` compares with: a bare `websockets.broadcast`, and Channels with a group message.
+"""The servers that `benchmarks/gates.py` compares with: a bare `websockets.broadcast`, and Channels with a group message.
 
 Prints its port; ends when its standard input closes. A message on ``/press`` goes to all who connected to ``/``.
 """
