@@ -100,6 +100,8 @@ async def page(
         mine = [grant for grant in mine if owner.lower() in grant.owner.id.lower()]
     rows = sorted([*stored, *mine], key=lambda grant: (grant.last, grant.turn), reverse=True)
     owners = owners_of(presence, sequence)
+    while len(rows) > limit and rows[limit].last == rows[limit - 1].last:
+        limit += 1  # the turns of one range stay together: the cursor is its last number
     views = tuple(judge(sequence, grant, owners) for grant in rows[:limit])
     more = len(rows) > limit
     return LedgerPage(views, views[-1].last if more else None)
