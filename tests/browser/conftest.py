@@ -35,6 +35,7 @@ def person(new_page: PageFactory, stack: LiveStack) -> People:
         await page.get_by_label("Name").fill(stack.users[role]["name"])
         await page.get_by_label("Password").fill(stack.users[role]["password"])
         await page.get_by_role("button", name="Sign in").click()
+        await page.wait_for_load_state()
         if context.get("java_script_enabled", True) and await page.locator("[data-live]").count():
             await expect(page.locator("[data-live]")).to_have_attribute("data-state", "on")
         return page
