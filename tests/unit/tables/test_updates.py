@@ -19,6 +19,7 @@ from coordinator.tables.operations import ANY, Delete, Insert, Put
 from coordinator.tables.optimistic import optimistic_update
 from coordinator.tables.rows import Key
 from coordinator.tables.table import Table
+from coordinator.testing.clock import ManualClock
 from coordinator.testing.tables import MemoryTableStore
 
 KEY = Key("nl", "4711")
@@ -54,17 +55,19 @@ async def test_an_update_whose_answer_was_lost_takes_effect_once(store: MemoryTa
     assert (update.old and update.old["n"], update.new and update.new["n"]) == (5, 6)
 
 
-async def test_a_lost_answer_is_recognised_though_others_wrote_after_it(store: MemoryTableStore) -> None:
+async def test_a_lost_answer_is_recognised_though_others_wrote_after_it() -> None:
+    clock = ManualClock()
+    store = MemoryTableStore(clock=clock)
     table = Table(store)
     await table.write(Insert(KEY, {"n": 0}))
     store.fail_next(StorageUnreachable("cut", maybe_done=True), done=True)
-    slow = Backoff(base_seconds=0.05, cap_seconds=0.05, deadline_seconds=5.0)
-    mine = asyncio.create_task(optimistic_update(table, KEY, add_one, backoff=slow))
-    while (await table.read(KEY))["n"] == 0:
-        await asyncio.sleep(0)
+    mine = asyncio.create_task(optimistic_update(table, KEY, add_one))
+    await clock.settle()  # written, its answer lost; now it waits
     for _ in range(5):
-        await optimistic_update(table, KEY, add_one, backoff=QUICK)
-    await mine
+        await optimistic_update(table, KEY, add_one)
+    assert not mine.done()
+    await clock.advance(5.0)
+    assert (await mine).new is not None
     assert (await table.read(KEY))["n"] == 6
 
 
