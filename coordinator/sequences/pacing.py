@@ -86,7 +86,7 @@ class Pace:
 
     def won(self, announced: Turn, sent: float, now: float) -> None:
         """A write sent at `sent` was confirmed at `now`."""
-        self._write_seconds += 0.1 * (min(1.0, now - sent) - self._write_seconds)
+        self._write_seconds += 0.3 * (min(1.0, now - sent) - self._write_seconds)
         if not self.is_in_turn(sent):
             self._window = max(self._narrowest, self._window * NARROW)
             self._strangers *= 0.8
@@ -94,7 +94,7 @@ class Pace:
         self._tries = 0
         self._writes += 1
         self._turn = announced
-        self._turn_ends = now + 2 * self._write_seconds
+        self._turn_ends = now + max(0.05, 4 * self._write_seconds)
         self._away_until = now
         if announced.writes_left == 0 and self._writes > 1:
             # Long enough that whoever waited comes first; a lone writer hardly notices.
