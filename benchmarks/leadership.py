@@ -76,7 +76,7 @@ class Bench:
 
         proxied = more.pop("proxied", "")
         first = await start(f"{what}-first", proxied or self.azurite.connection_string)
-        await first.until(lambda: len(first.events("begin")) == self.options.elections, "it leads all", 60)
+        await first.until(lambda: len(first.events("begin")) == self.options.elections, "it leads all", 120)
         second = await start(f"{what}-second", self.azurite.connection_string)
         await asyncio.sleep(7)
         return first, second

@@ -281,6 +281,8 @@ class Candidate:
             if not request.done():
                 request.cancel()
                 await asyncio.wait([request])
+            if not request.cancelled():
+                request.exception()  # it may have failed in the moment in which it was given up
 
     async def _retry_until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call that may be repeated, while storage is unreachable or busy."""

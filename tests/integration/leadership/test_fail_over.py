@@ -81,7 +81,7 @@ async def make_pair(
     names, ledger = [f"{what}-{index}" for index in range(number)], folder / f"{what}.sqlite3"
     connection = azurite.connection_string
     first = await start(stack, connection, prefix, ledger, names, f"{what}-first")
-    await first.until(lambda: len(first.events("begin")) == number, f"the first of {what} leads all")
+    await first.until(lambda: len(first.events("begin")) == number, f"the first of {what} leads all", 90)
     return Pair(names, ledger, first, await start(stack, connection, prefix, ledger, names, f"{what}-second"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -458,3 +459,22 @@ async def test_a_mutex_object_is_not_entered_twice(hall: Hall) -> None:
     with pytest.raises(KennelError, match="one object for each task"):
         await lock.acquire()
     await lock.release()
+
+
+async def test_a_request_that_fails_as_it_is_given_up_leaves_no_loose_error(hall: Hall) -> None:
+    loose: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: loose.append(context))
+
+    async def fail_when_cancelled(operation: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise StorageUnreachable("cut at that moment") from None
+
+    hall.campaign(hall.election("node-1"))
+    await hall.clock.advance(7)
+    hall.store.before = fail_when_cancelled  # type: ignore[method-assign]
+    await hall.clock.advance(30)
+    gc.collect()
+    assert loose == []
+    del hall.store.before
