@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 GROUP = "fleet"
 SILENT_SECONDS = 5.0
 BEAT_SECONDS = 1.0
+PATIENCE_SECONDS = 2.0
+SHORT_PATIENCE_SECONDS = 0.2
 
 Handler = Callable[[str, bytes], None]
 
@@ -79,8 +81,10 @@ class Link:
         if self._layer is None:
             return
         message = {"type": "link", "home": self.home, "kind": kind, "body": body}
+        # Whoever presses a button must not wait long for a line that is known to be down.
+        patience = PATIENCE_SECONDS if self._down_since is None or kind == "beat" else SHORT_PATIENCE_SECONDS
         try:
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(patience):
                 await self._layer.group_send(GROUP, message)
         except Exception as error:
             # The layer's drivers raise errors of many libraries; the line being down is the one verdict on all.
