@@ -105,6 +105,14 @@ function reconnectDelay(failures) {
   return delay;
 }
 
+// A refused handshake looks like a broken line: ask whether somebody is still signed in.
+async function askWhetherSignedOut() {
+  try {
+    const answer = await fetch(location.href, { method: "HEAD", redirect: "manual" });
+    if (answer.type === "opaqueredirect") location.reload();
+  } catch { /* nobody answers: it is the line after all */ }
+}
+
 function reconnect() {
   link.nextTry = null;
   if (link.wrapper) link.wrapper.reconnect(); else location.reload();
@@ -132,6 +140,7 @@ if (stage?.hasAttribute("ws-connect")) {
     if (closed.target !== link.socket) return; // an older one, already replaced
     if (link.up) link.downSince = performance.now();
     link.up = false;
+    if (link.failures > 1) askWhetherSignedOut();
     if (SIGNED_OUT.includes(closed.code)) location.reload();
     else if (!SELF_HEALING.includes(closed.code) && !link.asleep) setTimeout(reconnect, reconnectDelay(link.failures));
     tick();

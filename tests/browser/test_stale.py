@@ -39,6 +39,15 @@ async def test_a_page_shows_its_age_while_the_dashboard_is_gone_and_recovers_by_
     assert await page.evaluate("window.untouched"), "the page was reloaded"
 
 
+async def test_whoever_was_signed_out_meanwhile_is_asked_to_sign_in(person: People, stack: LiveStack) -> None:
+    page = await person("viewer", "/workers/")
+    await page.context.clear_cookies()
+    for pid in dashboard_pids(stack):
+        os.kill(pid, signal.SIGKILL)
+    await page.wait_for_url("**/accounts/login/?next=/workers/", timeout=60_000)
+    wait_until(lambda: bool(dashboard_pids(stack)), "the demo starts the dashboard again", 30)
+
+
 async def test_while_storage_is_gone_pages_say_since_when_and_keep_their_figures(
     person: People, stack: LiveStack
 ) -> None:
