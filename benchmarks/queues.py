@@ -75,6 +75,7 @@ class Product:
         }
         python = sys.executable if name in OURS else str(peers_python())
         self.command = [python, str(HERE / f"{name}_app.py")]
+        self.first_put_at = 0.0  # of the first message of the last put, the one numbered -1
         self.workers: list[psutil.Popen] = []
 
     def put(
@@ -92,7 +93,8 @@ class Product:
         )
         if done.returncode:
             raise RuntimeError(f"{self.name} could not put: {done.stderr[-1500:]}")
-        return count / float(done.stdout.strip().splitlines()[-1])
+        elapsed, self.first_put_at = map(float, done.stdout.strip().splitlines()[-1].split())
+        return count / elapsed
 
     def start(self) -> psutil.Popen:
         worker = psutil.Popen(
@@ -104,12 +106,12 @@ class Product:
         self.workers.append(worker)
         return worker
 
-    def lines(self, word: str) -> dict[int, list[float]]:
-        """The times of that word by task; the warm-up task -1 left out."""
+    def lines(self, word: str, *, first: int = 0) -> dict[int, list[float]]:
+        """The times of that word by task; the warm-up task -1 left out unless `first` says otherwise."""
         found: dict[int, list[float]] = defaultdict(list)
         for line in self.log.read_text().splitlines():
             said, number, at = line.split()
-            if said == word and int(number) >= 0:
+            if said == word and int(number) >= first:
                 found[int(number)].append(float(at))
         return found
 
@@ -277,10 +279,10 @@ class Bench:
         waits = []
         for number in range(1, self.options.firsts + 1):
             time.sleep(3)
-            rate = product.put(1, first=number)
-            put_at = time.time() - 1 / rate  # a little late: the process has ended since
+            product.put(1, first=number)
             product.wait(number + 1, limit=60)
-            waits.append(max(0.0, product.lines("start")[number][0] - put_at))
+            started = [at for at in product.lines("start", first=-1)[-1] if at >= product.first_put_at]
+            waits.append(min(started) - product.first_put_at)
         return {"idle_requests_per_hour_without_push": idle, **quantiles("first_without_push", waits)}
 
     def killed(self, product: Product, _: dict[str, str]) -> dict[str, Any]:

@@ -33,10 +33,11 @@ def work(number, seconds):
 if __name__ == "__main__":
     if sys.argv[1] == "put":
         first, count, seconds = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+        began = time.time()
         work.delay(-1, 0)  # the connection and the queue are made outside of the time
         started = time.perf_counter()
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda number: work.delay(number, seconds), range(first, first + count)))
-        print(time.perf_counter() - started)
+        print(time.perf_counter() - started, began)
     else:
         app.worker_main(["worker", "--pool=threads", "--concurrency=8", "--loglevel=ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat"])  # fmt: skip

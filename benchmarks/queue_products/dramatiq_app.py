@@ -27,11 +27,12 @@ def work(number, seconds):
 if __name__ == "__main__":
     if sys.argv[1] == "put":
         first, count, seconds = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+        began = time.time()
         work.send(-1, 0)
         started = time.perf_counter()
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda number: work.send(number, seconds), range(first, first + count)))
-        print(time.perf_counter() - started)
+        print(time.perf_counter() - started, began)
     else:
         worker = Worker(broker, worker_threads=8)
         worker.start()

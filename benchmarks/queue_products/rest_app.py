@@ -56,6 +56,7 @@ async def put(session, item):
 
 
 async def fill(session, first, count, seconds):
+    began = time.time()
     await put(session, [-1, 0])
     numbers = iter(range(first, first + count))
     started = time.perf_counter()
@@ -65,7 +66,7 @@ async def fill(session, first, count, seconds):
             await put(session, [number, seconds])
 
     await asyncio.gather(*(some() for _ in range(8)))
-    print(time.perf_counter() - started)
+    print(time.perf_counter() - started, began)
 
 
 async def work(session):

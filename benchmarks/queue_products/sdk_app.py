@@ -33,10 +33,11 @@ if __name__ == "__main__":
     with ThreadPoolExecutor(8) as pool:
         if sys.argv[1] == "put":
             first, count, seconds = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+            began = time.time()
             put([-1, 0])
             started = time.perf_counter()
             list(pool.map(put, ([number, seconds] for number in range(first, first + count))))
-            print(time.perf_counter() - started)
+            print(time.perf_counter() - started, began)
         else:
             while True:
                 found = list(
