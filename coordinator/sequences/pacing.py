@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 LONGEST_TURN_WRITES = 12
 LONGEST_TURN_SECONDS = 0.2
-LONGEST_WINDOW_SECONDS = 0.8
-WIDEN_MET, WIDEN_LOST, NARROW = 1.1, 1.3, 0.7
+LONGEST_WINDOW_WRITES, LONGEST_WINDOW_SECONDS = 200, 5.0
+WIDEN_MET, WIDEN_LOST, NARROW = 1.2, 1.8, 0.7
 AGE = 0.7
-"""Each try of one refill comes from a smaller part of the window: who has waited long goes first."""
+"""Each turn met in one refill takes the next try from a smaller part of the window: who waited long goes first."""
 
 
 class Turn(NamedTuple):
@@ -46,7 +46,7 @@ class Pace:
         self._turn_ends = 0.0
         self._away_until = 0.0
         self._strangers = 0.0
-        self._tries = 0
+        self._turns_met = 0
         self._writes = 0
 
     @property
@@ -76,13 +76,15 @@ class Pace:
     def met_turn(self, turn: Turn) -> float:
         """Seconds to wait after reading somebody else's turn."""
         self._met_stranger(WIDEN_MET)
-        return turn.seconds + self._draw()
+        window = max(self._write_seconds, self._window * AGE**self._turns_met)
+        self._turns_met += 1
+        return turn.seconds + self._rng.uniform(0.0, window)
 
     def lost(self) -> float:
         """Seconds to wait after a lost race: read soon, somebody's turn has probably begun."""
         self._turn = NO_TURN
         self._met_stranger(WIDEN_LOST)
-        return self._draw()
+        return self._rng.uniform(0.0, self._window)
 
     def won(self, announced: Turn, sent: float, now: float) -> None:
         """A write sent at `sent` was confirmed at `now`."""
@@ -91,7 +93,7 @@ class Pace:
             self._window = max(self._narrowest, self._window * NARROW)
             self._strangers *= 0.8
             self._writes = 0
-        self._tries = 0
+        self._turns_met = 0
         self._writes += 1
         self._turn = announced
         self._turn_ends = now + max(0.05, 4 * self._write_seconds)
@@ -103,9 +105,5 @@ class Pace:
 
     def _met_stranger(self, widen: float) -> None:
         self._strangers += 0.3 * (1.0 - self._strangers)
-        self._window = min(LONGEST_WINDOW_SECONDS, max(self._narrowest, self._window * widen))
-
-    def _draw(self) -> float:
-        window = max(self._write_seconds, self._window * AGE**self._tries)
-        self._tries += 1
-        return self._rng.uniform(0.0, window)
+        longest = min(LONGEST_WINDOW_SECONDS, LONGEST_WINDOW_WRITES * self._write_seconds)
+        self._window = min(longest, max(self._narrowest, self._window * widen))

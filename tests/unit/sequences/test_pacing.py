@@ -48,7 +48,7 @@ def test_a_turn_with_absurd_figures_holds_nobody_for_long() -> None:
     assert Turn(5, -1.0).seconds == 0.0
 
 
-def mean_pause(*, losses_before: int, tries_of_this_refill: int = 0, wins: int = 1) -> float:
+def mean_pause(*, losses_before: int, wins: int = 1) -> float:
     pauses = []
     for seed in range(300):
         pace = Pace(random.Random(seed))
@@ -56,8 +56,6 @@ def mean_pause(*, losses_before: int, tries_of_this_refill: int = 0, wins: int =
             pace.lost()
         for _ in range(wins):
             pace.won(NO_TURN, 0.0, 0.005)
-        for _ in range(tries_of_this_refill):
-            pace.lost()
         pauses.append(pace.lost())
     return sum(pauses) / len(pauses)
 
@@ -68,8 +66,19 @@ def test_a_crowded_counter_is_given_longer_pauses_and_a_quiet_one_shorter() -> N
     assert mean_pause(losses_before=100) <= LONGEST_WINDOW_SECONDS
 
 
-def test_who_has_tried_often_comes_sooner_than_who_comes_new() -> None:
-    assert mean_pause(losses_before=12, tries_of_this_refill=8) < mean_pause(losses_before=12)
+def test_who_has_met_many_turns_comes_sooner_after_the_next_than_who_comes_new() -> None:
+    def mean_wait(met_before: int) -> float:
+        waits = []
+        for seed in range(300):
+            pace = Pace(random.Random(seed))
+            for _ in range(12):
+                pace.lost()
+            for _ in range(met_before):
+                pace.met_turn(Turn(1, 0.005))
+            waits.append(pace.met_turn(Turn(1, 0.005)))
+        return sum(waits) / len(waits)
+
+    assert mean_wait(6) < mean_wait(0) / 2
 
 
 def test_after_a_turn_a_writer_lets_others_go_first() -> None:
