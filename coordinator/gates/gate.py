@@ -239,6 +239,11 @@ class Gate:
                 event.clear()
                 await self._clock.wait(event, pause)
 
+    async def changed(self) -> None:
+        """Return after the next look at the gate, whoever made it. For use inside `watch()`."""
+        async with self._view.notified() as event:
+            await event.wait()
+
     def _pass(self, known: int | None) -> Release:
         state = self.state
         assert state is not None

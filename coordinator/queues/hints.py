@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from coordinator.bus import Bus, Hint
+from coordinator.gates.gate import Gate
 
 
 class Hints:
@@ -29,3 +30,11 @@ class Hints:
         """End all subscriptions."""
         while self._unsubscribe:
             self._unsubscribe.pop()()
+
+
+async def follow(gate: Gate, closed: Callable[[], None]) -> None:
+    """Call back after every look that finds the gate closed, until cancelled. For use inside `gate.watch()`."""
+    while True:
+        await gate.changed()
+        if not gate.is_open():
+            closed()

@@ -25,7 +25,7 @@ from coordinator.queues.bounds import check_options
 from coordinator.queues.cost import Budget, Spending
 from coordinator.queues.crew import Crew
 from coordinator.queues.growth import DECIDE_SECONDS, Growth
-from coordinator.queues.hints import Hints
+from coordinator.queues.hints import Hints, follow
 from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected, queue_empty
 from coordinator.queues.intake import Intake
 from coordinator.queues.leases import LeaseManager
@@ -149,7 +149,9 @@ class QueueListener(Generic[T]):
         for source in self.sources:
             self._subscribe(source)
         self._hints.on(self.queue.bus(), f"rule:{self.name}", self._new_rule)
-        leases = asyncio.create_task(self.leases.run(), name=f"leases {self.name}")
+        others = [asyncio.create_task(self.leases.run(), name=f"leases {self.name}")]
+        if self.gate is not None:  # a listener asleep on an empty queue is to wait at the gate, too
+            others.append(asyncio.create_task(follow(self.gate, self._signal.set), name=f"gate {self.name}"))
         try:
             async with AsyncExitStack() as stack:
                 if self.gate is not None:
@@ -163,8 +165,9 @@ class QueueListener(Generic[T]):
             try:
                 await self._wind_down()
             finally:
-                leases.cancel()
-                await asyncio.gather(leases, return_exceptions=True)
+                for other in others:
+                    other.cancel()
+                await asyncio.gather(*others, return_exceptions=True)
                 self._runner.close()
                 self.state, self.reason = "stopped", ""
                 self._stopped.set()

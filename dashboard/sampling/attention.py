@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dashboard.fleet import Attention, Fleet
 
-SHORT_RUNWAY_SECONDS = 2.0
+SHORT_RUNWAY_SECONDS = 0.5  # refills take milliseconds and begin in time; below this they do not keep up
 LATE_SAMPLES = 10.0
 
 
@@ -39,7 +39,7 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
     if lost:
         yield Attention(
             "critical",
-            f"{_some(len(lost), 'worker')} lost: {_names(lost)}",
+            f"{some(len(lost), 'worker')} lost: {_names(lost)}",
             "Their messages reappear for the others. Start them again, or find out why they ended.",
             "/workers/",
         )
@@ -67,14 +67,14 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
         if queue.poison:
             yield Attention(
                 "warning",
-                f"{_some(queue.poison, 'message')} in the poison queue of {queue.name}",
+                f"{some(queue.poison, 'message')} in the poison queue of {queue.name}",
                 "Look why they failed, then requeue or clear them.",
                 "/queues/",
             )
         if queue.depth and not queue.workers and fleet.workers:
             yield Attention(
                 "warning",
-                f"{_some(queue.depth, 'message')} in {queue.name} and no worker listens",
+                f"{some(queue.depth, 'message')} in {queue.name} and no worker listens",
                 "Start a worker for it.",
                 "/queues/",
             )
@@ -98,5 +98,6 @@ def _names(names: list[str], most: int = 5) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _some(number: int, noun: str) -> str:
+def some(number: int, noun: str) -> str:
+    """The number with its noun, in the plural where it is one."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

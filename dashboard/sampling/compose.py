@@ -21,7 +21,7 @@ from dashboard.fleet import (
     StorageView,
     WorkerView,
 )
-from dashboard.sampling.attention import attention
+from dashboard.sampling.attention import attention, some
 from dashboard.sampling.sample import Depth, Sample
 
 
@@ -227,10 +227,10 @@ def _headline(
         closed = ", ".join(sorted(gate.name for gate in gates if gate.state != "open" and gate.waiting))
         return Headline("held", f"{len(held)} of {len(present)} workers wait at {closed}")
     if working:
-        return Headline("running", f"{len(present)} workers, {working} messages in hand")
+        return Headline("running", f"{some(len(present), 'worker')}, {some(working, 'message')} in hand")
     if waiting:
         moving = any((queue.out_per_second or 0) > 0 for queue in queues)
         if not moving and not any(queue.active_tasks for queue in queues):
-            return Headline("stalled", f"{waiting} messages wait and no task takes any")
-        return Headline("running", f"{len(present)} workers, {waiting} messages waiting")
-    return Headline("idle", f"{len(present)} workers, nothing waits")
+            return Headline("stalled", f"{some(waiting, 'message')} in queues and no task takes any")
+        return Headline("running", f"{some(len(present), 'worker')}, {some(waiting, 'message')} waiting")
+    return Headline("idle", f"{some(len(present), 'worker')}, nothing waits")
