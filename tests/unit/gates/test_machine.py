@@ -217,6 +217,7 @@ class GateMachine(RuleBasedStateMachine):
         self.loop.run_until_complete(
             asyncio.gather(*(task for _, task in self.waits), return_exceptions=True)
         )
+        self.settle()
         self.loop.close()
 
 
