@@ -1,0 +1,27 @@
+"""What users may import from `coordinator`. A change here is a change of the public API: say so in the CHANGELOG."""
+
+import coordinator
+
+FROM_THE_SOURCES = {
+    "UniqueIdGenerator", "OptimisticSyncStore", "GlobalFlag", "PollingRelease", "ListeningRelease", "BlobDistributedMutex",
+    "QueueListener", "queue_empty", "work_detected", "ActiveDequeueTasks",
+}  # fmt: skip
+PUBLIC = """
+ANY ActiveDequeueTasks BatchDone BlobDistributedMutex Budget Delete Done DryRunDriver Election Gate
+GateConfig GateState GateTimeout GlobalFlag Idle IdleBackoff Insert KennelError Key LeadershipLost
+ListeningRelease LocalProcessDriver Merge MessageContext OptimisticSyncStore Outbox Pipeline
+PoisonRecord PollingRelease Prices Put Queue QueueConfig QueueEmpty QueueListener QueueState Reject
+Release Replace Retry RetryPolicy Row Saga SagaContext ScalingAgent ScalingPolicy ScalingRule
+SequenceConfig ShardedQueue Spending Steps Storage Table TargetLatency Term UniqueIdGenerator Update
+WorkDetected Worker current_message keeping once optimistic_update queue_empty requeue_poison
+work_detected
+""".split()
+
+
+def test_the_names_of_the_source_documents_can_be_imported():
+    assert set(coordinator.__all__) >= FROM_THE_SOURCES
+
+
+def test_the_public_names_are_these_and_no_others():
+    assert sorted(coordinator.__all__) == sorted(PUBLIC)
+    assert all(hasattr(coordinator, name) for name in PUBLIC)
