@@ -133,6 +133,16 @@ def tokens() -> tuple[TokenView, ...]:
     )  # fmt: skip
 
 
+def acts(names: tuple[str, ...], *, since: float, limit: int) -> tuple[AuditView, ...]:
+    """What was done of these actions since a moment, newest first."""
+    first = AuditRow.objects.filter(at__gte=since).order_by("at").values_list("pk", flat=True).first()
+    if first is None:
+        return ()
+    # By ids, which the index of actions holds: by moments, a planner without statistics reads all of an action.
+    rows = AuditRow.objects.filter(pk__gte=first, action__in=names, outcome=Outcome.DONE).order_by("-pk")
+    return tuple(_view(row) for row in rows[:limit])
+
+
 def _starts(field: str, word: str) -> Q:
     """Starts with that word. On SQLite as a range, which its indexes answer; elsewhere order depends on the locale."""
     if connection.vendor != "sqlite":

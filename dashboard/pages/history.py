@@ -38,9 +38,7 @@ def history(request: HttpRequest) -> HttpResponse:
 
 
 def _marks(after: float) -> list[dict[str, Any]]:
-    marks = []
-    for kind in ("gate.", "queue."):
-        for row in selectors.audit(q=f"{kind} done", limit=MOST_MARKS).rows:
-            if row.at >= after and row.action in MARKED:
-                marks.append({"at": row.at, "action": row.action, "target": row.target, "actor": row.actor})
-    return marks
+    return [
+        {"at": row.at, "action": row.action, "target": row.target, "actor": row.actor}
+        for row in selectors.acts(MARKED, since=after, limit=MOST_MARKS)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from datetime import timedelta
 
 import pytest
@@ -87,6 +88,16 @@ def test_the_audit_is_paged_by_key_and_searched() -> None:
     assert rest.next is None
     assert [row.actor for row in selectors.audit(q="denied gate-0").rows] == ["vera"]
     assert selectors.audit(q="nothing-like-it").rows == ()
+
+
+def test_what_was_done_since_a_moment_is_told_newest_first_without_what_was_not_done() -> None:
+    for name in "abc":
+        act(name)
+    audit.outcome(audit.intent(OLGA, "gate.open", "failed"), Outcome.FAILED)
+    audit.denied(VERA, "gate.open", "denied")
+    assert [row.target for row in selectors.acts(("gate.open",), since=0, limit=2)] == ["c", "b"]
+    assert selectors.acts(("gate.close",), since=0, limit=9) == ()
+    assert selectors.acts(("gate.open",), since=time.time() + 1, limit=9) == ()
 
 
 def test_a_denied_action_changes_nothing_but_the_audit() -> None:
