@@ -40,6 +40,7 @@ from coordinator.queues.waiting import unless
 
 T = TypeVar("T")
 _log = logging.getLogger("coordinator.queues")
+_MOMENT_SECONDS = 0.1
 _OUTAGE = Backoff(base_seconds=0.1, cap_seconds=2.0)
 
 
@@ -132,10 +133,9 @@ class QueueListener(Generic[T]):
 
     def add_source(self, queue: Queue[Any], *, weight: int = 1) -> None:
         """Listen to one more queue, also while running."""
-        source = Source(queue, weight, Settler(queue, self.leases, self.retries, self._rng))
-        self.sources.append(source)
+        self.sources.append(Source(queue, weight, Settler(queue, self.leases, self.retries, self._rng)))
         if self._running:
-            self._subscribe(source)
+            self._subscribe(self.sources[-1])
             self._signal.set()
 
     # --- running ------------------------------------------------------------------------------------------------
@@ -338,9 +338,11 @@ class QueueListener(Generic[T]):
         if self.crew.active < (first := self.growth.first_step()):
             self.crew.scale(first)
         if self._deciding is None or self._deciding.done():
-            self._deciding = asyncio.create_task(self._detected(idle, source), name=f"decide {self.name}")
+            self._deciding = asyncio.create_task(self._detected(idle, source, _MOMENT_SECONDS), name="decide")
 
-    async def _detected(self, idle: int, source: Source) -> None:
+    async def _detected(self, idle: int, source: Source, after_seconds: float = 0.0) -> None:
+        if after_seconds:  # what is done within a moment needs no more tasks, and no request to find that out
+            await self._clock.sleep(after_seconds)
         event = WorkDetected(source.name, idle, self.crew.active, source.depth)
         try:
             wanted = int(await _answer(self.work_detected(event)))
@@ -384,8 +386,7 @@ class QueueListener(Generic[T]):
 
     async def query_state(self) -> QueueState:
         """All there is to know (S6); one request for the depth of each queue."""
-        depths = [await _count(source) for source in self.sources]
-        return queue_state(self, None if None in depths else sum(depth or 0 for depth in depths))
+        return queue_state(self, [await _count(source) for source in self.sources])
 
 
 async def _answer(value: Any) -> Any:

@@ -61,11 +61,11 @@ def listener_status(listener: QueueListener[Any]) -> ListenerStatus:
     )
 
 
-def queue_state(listener: QueueListener[Any], depth: int | None) -> QueueState:
+def queue_state(listener: QueueListener[Any], depths: list[int | None]) -> QueueState:
     status = listener_status(listener)
     counts = [source.settler.counts for source in listener.sources]
     return QueueState(
-        current_queue_depth=depth,
+        current_queue_depth=None if None in depths else sum(depth or 0 for depth in depths),
         active_dequeue_tasks=status.active_tasks,
         total_dequeue_tasks=status.total_tasks,
         wanted_dequeue_tasks=status.wanted_tasks,
