@@ -109,12 +109,19 @@ async def lead(options: argparse.Namespace, node: str) -> None:
         "CREATE TABLE IF NOT EXISTS rows (n INTEGER PRIMARY KEY, name TEXT, epoch INTEGER, node TEXT)"
     )
 
+    ledger.execute("PRAGMA busy_timeout=5")
+
     async def work(term: Term) -> None:
         tell("begin", node, name=term.name, epoch=term.epoch)
         try:
             while True:
                 # Not even a look at the term: the fence alone must refuse what is late.
-                ledger.execute("BEGIN IMMEDIATE")
+                try:
+                    ledger.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError:
+                    # A node that was stopped within its transaction holds the file; only its own term could be late.
+                    await asyncio.sleep(0.1)
+                    continue
                 try:
                     fence_sql(ledger.cursor(), _Unchecked(term))  # type: ignore[arg-type]
                     ledger.execute(
