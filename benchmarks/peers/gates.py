@@ -69,7 +69,9 @@ def channels() -> None:
     print(listening.getsockname()[1], flush=True)
     server = uvicorn.Server(
         uvicorn.Config(
-            ProtocolTypeRouter({"websocket": Consumer.as_asgi()}), log_level="critical", ws="websockets-sansio"
+            ProtocolTypeRouter({"websocket": Consumer.as_asgi()}),
+            log_level="critical",
+            ws="websockets-sansio",
         )
     )
 

@@ -6,16 +6,18 @@ FROM_THE_SOURCES = {
     "UniqueIdGenerator", "OptimisticSyncStore", "GlobalFlag", "PollingRelease", "ListeningRelease", "BlobDistributedMutex",
     "QueueListener", "queue_empty", "work_detected", "ActiveDequeueTasks",
 }  # fmt: skip
-PUBLIC = """
-ANY ActiveDequeueTasks BatchDone BlobDistributedMutex Budget Delete Done DryRunDriver Election Gate
-GateConfig GateState GateTimeout GlobalFlag Idle IdleBackoff Insert KennelError Key LeadershipLost
-ListeningRelease LocalProcessDriver Merge MessageContext OptimisticSyncStore Outbox Pipeline
-PoisonRecord PollingRelease Prices Put Queue QueueConfig QueueEmpty QueueListener QueueState Reject
-Release Replace Retry RetryPolicy Row Saga SagaContext ScalingAgent ScalingPolicy ScalingRule
-SequenceConfig ShardedQueue Spending Steps Storage Table TargetLatency Term UniqueIdGenerator Update
-WorkDetected Worker current_message keeping once optimistic_update queue_empty requeue_poison
-work_detected
-""".split()
+PUBLIC = [
+    "ANY", "ActiveDequeueTasks", "BatchDone", "BlobDistributedMutex", "Budget", "Delete", "Done",
+    "DryRunDriver", "Election", "Gate", "GateConfig", "GateState", "GateTimeout", "GlobalFlag", "Idle",
+    "IdleBackoff", "Insert", "KennelError", "Key", "LeadershipLost", "ListeningRelease",
+    "LocalProcessDriver", "Merge", "MessageContext", "OptimisticSyncStore", "Outbox", "Pipeline",
+    "PoisonRecord", "PollingRelease", "Prices", "Put", "Queue", "QueueConfig", "QueueEmpty",
+    "QueueListener", "QueueState", "Reject", "Release", "Replace", "Retry", "RetryPolicy", "Row",
+    "Saga", "SagaContext", "ScalingAgent", "ScalingPolicy", "ScalingRule", "SequenceConfig",
+    "ShardedQueue", "Spending", "Steps", "Storage", "Table", "TargetLatency", "Term",
+    "UniqueIdGenerator", "Update", "WorkDetected", "Worker", "current_message", "keeping", "once",
+    "optimistic_update", "queue_empty", "requeue_poison", "work_detected",
+]  # fmt: skip
 
 
 def test_the_names_of_the_source_documents_can_be_imported():
