@@ -3,88 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 import pytest
 
-from coordinator.bus import Bus, LocalBus
+from coordinator.bus import LocalBus
 from coordinator.errors import (
     AccessDenied,
     ConfigurationError,
     KennelError,
     LeadershipLost,
-    LockTimeout,
     StorageUnreachable,
 )
-from coordinator.leadership.election import Election
-from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.term import LeaseConfig, Term
-from coordinator.testing.clock import ManualClock
 from coordinator.testing.leadership import MemoryLeaseStore
-
-
-class Hall:
-    """A lease, a clock, and candidates that note when they begin and end to lead."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.store = MemoryLeaseStore(clock=self.clock)
-        self.log: list[tuple[str, str, int]] = []
-        self.runs: dict[str, asyncio.Task[object]] = {}
-
-    def election(
-        self,
-        identity: str,
-        *,
-        store: MemoryLeaseStore | None = None,
-        bus: Bus | None = None,
-        **options: object,
-    ) -> Election:
-        own = bus or LocalBus()
-        return Election(
-            store or self.store,
-            identity=identity,
-            bus=lambda: own,
-            clock=self.clock,
-            rng=random.Random(identity),
-            **options,  # type: ignore[arg-type]
-        )
-
-    async def lead(self, term: Term) -> None:
-        self.log.append(("begin", term.holder, term.epoch))
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.log.append(("end", term.holder, term.epoch))
-
-    def campaign(
-        self, election: Election, task: Callable[[Term], Awaitable[object]] | None = None
-    ) -> asyncio.Task[object]:
-        run = asyncio.ensure_future(election.run(task or self.lead))
-        self.runs[election.identity] = run
-        return run
-
-
-@pytest.fixture
-async def hall() -> AsyncIterator[Hall]:
-    hall = Hall()
-    yield hall
-    for run in hall.runs.values():
-        run.cancel()
-    ending = asyncio.gather(*hall.runs.values(), return_exceptions=True)
-    while not ending.done():
-        await hall.clock.advance(60)
-
-
-def cut_off(store: MemoryLeaseStore, only: str = "") -> None:
-    async def unreachable(operation: str) -> None:
-        if only in ("", operation):
-            raise StorageUnreachable("connection refused")
-
-    store.before = unreachable  # type: ignore[method-assign]
+from tests.unit.leadership.hall import Hall, cut_off
 
 
 async def test_one_of_many_leads(hall: Hall) -> None:
@@ -389,92 +322,3 @@ def test_a_lease_outside_the_services_bounds_is_refused(seconds: int) -> None:
 
 
 # --- mutex ------------------------------------------------------------------------------------------------------
-
-
-def mutex(hall: Hall, identity: str, bus: Bus) -> BlobDistributedMutex:
-    return BlobDistributedMutex(hall.store, identity=identity, bus=lambda: bus, clock=hall.clock)
-
-
-async def test_a_mutex_admits_one_at_a_time(hall: Hall) -> None:
-    bus, inside, most, total = LocalBus(), 0, 0, 0
-
-    async def work(number: int) -> None:
-        nonlocal inside, most, total
-        async with mutex(hall, f"node-{number}", bus):
-            inside, total = inside + 1, total + 1
-            most = max(most, inside)
-            await hall.clock.sleep(3)
-            inside -= 1
-
-    workers = asyncio.gather(*(work(number) for number in range(8)))
-    await hall.clock.advance(600)
-    await workers
-    assert (most, total) == (1, 8)
-
-
-async def test_a_block_whose_mutex_is_lost_is_interrupted(hall: Hall) -> None:
-    async def work() -> None:
-        async with mutex(hall, "node-1", LocalBus()):
-            await asyncio.Event().wait()
-
-    working = asyncio.ensure_future(work())
-    await hall.clock.advance(1)
-    await hall.store.break_now()
-    await hall.clock.advance(5)
-    with pytest.raises(LeadershipLost, match="mutex test-election was lost"):
-        await working
-
-
-async def test_a_block_that_is_cancelled_from_outside_stays_cancelled(hall: Hall) -> None:
-    async def work() -> None:
-        async with mutex(hall, "node-1", LocalBus()):
-            await asyncio.Event().wait()
-
-    working = asyncio.ensure_future(work())
-    await hall.clock.advance(1)
-    working.cancel()
-    await hall.clock.advance(1)
-    assert working.cancelled()
-    assert not hall.store._is_leased
-
-
-async def test_trying_a_held_mutex_gives_nothing_and_a_timeout_says_so(hall: Hall) -> None:
-    bus = LocalBus()
-    first, second = mutex(hall, "node-1", bus), mutex(hall, "node-2", bus)
-    assert await first.try_acquire() is not None
-    assert await second.try_acquire() is None
-    waiting = asyncio.ensure_future(second.acquire(timeout=30))
-    await hall.clock.advance(31)
-    with pytest.raises(LockTimeout, match="within 30 s"):
-        await waiting
-    await first.release()
-    await first.release()
-    assert await second.try_acquire() is not None
-    await second.release()
-
-
-async def test_a_mutex_object_is_not_entered_twice(hall: Hall) -> None:
-    lock = mutex(hall, "node-1", LocalBus())
-    await lock.acquire()
-    with pytest.raises(KennelError, match="one object for each task"):
-        await lock.acquire()
-    await lock.release()
-
-
-async def test_a_request_that_fails_as_it_is_given_up_leaves_no_loose_error(hall: Hall) -> None:
-    loose: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: loose.append(context))
-
-    async def fail_when_cancelled(operation: str) -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            raise StorageUnreachable("cut at that moment") from None
-
-    hall.campaign(hall.election("node-1"))
-    await hall.clock.advance(7)
-    hall.store.before = fail_when_cancelled  # type: ignore[method-assign]
-    await hall.clock.advance(30)
-    gc.collect()
-    assert loose == []
-    del hall.store.before

@@ -10,8 +10,7 @@ from coordinator.errors import ConfigurationError
 from coordinator.leadership.every import Job, Run, run_every
 from coordinator.leadership.schedule import Schedule, due
 from coordinator.testing.leadership import MemoryRunLog
-from tests.unit.leadership.test_election import Hall
-from tests.unit.leadership.test_election import hall as hall
+from tests.unit.leadership.hall import Hall
 
 NOON = 1_700_049_600.0  # 2023-11-15 12:00 UTC
 

@@ -11,8 +11,7 @@ from coordinator.errors import StorageUnreachable
 from coordinator.leadership.lease import Nominee
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.leadership import MemoryLeaseStore, MemoryTermLog
-from tests.unit.leadership.test_election import Hall
-from tests.unit.leadership.test_election import hall as hall
+from tests.unit.leadership.hall import Hall
 
 
 class PushBus(LocalBus):
