@@ -25,6 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.peers.sequences import peers
 from coordinator.sequences.allocator import RangeAllocator
 from coordinator.sequences.azure_store import BlobCounterStore, TableLedger, owner_of
 from coordinator.sequences.grants import SequenceConfig
@@ -33,8 +34,6 @@ from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite
 from coordinator.testing.faults import FaultProxy, delayed
 from coordinator.testing.sequences import memory_generator
-from tests.support.postgres import running_postgres
-from tests.support.redis import running_redis
 
 RANGE = 1000
 CROWD_WARM_SECONDS = 3.0
@@ -298,69 +297,6 @@ def economy(options: argparse.Namespace, azurite: Azurite) -> dict[str, Any]:
     }
 
 
-# --- others -----------------------------------------------------------------------------------------------------------
-
-
-def peers(options: argparse.Namespace) -> dict[str, Any]:
-    seconds = 1.0 if options.quick else 3.0
-    result: dict[str, Any] = {}
-    with memory_generator(range_size=RANGE) as ids:
-        result["kennel next_id"] = _rate(ids.next_id, seconds)
-    try:
-        with running_postgres() as url, _connected(url) as connection:
-            for cache in (1, 1000):
-                connection.execute(f"CREATE SEQUENCE numbers_{cache} CACHE {cache}")
-                query = f"SELECT nextval('numbers_{cache}')"
-                result[f"PostgreSQL nextval, CACHE {cache}"] = _rate(
-                    lambda q=query: connection.execute(q).fetchone(), seconds
-                )
-    except ImportError as error:
-        result["PostgreSQL"] = f"not installable here: {error}"
-    try:
-        import redis
-
-        with running_redis() as url, redis.Redis.from_url(url) as client:
-            result["Redis INCRBY"] = _rate(lambda: client.incrby("numbers", 1), seconds)
-    except ImportError as error:
-        result["Redis"] = f"not installable here: {error}"
-    try:
-        from snowflake import SnowflakeGenerator
-
-        snowflakes = SnowflakeGenerator(1)
-        result["snowflake-id"] = _rate(lambda: next(snowflakes), seconds)
-    except ImportError as error:
-        result["snowflake-id"] = f"not installable here: {error}"
-    try:
-        import uuid_utils
-
-        result["UUIDv7 (uuid-utils)"] = _rate(uuid_utils.uuid7, seconds)
-    except ImportError as error:
-        result["UUIDv7"] = f"not installable here: {error}"
-    return result
-
-
-def _connected(url: str) -> Any:
-    """A connection, once the server has started up."""
-    import psycopg
-
-    for _ in range(100):
-        try:
-            return psycopg.connect(url, autocommit=True)
-        except psycopg.OperationalError:
-            time.sleep(0.1)
-    return psycopg.connect(url, autocommit=True)
-
-
-def _rate(program: Callable[[], Any], seconds: float) -> int:
-    """Calls per second from one thread; a generator that has no number yet (None) is asked again."""
-    until = time.perf_counter() + seconds
-    got = 0
-    while time.perf_counter() < until:
-        for _ in range(100):
-            got += program() is not None
-    return round(got / seconds)
-
-
 # --- putting it together ----------------------------------------------------------------------------------------------
 
 
@@ -392,7 +328,7 @@ def main() -> None:
         "latency": lambda azurite: latency(options, azurite),
         "crowd": lambda azurite: crowd(options, azurite),
         "economy": lambda azurite: economy(options, azurite),
-        "peers": lambda _: peers(options),
+        "peers": lambda _: peers(1.0 if options.quick else 3.0, RANGE),
     }
     result: dict[str, Any] = {}
     for section in wanted:
