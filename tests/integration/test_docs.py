@@ -22,6 +22,7 @@ import coordinator
 from coordinator import Storage, Worker
 from coordinator.__main__ import main
 from coordinator.sequences.ledger import open_book
+from coordinator.testing.azurite import Azurite
 from tests.support.readme import PROJECT
 from tests.support.stack import wait_until
 
@@ -193,11 +194,9 @@ def shown(page: str, folder: Path) -> Any:
     return module
 
 
-async def test_the_recipes_do_what_they_say(
-    connection_string: str, storage_prefix: str, tmp_path: Path
-) -> None:
+async def test_the_recipes_do_what_they_say(own_azurite: Azurite, tmp_path: Path) -> None:
     recipes = shown("how-to.md", tmp_path)
-    environ = {"AZURE_STORAGE_CONNECTION_STRING": connection_string, "KENNEL_PREFIX": storage_prefix}
+    environ = {"AZURE_STORAGE_CONNECTION_STRING": own_azurite.connection_string}
     recipes.register(Worker("recipes", environ=environ))
     async with Storage.from_env(environ) as storage:
         await recipes.open_in_steps(storage)

@@ -57,7 +57,7 @@ async def test_a_worker_waits_at_its_gate_works_and_gives_its_numbers_back(envir
             assert done == []
             await storage.gate("start-now").open(by="olga")
             await until(lambda: len(done) == 3)
-            assert worker.state().listeners[0].done >= 1
+            await until(lambda: worker.state().listeners[0].done >= 1)
     report = open_book(Storage.from_env(environ), "things").verify()
     assert report.is_ok
     assert (report.used, report.returned) == (3, 47)

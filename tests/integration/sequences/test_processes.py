@@ -243,13 +243,13 @@ def test_after_an_exhausted_sequence_there_is_an_error_and_before_it_none(storag
 
 
 def test_a_closed_generator_refuses(storage: Storage) -> None:
-    ids = storage.sequence("orders", range_size=10)
+    ids = storage.sequence("closed-here", range_size=10)
     ids.next_id()
     ids.close()
     ids.close()
     with pytest.raises(SequenceClosed):
         ids.next_id()
-    assert not [thread for thread in threading.enumerate() if thread.name == "kennel-sequence-orders"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "kennel-sequence-closed-here"]
 
 
 def test_callers_never_wait_once_the_refill_is_known_to_be_slow(behind: Storage, proxy: FaultProxy) -> None:
