@@ -19,7 +19,7 @@ GATE = "start-order-processing"
 async def test_hub_memory_and_sockets_stay_flat_while_workers_and_browsers_come_and_go(
     dashboard: Dashboard,
 ) -> None:
-    await _soak(dashboard, warm_up_seconds=8, seconds=15)
+    await _soak(dashboard, warm_up_seconds=30, seconds=25)
 
 
 @pytest.mark.slow
@@ -42,6 +42,7 @@ async def _soak(dashboard: Dashboard, *, warm_up_seconds: float, seconds: float)
         worked = process.memory_info().rss
         stop.set()
         await asyncio.gather(*churn)
+        print("warm, worked:", warm, worked)
         assert worked < warm * 1.05 + 2 * 2**20, (warm, worked)
         await until(
             lambda: len(process.net_connections("tcp")) <= before + 2, seconds=15, what="sockets stay open"
