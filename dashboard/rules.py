@@ -8,7 +8,7 @@ from coordinator.config import check_name
 from coordinator.errors import KennelError
 from coordinator.queues.azure_rules import BlobRules
 from coordinator.queues.rules import ScalingRule, Steps, decode_rule, encode_rule
-from dashboard.actions import Actor, _audited
+from dashboard.actions import Actor, audited
 from dashboard.storage import call, storage
 
 
@@ -43,7 +43,7 @@ def store(actor: Actor, queue: str, rule: ScalingRule | None, *, reason: str = "
 
     Raises `ActionFailed`; audited as ``queue.rule`` with the rule before and after.
     """
-    with _audited(actor, "queue.rule", queue, reason) as act:
+    with audited(actor, "queue.rule", queue, reason) as act:
         check_name("queue", queue)
         rules = BlobRules(storage())
         before = call(rules.read, queue, "")

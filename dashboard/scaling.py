@@ -11,7 +11,7 @@ from coordinator.errors import ConfigurationError, KennelError, NotFound
 from coordinator.scaling.azure_store import list_scaling, read_policy, save_policy, scaling_history
 from coordinator.scaling.history import ScalingRecord
 from coordinator.scaling.policy import ScalingPolicy, decode_policy
-from dashboard.actions import ActionFailed, Actor, _audited
+from dashboard.actions import ActionFailed, Actor, audited
 from dashboard.storage import call, storage
 
 CHANGES = 30
@@ -64,7 +64,7 @@ async def _read(pool: str, now: float) -> Scaling:
 
 def store_policy(actor: Actor, pool: str, text: str, *, reason: str = "") -> None:
     """Put a policy (JSON) in force for a pool; its agent follows at its next turn. Raises `ActionFailed`."""
-    with _audited(actor, "scaling.policy", pool, reason) as act:
+    with audited(actor, "scaling.policy", pool, reason) as act:
         check_name("pool", pool)
         try:
             policy = decode_policy(text)

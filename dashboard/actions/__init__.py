@@ -1,0 +1,18 @@
+"""Every write that people make through the dashboard. Each is one call: permission, audit intent, act, audit outcome.
+
+Blocking functions for threads; storage is reached through the process's one event loop. Each raises `ActionFailed`
+with what to tell the person, `Denied` if they may not (the attempt is in the audit).
+"""
+
+from dashboard.actions.acting import ActionFailed, Actor, Denied, audited
+from dashboard.actions.fleet import break_lease, step_down, worker_command
+from dashboard.actions.gates import create_gate, leash, unleash
+from dashboard.actions.named import by_name
+from dashboard.actions.queues import clear_queue, create_queue, delete_queue, put_message, requeue_poison
+from dashboard.actions.tokens import create_token, revoke_token
+
+__all__ = [
+    "ActionFailed", "Actor", "Denied", "audited", "break_lease", "by_name", "clear_queue", "create_gate", "create_queue",
+    "create_token",
+    "delete_queue", "leash", "put_message", "requeue_poison", "revoke_token", "step_down", "unleash", "worker_command",
+]  # fmt: skip

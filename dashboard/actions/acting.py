@@ -1,0 +1,91 @@
+"""Who acts, and the frame of every act: permission and audit intent before it, audit outcome after it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest
+
+from coordinator.errors import KennelError
+from dashboard import audit
+from dashboard.middleware import request_id_var
+from dashboard.models import Outcome
+from dashboard.permissions import ACTIONS, role_may, role_of
+
+log = logging.getLogger(__name__)
+
+MAX_REASON = 500
+
+
+class ActionFailed(Exception):
+    """The act was not done, or it is not known whether it was; the text says which and what to do."""
+
+
+class Denied(ActionFailed):
+    """The actor may not do this."""
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who does something, and from where."""
+
+    name: str
+    role: str
+    address: str = ""
+    request_id: str = ""
+
+    @classmethod
+    def from_request(cls, request: HttpRequest) -> Actor:
+        return cls.of(
+            request.user, address=request.META.get("REMOTE_ADDR") or "", request_id=request_id_var.get()
+        )
+
+    @classmethod
+    def of(cls, user: Any, *, address: str = "", request_id: str = "") -> Actor:
+        """The user as the database knows them now; None and anonymous may do nothing."""
+        name = user.get_username() if user is not None else ""
+        return cls(name or "anonymous", role_of(user) if user is not None else "", address, request_id)
+
+
+class Act:
+    """What an action tells the audit."""
+
+    before = ""
+    after = ""
+
+
+@contextmanager
+def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterator[Act]:
+    """Permission and intent before the block, outcome after it."""
+    if len(reason) > MAX_REASON:
+        raise ActionFailed(f"The reason has {len(reason)} characters; at most {MAX_REASON} are kept.")
+    if not role_may(actor.role, action, target):
+        audit.denied(actor, action, target, reason=reason)
+        needed = ACTIONS.get(action, "nobody")
+        raise Denied(f"{actor.name} may not do this: {action} needs the role {needed}.")
+    row = audit.intent(actor, action, target, reason=reason)
+    act = Act()
+    try:
+        yield act
+    except ActionFailed as error:
+        audit.outcome(row, Outcome.FAILED, before=act.before, after=str(error))
+        raise
+    except KennelError as error:
+        maybe = bool(getattr(error, "maybe_done", False))
+        result = Outcome.UNKNOWN if maybe else Outcome.FAILED
+        audit.outcome(row, result, before=act.before, after=str(error))
+        hint = " It may have been carried out all the same: look again before you repeat it." if maybe else ""
+        raise ActionFailed(f"{_sentence(str(error))}{hint}") from error
+    except Exception as error:
+        audit.outcome(row, Outcome.UNKNOWN, before=act.before, after=type(error).__name__)
+        log.exception("%s of %s failed", action, target)
+        raise ActionFailed("Something went wrong inside the dashboard; see its log.") from error
+    audit.outcome(row, Outcome.DONE, before=act.before, after=act.after)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
