@@ -60,15 +60,25 @@ class AuditHead(models.Model):
 class Scope(models.TextChoices):
     WORKER = "worker", "workers: connect to the hub"
     READ = "read", "programs: read the API and the metrics"
+    ACT = "act", "programs: read and act through the API"
 
 
 class WorkerToken(models.Model):
-    """What a worker or program shows to connect. Only the digest is kept; the token is shown once, when made."""
+    """What a worker or program shows to connect. Only the digest is kept; the token is shown once, when made.
+
+    A personal token has an `owner`: it acts as that user, with at most `role` and at most what they may at that
+    moment. A service token has none: it acts as itself, with `role`, as a member of `team`. Workers' tokens have no role.
+    """
 
     name = models.CharField(max_length=100)
     scope = models.CharField(max_length=8, choices=Scope, default=Scope.WORKER)
     start = models.CharField(max_length=12)
     digest = models.CharField(max_length=64, unique=True)
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens"
+    )
+    role = models.CharField(max_length=8, blank=True)
+    team = models.ForeignKey("auth.Group", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"

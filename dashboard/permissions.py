@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
@@ -37,6 +37,8 @@ ACTIONS: dict[str, Role] = {
     "worker.stop": "operator",
     "token.create": "admin",
     "token.revoke": "admin",
+    "token.create_own": "viewer",
+    "token.revoke_own": "viewer",
 }
 
 
@@ -46,13 +48,29 @@ def role_of(user: Any) -> Role:
         return ""
     if user.is_superuser:
         return "admin"
-    known: Role | None = getattr(user, "_kennel_role", None)
-    if known is not None:
-        return known
-    names = set(user.groups.values_list("name", flat=True))
-    role: Role = next((role for role in reversed(ROLES) if role in names), "")
-    user._kennel_role = role
-    return role
+    names = _groups(user)
+    return next((role for role in reversed(ROLES) if role in names), "")
+
+
+def teams_of(user: Any) -> frozenset[str]:
+    """The names of the teams of a user: their groups that are not roles."""
+    if not getattr(user, "is_authenticated", False):
+        return frozenset()
+    return _groups(user) - set(ROLES)
+
+
+def _groups(user: Any) -> frozenset[str]:
+    """Asks the database once for each user object, and not at all if its groups were prefetched."""
+    known: frozenset[str] | None = getattr(user, "_kennel_groups", None)
+    if known is None:
+        known = frozenset(group.name for group in user.groups.all())
+        user._kennel_groups = known
+    return known
+
+
+def lower_role(one: str, other: str) -> Role:
+    """The lesser of two roles; "" if either is none."""
+    return cast(Role, min(one, other, key=lambda role: _RANK.get(role, 0)))
 
 
 def role_may(role: str, action: str, target: str = "") -> bool:

@@ -110,10 +110,13 @@ class TokenView(msgspec.Struct, frozen=True):
     created_at: float
     expires_at: float | None
     last_used_at: float | None
+    owner: str = ""
+    role: str = ""
+    team: str = ""
 
 
-def tokens() -> tuple[TokenView, ...]:
-    """All tokens, the newest first."""
+def tokens(owner: str | None = None) -> tuple[TokenView, ...]:
+    """All tokens, or those of one person, the newest first."""
     now = timezone.now()
 
     def moment(at: datetime.datetime | None) -> float | None:
@@ -124,12 +127,14 @@ def tokens() -> tuple[TokenView, ...]:
             return "revoked"
         return "expired" if row.expires_at is not None and row.expires_at <= now else "valid"
 
+    rows = WorkerToken.objects.all() if owner is None else WorkerToken.objects.filter(owner__username=owner)
     return tuple(
         TokenView(
             row.pk, row.name, row.start, row.scope, state(row), row.created_at.timestamp(),
             moment(row.expires_at), moment(row.last_used_at),
+            row.owner.get_username() if row.owner else "", row.role, row.team.name if row.team else "",
         )
-        for row in WorkerToken.objects.order_by("-pk")
+        for row in rows.select_related("owner", "team").order_by("-pk")
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from coordinator.errors import KennelError
 from dashboard import audit
 from dashboard.middleware import request_id_var
 from dashboard.models import Outcome
-from dashboard.permissions import ACTIONS, role_may, role_of
+from dashboard.permissions import ACTIONS, role_may, role_of, teams_of
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ class Actor:
     role: str
     address: str = ""
     request_id: str = ""
+    teams: frozenset[str] = frozenset()
 
     @classmethod
     def from_request(cls, request: HttpRequest) -> Actor:
@@ -48,7 +49,8 @@ class Actor:
     def of(cls, user: Any, *, address: str = "", request_id: str = "") -> Actor:
         """The user as the database knows them now; None and anonymous may do nothing."""
         name = user.get_username() if user is not None else ""
-        return cls(name or "anonymous", role_of(user) if user is not None else "", address, request_id)
+        role = role_of(user) if user is not None else ""
+        return cls(name or "anonymous", role, address, request_id, teams_of(user))
 
 
 class Act:

@@ -1,41 +1,88 @@
-"""Making and revoking tokens."""
+"""Making and revoking tokens: one's own by everybody with a role, all others by administrators."""
 
 from __future__ import annotations
 
 import datetime
 import json
+from typing import Any
 
+from django.contrib.auth.models import Group
 from django.utils import timezone
 
 from dashboard.actions.acting import ActionFailed, Actor, audited
 from dashboard.hub import tokens
 from dashboard.models import Scope, WorkerToken
+from dashboard.permissions import ROLES, lower_role
+
+MAX_DAYS = 3660.0
+MAX_DAYS_OF_PERSON = 366.0
 
 
 def create_token(
-    actor: Actor, name: str, *, scope: str = Scope.WORKER, days: float | None = None, reason: str = ""
+    actor: Actor,
+    name: str,
+    *,
+    scope: str = Scope.WORKER,
+    days: float | None = None,
+    owner: Any = None,
+    role: str = "",
+    team: str = "",
+    reason: str = "",
 ) -> str:
-    """Make a token and return it: the only time that it can be seen."""
+    """Make a token and return it: the only time that it can be seen.
+
+    With `owner` (a user) it is personal, needs `days`, and is capped by what they may; people make their own. Without,
+    it is a service's or a fleet's, with a `role` and perhaps a `team` of its own, and made by administrators.
+    """
     name = name.strip()
-    with audited(actor, "token.create", name, reason) as act:
+    own = owner is not None and owner.get_username() == actor.name
+    with audited(actor, "token.create_own" if own else "token.create", name, reason) as act:
         if not 1 <= len(name) <= 100:
             raise ActionFailed("Say in 1-100 characters what the token is for.")
         if scope not in Scope.values:
             raise ActionFailed(f"A token is for {' or '.join(Scope.values)}, not for {scope[:40]!r}.")
-        if days is not None and not 0 < days <= 3660:
-            raise ActionFailed("A token may be valid for up to 3,660 days.")
+        most = MAX_DAYS if owner is None else MAX_DAYS_OF_PERSON
+        if days is not None and not 0 < days <= most:
+            raise ActionFailed(f"A token may be valid for up to {most:,.0f} days.")
+        if owner is not None and days is None:
+            raise ActionFailed("A personal token must expire: say after how many days.")
+        if owner is not None and scope == Scope.WORKER:
+            raise ActionFailed(
+                "Workers belong to nobody: their tokens are made by administrators, without an owner."
+            )
+        role = _role(scope, role)
+        if lower_role(role, actor.role) != role:
+            raise ActionFailed(f"You may give a token no more than you have: {actor.role}.")
+        found = Group.objects.exclude(name__in=ROLES).filter(name=team).first() if team else None
+        if team and found is None:
+            raise ActionFailed(f"There is no team {team[:80]!r}.")
         expires = timezone.now() + datetime.timedelta(days=days) if days is not None else None
-        made = tokens.create(name, scope=scope, expires_at=expires)
-        act.after = json.dumps({"token": made[: tokens.SHOWN] + "…", "scope": scope})
+        made = tokens.create(name, scope=scope, expires_at=expires, owner=owner, role=role, team=found)
+        told = {"token": made[: tokens.SHOWN] + "…", "scope": scope, "role": role, "team": team}
+        act.after = json.dumps({key: value for key, value in told.items() if value})
     return made
 
 
 def revoke_token(actor: Actor, token_id: int, *, reason: str = "") -> None:
     """End a token; sockets that were opened with it are closed within seconds."""
-    row = WorkerToken.objects.filter(pk=token_id).first()
-    with audited(actor, "token.revoke", str(row) if row is not None else f"#{token_id}", reason) as act:
+    row = WorkerToken.objects.filter(pk=token_id).select_related("owner").first()
+    own = row is not None and row.owner is not None and row.owner.get_username() == actor.name
+    target = str(row) if row is not None else f"#{token_id}"
+    with audited(actor, "token.revoke_own" if own else "token.revoke", target, reason) as act:
         if row is None or row.revoked_at is not None:
             raise ActionFailed("There is no such valid token.")
         row.revoked_at = timezone.now()
         row.save(update_fields=["revoked_at"])
         act.after = json.dumps({"token": "revoked"})
+
+
+def _role(scope: str, role: str) -> str:
+    if scope == Scope.WORKER:
+        if role:
+            raise ActionFailed("A worker's token has no role: it opens the hub and nothing else.")
+        return ""
+    if role and role not in ROLES:
+        raise ActionFailed(f"A role is {', '.join(ROLES)}, not {role[:40]!r}.")
+    if scope == Scope.ACT and not role:
+        raise ActionFailed("A token that acts needs a role.")
+    return lower_role(role or "viewer", "viewer") if scope == Scope.READ else role
