@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from django.http import QueryDict
@@ -148,9 +149,13 @@ def sorted_workers(fleet: Fleet, query: QueryDict, limit: int = ROWS) -> WorkerR
 
 def _key(worker: WorkerView) -> str:
     rank = {"lost": 0, "late": 1}.get(worker.presence, 2)
-    # Digits are padded so that worker-10 comes after worker-9.
-    padded = re.sub(r"\d+", lambda digits: digits[0].zfill(9), worker.name)
-    return f"{rank}:{padded}:{worker.instance}"
+    return f"{rank}:{_padded(worker.name)}:{worker.instance}"
+
+
+@lru_cache(maxsize=8192)
+def _padded(name: str) -> str:
+    """Digits are padded so that worker-10 comes after worker-9."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(9), name)
 
 
 def pressing_gates(fleet: Fleet) -> list[GateView]:

@@ -7,6 +7,7 @@ content does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -53,13 +54,7 @@ def context_of(page: str, fleet: Fleet, role: str, query: str = "") -> dict[str,
     `query` is the page's query string, without "?".
     """
     asked = QueryDict(query)
-    return {
-        "page": page,
-        "fleet": fleet,
-        "role": role,
-        "may_act": role in ("operator", "admin"),
-        "is_admin": role == "admin",
-        "query": asked,
+    when_used: dict[str, Callable[[], Any]] = {
         "pulse": lambda: readings.pulse(fleet, _drawn(page, fleet, asked)),
         "counts": lambda: readings.counts(fleet),
         "announcement": lambda: readings.announcement(fleet),
@@ -70,6 +65,16 @@ def context_of(page: str, fleet: Fleet, role: str, query: str = "") -> dict[str,
         "pressing_gates": lambda: readings.pressing_gates(fleet),
         "pressing_leaders": lambda: readings.pressing_leaders(fleet),
         "pressing_sequences": lambda: readings.pressing_sequences(fleet),
+    }
+    return {
+        "page": page,
+        "fleet": fleet,
+        "role": role,
+        "may_act": role in ("operator", "admin"),
+        "is_admin": role == "admin",
+        "query": asked,
+        # Templates call them at each mention; each is made once.
+        **{name: cache(make) for name, make in when_used.items()},
     }
 
 
@@ -89,9 +94,15 @@ def render(page: str, region: str, fleet: Fleet, role: str, query: str = "") -> 
     return mark_safe(_template(page, region).render({**context_of(page, fleet, role, query), "oob": True}))
 
 
+def render_each(page: str, fleet: Fleet, role: str, query: str = "") -> dict[str, str]:
+    """Every region of a page by name: the full state, read once for all of them."""
+    context = {**context_of(page, fleet, role, query), "oob": True}
+    return {name: str(_template(page, name).render(context)) for name in regions_of(page)}
+
+
 def render_all(page: str, fleet: Fleet, role: str, query: str = "") -> SafeString:
-    """Every region of a page: the full state."""
-    return mark_safe("\n".join(render(page, region, fleet, role, query) for region in regions_of(page)))
+    """Every region of a page, as one text."""
+    return mark_safe("\n".join(render_each(page, fleet, role, query).values()))
 
 
 @cache

@@ -117,10 +117,6 @@ class Viewers:
 
         close_old_connections()
         try:
-            fleet = self.board.fleet()
-            return {
-                name: str(regions.render(view.page, name, fleet, view.role, view.query))
-                for name in regions.regions_of(view.page)
-            }
+            return regions.render_each(view.page, self.board.fleet(), view.role, view.query)
         finally:
             close_old_connections()

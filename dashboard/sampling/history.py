@@ -9,9 +9,11 @@ import time
 from array import array
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from zlib import crc32
 
 from channels.db import database_sync_to_async
 from django.db import DatabaseError, transaction
+from django.db.models import Exists, OuterRef
 
 from dashboard.fleet import Point
 from dashboard.models import Chunk, Series
@@ -20,8 +22,9 @@ log = logging.getLogger(__name__)
 
 # seconds a value, values a chunk, seconds kept
 LEVELS = ((1, 60, 3600), (10, 90, 86400), (60, 60, 31 * 86400))
-FLUSH_SECONDS = 15.0
+FLUSH_SECONDS = 15
 PRUNE_SECONDS = 60.0
+SWEEP_SECONDS = 3600.0
 SHORTEST_GAP_SECONDS = 4.0
 GAP_FACTOR = 3.0
 MOST_POINTS = 3600
@@ -29,44 +32,47 @@ NAN = float("nan")
 
 
 class _Open:
-    """A chunk being filled: sums and counts by slot."""
+    """A chunk being filled: means and counts by slot."""
 
-    __slots__ = ("counts", "dirty", "start", "sums")
+    __slots__ = ("counts", "dirty", "due", "means", "start")
 
-    def __init__(self, start: int, size: int) -> None:
+    def __init__(self, start: int, size: int, due: float) -> None:
         self.start = start
-        self.sums = array("d", bytes(8 * size))
-        self.counts = array("l", [0] * size)
+        self.means = array("d", [NAN]) * size
+        self.counts = array("l", [0]) * size
         self.dirty = False
+        self.due = due
 
     def add(self, slot: int, value: float) -> None:
-        self.sums[slot] += value
-        self.counts[slot] += 1
+        n = self.counts[slot] = self.counts[slot] + 1
+        before = self.means[slot]
+        self.means[slot] = value if n == 1 else before + (value - before) / n
         self.dirty = True
 
     def packed(self) -> bytes:
-        return pack(s / n if n else NAN for s, n in zip(self.sums, self.counts, strict=True))
+        return pack(self.means)
 
 
 class Recorder:
-    """Collects values and writes them in batches. Loses at most the last quarter of a minute when killed."""
+    """Collects values and writes them in batches. Loses at most the last quarter of a minute when killed.
+
+    Each series has its own turn within that time, so that hundreds of them make no burst.
+    """
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], _Open] = {}
         self._full: list[tuple[str, int, int, bytes]] = []
         self._ids: dict[str, int] = {}
-        self._flushed = time.monotonic()
-        self._pruned = 0.0
+        self._pruned = self._swept = 0.0
 
     async def record(self, at: float, values: Mapping[str, float]) -> None:
-        """Take the values of one moment; now and then write."""
+        """Take the values of one moment; write what is due."""
         self.add(at, values)
-        now = time.monotonic()
-        if now - self._flushed >= FLUSH_SECONDS:
-            await self.flush()
+        await self.flush(due=time.monotonic())
 
     def add(self, at: float, values: Mapping[str, float]) -> None:
         """Take the values of one moment, in memory."""
+        now = time.monotonic()
         for name, value in values.items():
             for seconds, size, _ in LEVELS:
                 slot_time = int(at) // seconds * seconds
@@ -75,25 +81,32 @@ class Recorder:
                 if chunk is None or not 0 <= slot_time - chunk.start < seconds * size:
                     if chunk is not None and chunk.dirty:
                         self._full.append((name, seconds, chunk.start, chunk.packed()))
-                    chunk = self._open[key] = _Open(slot_time, size)
+                    due = chunk.due if chunk is not None else now + crc32(name.encode()) % FLUSH_SECONDS
+                    chunk = self._open[key] = _Open(slot_time, size, due)
                 chunk.add((slot_time - chunk.start) // seconds, value)
 
-    async def flush(self) -> None:
-        """Write all that is not yet written."""
+    async def flush(self, *, due: float = math.inf) -> None:
+        """Write what is not yet written: all, or the series whose turn is `due` at the latest."""
         rows, self._full = self._full, []
-        for (name, seconds), chunk in self._open.items():
-            if chunk.dirty:
+        now = time.monotonic()
+        for (name, seconds), chunk in list(self._open.items()):
+            if chunk.dirty and chunk.due <= due:
                 rows.append((name, seconds, chunk.start, chunk.packed()))
-                chunk.dirty = False
-        self._flushed = time.monotonic()
+                chunk.dirty, chunk.due = False, now + FLUSH_SECONDS
+            elif not chunk.dirty and chunk.due < now - SWEEP_SECONDS:
+                del self._open[(name, seconds)]
+        if not rows:
+            return
         try:
             await database_sync_to_async(self._write)(rows)
         except DatabaseError:
+            self._ids.clear()
             log.exception("History could not be written; %d chunks are lost", len(rows))
 
     def _write(self, rows: list[tuple[str, int, int, bytes]]) -> None:
-        ids = self._series_ids({row[0] for row in rows})
         with transaction.atomic():
+            # In one transaction, so that a series without chunks is one that nobody is about to fill.
+            ids = self._series_ids({row[0] for row in rows})
             Chunk.objects.bulk_create(
                 [
                     Chunk(series_id=ids[name], resolution=seconds, start=start, values=packed)
@@ -109,6 +122,11 @@ class Recorder:
             now = int(time.time())
             for seconds, size, kept in LEVELS:
                 Chunk.objects.filter(resolution=seconds, start__lt=now - kept - seconds * size).delete()
+        if time.monotonic() - self._swept > SWEEP_SECONDS:
+            self._swept = time.monotonic()
+            self._ids.clear()
+            # Of queues and sequences that are gone for a month.
+            Series.objects.filter(~Exists(Chunk.objects.filter(series=OuterRef("pk")))).delete()
 
     def _series_ids(self, names: set[str]) -> dict[str, int]:
         missing = names - self._ids.keys()
