@@ -143,6 +143,15 @@ class GateContended(KennelError):
     """Others won every try to change a gate."""
 
 
+class GateMoved(KennelError):
+    """A change was for an epoch that the gate no longer has; nothing changed. `epoch` is the one it has."""
+
+    def __init__(self, message: str, *, gate: str, epoch: int) -> None:
+        super().__init__(message)
+        self.gate = gate
+        self.epoch = epoch
+
+
 class GateTimeout(KennelError, TimeoutError):
     """The gate did not open within the time given."""
 

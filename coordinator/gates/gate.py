@@ -8,7 +8,6 @@ import random
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime
 
 from anyio.from_thread import BlockingPortal
 
@@ -18,15 +17,13 @@ from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ConfigurationError, GateTimeout, KennelError
 from coordinator.gates import state as rules
 from coordinator.gates.release import GateConfig, Release
-from coordinator.gates.state import GateState
+from coordinator.gates.state import GateState, When
 from coordinator.gates.store import GateStore
 from coordinator.gates.view import GateView
 from coordinator.offset import ClockOffset
 from coordinator.protocol import GateStatus
 
 __all__ = ["Gate", "GateConfig", "Release"]
-
-When = float | datetime
 
 _log = logging.getLogger("coordinator.gates")
 
@@ -355,31 +352,35 @@ class Gate:
         at: When | None = None,
         share: float = 1.0,
         until: When | None = None,
+        epoch: int | None = None,
     ) -> GateState:
         """Let workers go (unleash). Returns the gate as stored afterwards; opening what is open changes nothing.
 
         `at`: open at that time, by each worker's own clock; `share`: let only that part of the fleet through, the
         same part every time, widened by opening again; `until`: close by itself at that time. Times are aware
-        datetimes or seconds since 1970. `by` and `reason` are for people.
+        datetimes or seconds since 1970. `by` and `reason` are for people. `epoch`: only if the gate still has that
+        epoch when it is written; else `GateMoved`, and nothing changed.
         Raises `ConfigurationError` for a change that makes no sense, `GateContended` or `StorageError` if it could
         not be stored; after `StorageError.maybe_done` it may be stored all the same: read, or open again.
         """
-        opens, ends = _seconds("at", at), _seconds("until", until)
+        opens, ends = rules.seconds_of("at", at), rules.seconds_of("until", until)
         return await self._change(
             lambda state, now, nonce: rules.opened(
-                state, now=now, nonce=nonce, by=by, reason=reason, at=opens, share=share, until=ends
+                rules.still(state, epoch), now=now, nonce=nonce, by=by, reason=reason, at=opens, share=share, until=ends
             )
-        )
+        )  # fmt: skip
 
-    async def close(self, *, by: str, reason: str = "") -> GateState:
-        """Hold workers from now on (leash). Returns the gate as stored afterwards. Errors as for `open`."""
+    async def close(self, *, by: str, reason: str = "", epoch: int | None = None) -> GateState:
+        """Hold workers from now on (leash). Returns the gate as stored; `epoch` and errors as for `open`."""
         return await self._change(
-            lambda state, now, nonce: rules.closed(state, now=now, nonce=nonce, by=by, reason=reason)
+            lambda state, now, nonce: rules.closed(
+                rules.still(state, epoch), now=now, nonce=nonce, by=by, reason=reason
+            )
         )
 
     async def extend(self, *, by: str, until: When | None, reason: str = "") -> GateState:
         """Let this opening end at `until` instead; None lets it stay open. Errors as for `open`."""
-        ends = _seconds("until", until)
+        ends = rules.seconds_of("until", until)
         return await self._change(
             lambda state, now, nonce: rules.extended(
                 state, now=now, nonce=nonce, by=by, reason=reason, until=ends
@@ -390,11 +391,3 @@ class Gate:
         state = await self._view.change(transition, deadline_seconds=self.config.write_seconds)
         await self._bus().publish(Hint(topic=f"gate:{self.name}", epoch=state.epoch, origin=self.identity))
         return state
-
-
-def _seconds(name: str, when: When | None) -> float | None:
-    if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise ConfigurationError(f"{name} has no time zone: give an aware datetime or seconds since 1970")
-        return when.timestamp()
-    return when

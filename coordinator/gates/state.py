@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import datetime
 from typing import Literal
 
 import msgspec
 
-from coordinator.errors import ConfigurationError, GateCorrupt
+from coordinator.errors import ConfigurationError, GateCorrupt, GateMoved
 
 Phase = Literal["closed", "armed", "open"]
+When = float | datetime
 
 MAX_BY = 100
 MAX_REASON = 500
@@ -102,6 +104,26 @@ def next_moment(state: GateState, now: float) -> float | None:
         return None
     moments = [moment for moment in (state.not_before, state.until) if moment is not None and moment > now]
     return min(moments, default=None)
+
+
+def seconds_of(name: str, when: When | None) -> float | None:
+    """A moment as seconds since 1970; raises `ConfigurationError` for a datetime without a time zone."""
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise ConfigurationError(f"{name} has no time zone: give an aware datetime or seconds since 1970")
+        return when.timestamp()
+    return when
+
+
+def still(state: GateState, epoch: int | None) -> GateState:
+    """The same state if it has that epoch, or if none is asked for; else raises `GateMoved`."""
+    if epoch is not None and state.epoch != epoch:
+        raise GateMoved(
+            f"gate {state.name} is at epoch {state.epoch}, not {epoch}: it was changed meanwhile; look at it again",
+            gate=state.name,
+            epoch=state.epoch,
+        )
+    return state
 
 
 def opened(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from coordinator.bus import RESYNC, Hint, LocalBus
-from coordinator.errors import AccessDenied, ConfigurationError, GateTimeout, StorageUnreachable
+from coordinator.errors import AccessDenied, ConfigurationError, GateMoved, GateTimeout, StorageUnreachable
 from coordinator.gates.gate import Gate, GateConfig, Release
 from coordinator.gates.state import GateState
 from coordinator.testing.clock import ManualClock
@@ -386,3 +386,14 @@ async def test_a_gate_known_by_its_state_tells_who_and_why(yard: Yard) -> None:
     state = await yard.gate().read()
     assert isinstance(state, GateState)
     assert (state.by, state.reason) == ("olga", "tickets on sale")
+
+
+async def test_a_change_that_is_for_an_older_epoch_changes_nothing(yard: Yard) -> None:
+    await yard.operator.open(by="olga")
+    await yard.operator.close(by="otto", reason="stock check")
+    with pytest.raises(GateMoved) as refused:
+        await yard.operator.open(by="olga", epoch=1)
+    with pytest.raises(GateMoved):
+        await yard.operator.close(by="olga", epoch=1)
+    assert (refused.value.epoch, (await yard.gate().read()).state) == (2, "closed")
+    assert (await yard.operator.open(by="olga", epoch=2)).epoch == 3
