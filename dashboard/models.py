@@ -91,6 +91,23 @@ class WorkerToken(models.Model):
         return f"{self.name} ({self.start}…)"
 
 
+class TeamRule(models.Model):
+    """Members of a team have `role` on the gates or queues whose names match; nobody else but administrators acts there."""
+
+    team = models.ForeignKey("auth.Group", on_delete=models.CASCADE, related_name="+")
+    kind = models.CharField(max_length=8, choices=[("gate", "gates"), ("queue", "queues")])
+    pattern = models.CharField(max_length=80)
+    role = models.CharField(max_length=8)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["team", "kind", "pattern"], name="team_rule_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.team.name}: {self.role} of {self.kind} {self.pattern}"
+
+
 class SignInTries(models.Model):
     """Wrong tries to sign in, by a digest of name and address. Moments are seconds since 1970."""
 

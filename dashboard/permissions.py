@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-Role = Literal["admin", "operator", "viewer", ""]
-
-ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
-_RANK: dict[str, int] = {"": 0, "viewer": 1, "operator": 2, "admin": 3}
+from dashboard import scoping
+from dashboard.scoping import RANK as _RANK
+from dashboard.scoping import ROLES, Role
 
 # The least role for each action; an action that is not listed may be done by nobody.
 ACTIONS: dict[str, Role] = {
@@ -37,6 +36,8 @@ ACTIONS: dict[str, Role] = {
     "worker.stop": "operator",
     "token.create": "admin",
     "token.revoke": "admin",
+    "team.rule": "admin",
+    "team.member": "admin",
     "token.create_own": "viewer",
     "token.revoke_own": "viewer",
 }
@@ -73,15 +74,23 @@ def lower_role(one: str, other: str) -> Role:
     return cast(Role, min(one, other, key=lambda role: _RANK.get(role, 0)))
 
 
-def role_may(role: str, action: str, target: str = "") -> bool:
-    """Whether a role allows an action; False for unknown roles and actions."""
+def role_may(role: str, action: str, target: str = "", teams: frozenset[str] = frozenset()) -> bool:
+    """Whether a role allows an action on a target to members of these teams; False for unknown roles and actions.
+
+    Reads the teams' rules for acts on gates and queues, except by administrators. With no target: whether there can be one.
+    """
     needed = ACTIONS.get(action)
-    return needed is not None and _RANK.get(role, 0) >= _RANK[needed]
+    if needed is None:
+        return False
+    kind = action.partition(".")[0]
+    if kind in scoping.KINDS and role in ROLES and role != "admin" and (target or teams):
+        role = scoping.role_on(role, teams, kind, target, scoping.rules())
+    return _RANK.get(role, 0) >= _RANK[needed]
 
 
 def may(user: Any, action: str, target: str = "") -> bool:
-    """Whether this user may do this to that. Asks the database at most once per user object."""
-    return role_may(role_of(user), action, target)
+    """Whether this user may do this to that. Asks the database at most once per user object, and for the teams' rules."""
+    return role_may(role_of(user), action, target, teams_of(user))
 
 
 def requires(action: str) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:

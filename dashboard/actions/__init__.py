@@ -9,10 +9,11 @@ from dashboard.actions.fleet import break_lease, step_down, worker_command
 from dashboard.actions.gates import create_gate, leash, unleash
 from dashboard.actions.named import by_name
 from dashboard.actions.queues import clear_queue, create_queue, delete_queue, put_message, requeue_poison
+from dashboard.actions.teams import add_rule, remove_rule, set_member
 from dashboard.actions.tokens import create_token, revoke_token
 
 __all__ = [
-    "ActionFailed", "Actor", "Denied", "audited", "break_lease", "by_name", "clear_queue", "create_gate", "create_queue",
+    "ActionFailed", "Actor", "Denied", "add_rule", "audited", "break_lease", "by_name", "clear_queue", "create_gate", "create_queue",
     "create_token",
-    "delete_queue", "leash", "put_message", "requeue_poison", "revoke_token", "step_down", "unleash", "worker_command",
+    "delete_queue", "leash", "put_message", "remove_rule", "requeue_poison", "revoke_token", "set_member", "step_down", "unleash", "worker_command",
 ]  # fmt: skip

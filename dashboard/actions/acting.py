@@ -11,7 +11,7 @@ from typing import Any
 from django.http import HttpRequest
 
 from coordinator.errors import KennelError
-from dashboard import audit
+from dashboard import audit, scoping
 from dashboard.middleware import request_id_var
 from dashboard.models import Outcome
 from dashboard.permissions import ACTIONS, role_may, role_of, teams_of
@@ -65,10 +65,12 @@ def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterato
     """Permission and intent before the block, outcome after it."""
     if len(reason) > MAX_REASON:
         raise ActionFailed(f"The reason has {len(reason)} characters; at most {MAX_REASON} are kept.")
-    if not role_may(actor.role, action, target):
+    if not role_may(actor.role, action, target, actor.teams):
         audit.denied(actor, action, target, reason=reason)
         needed = ACTIONS.get(action, "nobody")
-        raise Denied(f"{actor.name} may not do this: {action} needs the role {needed}.")
+        whose = scoping.whose(action.partition(".")[0], target)
+        of = f", in the team {' or '.join(whose)} that {target} belongs to" if whose else ""
+        raise Denied(f"{actor.name} may not do this: {action} needs the role {needed}{of}.")
     row = audit.intent(actor, action, target, reason=reason)
     act = Act()
     try:

@@ -12,7 +12,8 @@ from django.utils import timezone
 from dashboard.actions.acting import ActionFailed, Actor, audited
 from dashboard.hub import tokens
 from dashboard.models import Scope, WorkerToken
-from dashboard.permissions import ROLES, lower_role
+from dashboard.permissions import lower_role
+from dashboard.scoping import ROLES
 
 MAX_DAYS = 3660.0
 MAX_DAYS_OF_PERSON = 366.0

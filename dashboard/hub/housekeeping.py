@@ -10,7 +10,8 @@ from channels.db import database_sync_to_async
 
 from coordinator import protocol
 from dashboard.hub import tokens
-from dashboard.permissions import Role, role_of
+from dashboard.permissions import role_of, teams_of
+from dashboard.scoping import Role
 
 if TYPE_CHECKING:
     from dashboard.runtime import Runtime
@@ -30,17 +31,17 @@ async def sweep(runtime: Runtime) -> None:
         ]
     viewers: list[Any] = list(runtime.viewers.sockets)
     if viewers:
-        roles = await database_sync_to_async(roles_now)(viewers)
+        standings = await database_sync_to_async(standings_now)(viewers)
         closing += [
             viewer.go_away(protocol.CLOSE_FORBIDDEN, "signed out, or the role changed; reload the page")
-            for viewer, role in zip(viewers, roles, strict=True)
-            if role != viewer.view.role
+            for viewer, standing in zip(viewers, standings, strict=True)
+            if standing != (viewer.view.role, viewer.view.teams)
         ]
     await asyncio.gather(*closing, return_exceptions=True)
 
 
-def roles_now(viewers: Sequence[Any]) -> list[Role]:
-    """The role each socket's user has now; "" if the session has ended."""
+def standings_now(viewers: Sequence[Any]) -> list[tuple[Role, frozenset[str]]]:
+    """The role and the teams that each socket's user has now; "" and none if the session has ended."""
     from django.contrib.auth import get_user_model
     from django.contrib.sessions.models import Session
     from django.utils import timezone
@@ -57,7 +58,8 @@ def roles_now(viewers: Sequence[Any]) -> list[Role]:
             "session_key", flat=True
         )
     )
-    return [
-        role_of(users.get(viewer.user.pk)) if viewer.scope["session"].session_key in alive else ""
+    present = [
+        users.get(viewer.user.pk) if viewer.scope["session"].session_key in alive else None
         for viewer in viewers
     ]
+    return [(role_of(user), teams_of(user)) for user in present]

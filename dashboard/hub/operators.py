@@ -14,12 +14,12 @@ from channels.db import database_sync_to_async
 from coordinator import protocol
 from dashboard import actions
 from dashboard.hub.fanout import Outbox
-from dashboard.hub.housekeeping import roles_now
+from dashboard.hub.housekeeping import standings_now
 from dashboard.hub.socket import Socket
 from dashboard.hub.viewers import View
 from dashboard.hub.workers import RateLimit
 from dashboard.middleware import new_request_id, request_id_var
-from dashboard.permissions import role_of
+from dashboard.permissions import role_of, teams_of
 from dashboard.runtime import current
 
 log = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ class OperatorConsumer(Socket):
 
     async def connect(self) -> None:
         self.user = self.scope["user"]
-        role = await database_sync_to_async(role_of)(self.user)
+        role, teams = await database_sync_to_async(_standing)(self.user)
         if not role or not current().is_running:
             await self.refuse(protocol.CLOSE_UNAUTHORIZED)
             return
         given = dict(parse_qsl(self.scope["query_string"].decode("latin-1")[:MAX_QUERY]))
-        self.view = View(given.pop("page", "other"), urlencode(sorted(given.items())), role)
+        self.view = View(given.pop("page", "other"), urlencode(sorted(given.items())), role, teams)
         self.rate = RateLimit(PER_SECOND, PER_SECOND * 2, time.monotonic())
         await self.welcome()
         self.outbox = Outbox(self.send_text, self.go_away)
@@ -69,11 +69,10 @@ class OperatorConsumer(Socket):
 
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what was asked, with the rights that the user has now, not those of when the socket was opened."""
-        role = roles_now([self])[0]
+        role, teams = standings_now([self])[0]
         client = self.scope.get("client") or ("",)
-        actor = actions.Actor(
-            self.user.get_username(), role, address=str(client[0]), request_id=request_id_var.get()
-        )
+        name, address = self.user.get_username(), str(client[0])
+        actor = actions.Actor(name, role, address, request_id_var.get(), teams)
         try:
             done = actions.by_name(actor, str(request["action"]), str(request.get("target", "")), request)
         except actions.ActionFailed as error:
@@ -87,6 +86,10 @@ class OperatorConsumer(Socket):
         if self.joined:
             current().viewers.leave(self)
             await self.outbox.stop()
+
+
+def _standing(user: Any) -> tuple[str, frozenset[str]]:
+    return role_of(user), teams_of(user)
 
 
 def _decode(text: str | None) -> dict[str, Any] | str:

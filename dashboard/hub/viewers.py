@@ -27,6 +27,7 @@ class View(NamedTuple):
     page: str
     query: str
     role: str
+    teams: frozenset[str] = frozenset()
 
 
 class Viewer(Protocol):

@@ -1,0 +1,81 @@
+"""Who belongs to which team, and what teams act on."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+
+from dashboard.actions.acting import ActionFailed, Actor, audited
+from dashboard.models import TeamRule
+from dashboard.scoping import KINDS, ROLES
+
+_TEAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}")
+_PATTERN = re.compile(r"[a-z0-9*?\[\]!-]{1,80}")
+
+
+def add_rule(actor: Actor, team: str, kind: str, pattern: str, role: str, *, reason: str = "") -> None:
+    """Give a team a role on the gates or queues whose names match, and take it from all others but administrators.
+
+    Makes the team if there is none of that name; a rule of the same team, kind and pattern is replaced.
+    """
+    with audited(actor, "team.rule", team, reason) as act:
+        if kind not in KINDS:
+            raise ActionFailed(f"A rule is for {' or '.join(KINDS)}, not for {kind[:40]!r}.")
+        if role not in ROLES:
+            raise ActionFailed(f"A role is {', '.join(ROLES)}, not {role[:40]!r}.")
+        if not _PATTERN.fullmatch(pattern):
+            raise ActionFailed("A pattern is a name, with * for any letters and ? for one, such as orders-*.")
+        group = _team(team)
+        old = TeamRule.objects.filter(team=group, kind=kind, pattern=pattern).first()
+        act.before = _told(old) if old is not None else ""
+        row, _ = TeamRule.objects.update_or_create(
+            team=group, kind=kind, pattern=pattern, defaults={"role": role}
+        )
+        act.after = _told(row)
+
+
+def remove_rule(actor: Actor, rule_id: int, *, reason: str = "") -> None:
+    """Take a rule away. What no rule covers is everybody's again, by their roles."""
+    row = TeamRule.objects.select_related("team").filter(pk=rule_id).first()
+    with audited(actor, "team.rule", row.team.name if row is not None else f"#{rule_id}", reason) as act:
+        if row is None:
+            raise ActionFailed("There is no such rule any more.")
+        act.before = _told(row)
+        row.delete()
+
+
+def set_member(actor: Actor, team: str, user: str, *, member: bool, reason: str = "") -> None:
+    """Take somebody into a team, or out of it; it counts at once, on open sockets within seconds."""
+    with audited(actor, "team.member", user, reason) as act:
+        found = get_user_model().objects.filter(username=user).first()
+        if found is None:
+            raise ActionFailed(f"There is no user {user[:80]!r}.")
+        group = _team(team, make=member)
+        act.before = json.dumps(sorted(found.groups.values_list("name", flat=True)))
+        if member:
+            found.groups.add(group)
+        else:
+            found.groups.remove(group)
+        act.after = json.dumps(sorted(found.groups.values_list("name", flat=True)))
+
+
+def _team(name: str, *, make: bool = True) -> Group:
+    if name in ROLES:
+        raise ActionFailed(f"{name} is a role; a team has another name.")
+    if not _TEAM.fullmatch(name):
+        raise ActionFailed(
+            "A team has a name of 1-80 letters, digits, spaces, dots, hyphens and underscores."
+        )
+    if make:
+        return Group.objects.get_or_create(name=name)[0]
+    found = Group.objects.filter(name=name).first()
+    if found is None:
+        raise ActionFailed(f"There is no team {name!r}.")
+    return found
+
+
+def _told(rule: TeamRule) -> str:
+    return json.dumps({"kind": rule.kind, "pattern": rule.pattern, "role": rule.role})

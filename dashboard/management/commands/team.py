@@ -1,0 +1,49 @@
+"""``manage.py team join|leave|allow|forget|list``: who acts on which gates and queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from dashboard import actions
+from dashboard.models import TeamRule
+from dashboard.scoping import KINDS, ROLES
+
+
+class Command(BaseCommand):
+    help = "Teams: their members, and the gates and queues that only they act on."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True)
+        for verb, text in (("join", "take a user into a team"), ("leave", "take a user out of a team")):
+            member = verbs.add_parser(verb, help=text)
+            member.add_argument("team")
+            member.add_argument("user")
+        allow = verbs.add_parser("allow", help="give a team gates or queues by a pattern of names")
+        allow.add_argument("team")
+        allow.add_argument("kind", choices=KINDS)
+        allow.add_argument("pattern", help="such as 'orders-*'")
+        allow.add_argument("--role", choices=ROLES, default="operator")
+        forget = verbs.add_parser("forget", help="remove a rule")
+        forget.add_argument("rule", type=int, help="its number, as listed")
+        verbs.add_parser("list", help="show all rules")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            match options["verb"]:
+                case "list":
+                    for rule in TeamRule.objects.select_related("team").order_by("pk"):
+                        self.stdout.write(f"{rule.pk:4}  {rule}")
+                case "allow":
+                    team, kind, pattern = options["team"], options["kind"], options["pattern"]
+                    actions.add_rule(_ACTOR, team, kind, pattern, options["role"])
+                case "forget":
+                    actions.remove_rule(_ACTOR, options["rule"])
+                case verb:
+                    actions.set_member(_ACTOR, options["team"], options["user"], member=verb == "join")
+        except actions.ActionFailed as error:
+            raise CommandError(str(error)) from error
+
+
+_ACTOR = actions.Actor("command line", "admin")
