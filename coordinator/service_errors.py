@@ -38,6 +38,9 @@ _NOT_CONNECTED = (
     urllib3.exceptions.ConnectTimeoutError,
 )
 
+# The SDK lets these through when the answer to a batch of table operations, or one it streams, is cut short.
+_BROKEN_OFF = (aiohttp.ClientError, requests.RequestException, urllib3.exceptions.HTTPError)
+
 _CODES: dict[type[StorageError], str] = {
     AccessDenied: (
         "AccountIsDisabled AuthenticationFailed AuthorizationFailure AuthorizationPermissionMismatch "
@@ -147,6 +150,9 @@ def translated(action: str, resource: str) -> Iterator[None]:
         yield
     except AzureError as error:
         raise translate(error, action, resource) from error
+    except _BROKEN_OFF as error:
+        message = f"{action} {resource}: the answer of the storage service broke off ({type(error).__name__})"
+        raise StorageUnreachable(message, resource=resource, maybe_done=True) from error
     except TimeoutError as error:
         message = f"{action} {resource}: the storage service gave no answer in time"
         raise StorageUnreachable(message, resource=resource, maybe_done=True) from error

@@ -17,8 +17,8 @@ from coordinator.errors import (
     KennelError,
     SequenceClosed,
     SequenceContended,
+    SequenceError,
     StorageBusy,
-    StorageError,
     StorageUnreachable,
 )
 from coordinator.protocol import SequenceStatus
@@ -357,7 +357,8 @@ class UniqueIdGenerator:
                 for grant in finished:
                     self._allocator.used(grant)
                 grant = self._allocator.reserve(size, further=further)
-        except KennelError as error:
+        except Exception as caught:
+            error = self._told(caught)
             with self._lock:
                 self._failure = _Failure(error, began, self._clock.monotonic())
                 self._halted = not isinstance(error, PASSING)
@@ -374,9 +375,18 @@ class UniqueIdGenerator:
         try:
             with self.io:
                 self._allocator.tidy()
-        except StorageError as error:
-            log.info("sequence %s: the ledger will be told later: %s", self.name, error)
+        except Exception as caught:
+            log.info("sequence %s: the ledger will be told later: %s", self.name, self._told(caught))
         return True
+
+    def _told(self, error: Exception) -> KennelError:
+        """An error for the callers. The refill thread outlives any: without it they would wait in vain."""
+        if isinstance(error, KennelError):
+            return error
+        log.error("sequence %s: a refill failed in an unforeseen way", self.name, exc_info=error)
+        unforeseen = SequenceError(f"sequence {self.name}: the refill failed: {error!r}", sequence=self.name)
+        unforeseen.__cause__ = error
+        return unforeseen
 
 
 def _at_least_one(count: int) -> int:

@@ -92,6 +92,19 @@ def test_a_truncated_read_is_repeated_or_an_error_and_never_a_shorter_number(
         store.get_data()
 
 
+def test_a_truncated_answer_to_a_batch_is_an_error_that_may_have_been_carried_out(
+    behind: Storage, proxy: FaultProxy
+) -> None:
+    ledger = TableLedger(behind, "orders")
+    rows = [Grant(n, n, Owner("ann"), "n", 1.0) for n in range(1, 101)]
+    ledger.record(rows[:1])
+    proxy.once(TRUNCATED, service="table", method="POST")
+    with pytest.raises(StorageUnreachable) as caught:
+        ledger.record(rows)
+    assert caught.value.maybe_done
+    assert list(ledger.rows()) == rows
+
+
 def test_rules_are_used_up_and_skips_are_counted(behind: Storage, proxy: FaultProxy) -> None:
     store = BlobCounterStore(behind, "orders")
     store.try_optimistic_write("1", etag=None, metadata={})
