@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from django.http import QueryDict
+from django.utils.translation import gettext as _
 
 from dashboard.fleet import Fleet, GateView, LeaderView, QueueView, SequenceView, WorkerView
 
@@ -85,14 +86,17 @@ def announcement(fleet: Fleet) -> str:
             passed = (
                 release.expected if step >= ANNOUNCED_STEPS else release.expected * step // ANNOUNCED_STEPS
             )
-            at_least = "" if step >= ANNOUNCED_STEPS or not step else "at least "
-            said.append(
-                f"Gate {gate.name} opened: {at_least}{passed} of {release.expected} workers released."
+            partly = 0 < step < ANNOUNCED_STEPS
+            told = (
+                _("Gate {gate} opened: at least {passed} of {expected} workers released.")
+                if partly
+                else _("Gate {gate} opened: {passed} of {expected} workers released.")
             )
+            said.append(told.format(gate=gate.name, passed=passed, expected=release.expected))
         elif gate.state == "open":
-            said.append(f"Gate {gate.name} is open.")
+            said.append(_("Gate {gate} is open.").format(gate=gate.name))
         elif gate.waiting:
-            said.append(f"Gate {gate.name} is closed and holds workers.")
+            said.append(_("Gate {gate} is closed and holds workers.").format(gate=gate.name))
     return " ".join(said)
 
 

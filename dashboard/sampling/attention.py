@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import quote
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from dashboard.fleet import Attention, Fleet
 
@@ -20,37 +24,41 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
     if storage.unreachable_since is not None:
         yield Attention(
             "critical",
-            f"Storage is unreachable: {storage.error}",
-            "Workers wait and resume by themselves. Check the account, its key and the network.",
+            _("Storage is unreachable: {error}").format(error=storage.error),
+            _("Workers wait and resume by themselves. Check the account, its key and the network."),
         )
     elif storage.as_of is not None and fleet.taken_at - storage.as_of > LATE_SAMPLES + 2 * every_seconds:
         yield Attention(
             "warning",
-            "The sampler is late: figures from storage are old",
-            "Check the load of the dashboard's machine.",
+            _("The sampler is late: figures from storage are old"),
+            _("Check the load of the dashboard's machine."),
         )
     if storage.unreachable_since is None and storage.as_of is not None and storage.error:
         yield Attention(
-            "critical", f"Something in storage cannot be read: {storage.error}", "Repair or remove it."
+            "critical",
+            _("Something in storage cannot be read: {error}").format(error=storage.error),
+            _("Repair or remove it."),
         )
     if fleet.degraded:
-        yield Attention("warning", fleet.degraded, "Check Redis; workers fall back to polling storage.")
+        yield Attention("warning", fleet.degraded, _("Check Redis; workers fall back to polling storage."))
     lost = [worker.name for worker in fleet.workers if worker.presence == "lost"]
     if lost:
         yield Attention(
             "critical",
-            f"{some(len(lost), 'worker')} lost: {_names(lost)}",
-            "Their messages reappear for the others. Start them again, or find out why they ended.",
-            "/workers/",
+            _("{workers} lost: {names}").format(workers=workers(len(lost)), names=_names(lost)),
+            _("Their messages reappear for the others. Start them again, or find out why they ended."),
+            "/workers/?presence=lost",
         )
     yield from _leaders(fleet)
     for sequence in fleet.sequences:
         if sequence.problem:
             yield Attention(
                 "critical",
-                f"Sequence {sequence.name}: {sequence.problem}",
-                "No number is issued until the counter is repaired; run `python -m coordinator ids verify`.",
-                "/sequences/",
+                _("Sequence {name}: {problem}").format(name=sequence.name, problem=sequence.problem),
+                _(
+                    "No number is issued until the counter is repaired; run `python -m coordinator ids verify`."
+                ),
+                f"/sequences/?sequence={quote(sequence.name)}",
             )
         elif (
             sequence.runway_seconds is not None
@@ -59,24 +67,30 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
         ):
             yield Attention(
                 "warning",
-                f"Sequence {sequence.name} has numbers for {sequence.runway_seconds:.1f} s",
-                "Give it a larger range size.",
-                "/sequences/",
+                _("Sequence {name} has numbers for {seconds:.1f} s").format(
+                    name=sequence.name, seconds=sequence.runway_seconds
+                ),
+                _("Give it a larger range size."),
+                f"/sequences/?sequence={quote(sequence.name)}",
             )
     for queue in fleet.queues:
         if queue.poison:
             yield Attention(
                 "warning",
-                f"{some(queue.poison, 'message')} in the poison queue of {queue.name}",
-                "Look why they failed, then requeue or clear them.",
-                "/queues/",
+                _("{messages} in the poison queue of {queue}").format(
+                    messages=messages(queue.poison), queue=queue.name
+                ),
+                _("Look why they failed, then requeue or clear them."),
+                f"/queues/{quote(queue.name)}/",
             )
         if queue.depth and not queue.workers and fleet.workers:
             yield Attention(
                 "warning",
-                f"{some(queue.depth, 'message')} in {queue.name} and no worker listens",
-                "Start a worker for it.",
-                "/queues/",
+                _("{messages} in {queue} and no worker listens").format(
+                    messages=messages(queue.depth), queue=queue.name
+                ),
+                _("Start a worker for it."),
+                f"/queues/{quote(queue.name)}/",
             )
 
 
@@ -85,19 +99,32 @@ def _leaders(fleet: Fleet) -> Iterator[Attention]:
         if not leader.holder and (leader.standbys or leader.lease == "available"):
             yield Attention(
                 "critical" if leader.standbys else "warning",
-                f"Nobody leads {leader.name}",
-                "A standby takes over within a lease. If none does, check that they reach storage."
+                _("Nobody leads {election}").format(election=leader.name),
+                _("A standby takes over within a lease. If none does, check that they reach storage.")
                 if leader.standbys
-                else "Start a worker that takes part in it.",
-                "/leaders/",
+                else _("Start a worker that takes part in it."),
+                f"/leaders/#{quote(leader.name)}",
             )
 
 
 def _names(names: list[str], most: int = 5) -> str:
     shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    return (
+        shown
+        if len(names) <= most
+        else _("{names} and {count} more").format(names=shown, count=len(names) - most)
+    )
+
+
+def workers(number: int) -> str:
+    """The number of workers, with the noun."""
+    return ngettext("{number} worker", "{number} workers", number).format(number=number)
+
+
+def messages(number: int) -> str:
+    """The number of messages, with the noun."""
+    return ngettext("{number} message", "{number} messages", number).format(number=number)
 
 
 def some(number: int, noun: str) -> str:
-    """The number with its noun, in the plural where it is one."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return workers(number) if noun == "worker" else messages(number)

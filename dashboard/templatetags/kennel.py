@@ -9,7 +9,9 @@ from typing import Any
 from django import template
 from django.templatetags.static import static
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from coordinator.leadership.terms import TermRecord
 from dashboard.fleet import GateView, GrantView, QueueView
@@ -17,54 +19,59 @@ from dashboard.readings import is_holding
 
 register = template.Library()
 
-UNKNOWN = mark_safe(
-    '<span class="unknown" title="not known">–<span class="visually-hidden"> not known</span></span>'
-)
 NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
 
 # state -> (tone, icon, word)
-STATES: dict[str, tuple[str, str, str]] = {
+STATES: dict[str, tuple[str, str, Any]] = {
     # fleet
-    "running": ("green", "play", "Running"),
-    "held": ("amber", "hold", "Held"),
-    "idle": ("grey", "idle", "Idle"),
-    "stalled": ("red", "alert", "Stalled"),
-    "unknown": ("grey", "question", "Unknown"),
+    "running": ("green", "play", _("Running")),
+    "held": ("amber", "hold", _("Held")),
+    "idle": ("grey", "idle", _("Idle")),
+    "stalled": ("red", "alert", _("Stalled")),
+    "unknown": ("grey", "question", _("Unknown")),
     # gates
-    "open": ("green", "play", "Open"),
-    "armed": ("blue", "clock", "Armed"),
-    "closed": ("grey", "shut", "Closed"),
-    "holding": ("amber", "hold", "Holding"),
+    "open": ("green", "play", _("Open")),
+    "armed": ("blue", "clock", _("Armed")),
+    "closed": ("grey", "shut", _("Closed")),
+    "holding": ("amber", "hold", _("Holding")),
     # workers
-    "ok": ("green", "check", "OK"),
-    "late": ("amber", "clock", "Late"),
-    "lost": ("red", "cross", "Lost"),
-    "starting": ("blue", "clock", "Starting"),
-    "draining": ("amber", "hold", "Draining"),
-    "stopping": ("grey", "stop", "Stopping"),
-    "stopped": ("grey", "stop", "Stopped"),
-    "waiting": ("blue", "clock", "Waiting"),
-    "passed": ("green", "check", "Passed"),
+    "ok": ("green", "check", _("OK")),
+    "late": ("amber", "clock", _("Late")),
+    "lost": ("red", "cross", _("Lost")),
+    "starting": ("blue", "clock", _("Starting")),
+    "draining": ("amber", "hold", _("Draining")),
+    "stopping": ("grey", "stop", _("Stopping")),
+    "stopped": ("grey", "stop", _("Stopped")),
+    "waiting": ("blue", "clock", _("Waiting")),
+    "passed": ("green", "check", _("Passed")),
     # leaders
-    "leader": ("green", "crown", "Leader"),
-    "standby": ("blue", "clock", "Standby"),
-    "leased": ("green", "crown", "Led"),
-    "leaderless": ("red", "alert", "No leader"),
-    "breaking": ("amber", "hold", "Breaking"),
+    "leader": ("green", "crown", _("Leader")),
+    "standby": ("blue", "clock", _("Standby")),
+    "leased": ("green", "crown", _("Led")),
+    "leaderless": ("red", "alert", _("No leader")),
+    "breaking": ("amber", "hold", _("Breaking")),
     # ranges
-    "in use": ("green", "play", "In use"),
-    "used": ("grey", "check", "Used"),
-    "returned": ("blue", "undo", "Returned"),
-    "unattributed": ("amber", "question", "Unattributed"),
+    "in use": ("green", "play", _("In use")),
+    "used": ("grey", "check", _("Used")),
+    "returned": ("blue", "undo", _("Returned")),
+    "unattributed": ("amber", "question", _("Unattributed")),
     # audit
-    "intent": ("blue", "clock", "Begun"),
-    "done": ("green", "check", "Done"),
-    "failed": ("red", "cross", "Failed"),
-    "denied": ("red", "lock", "Denied"),
+    "intent": ("blue", "clock", _("Begun")),
+    "done": ("green", "check", _("Done")),
+    "failed": ("red", "cross", _("Failed")),
+    "denied": ("red", "lock", _("Denied")),
     # attention
-    "warning": ("amber", "alert", "Warning"),
-    "critical": ("red", "alert", "Critical"),
+    "warning": ("amber", "alert", _("Warning")),
+    "critical": ("red", "alert", _("Critical")),
 }
+
+
+def unknown() -> SafeString:
+    """What is not known: a dash, and words for whoever hears the page."""
+    said = gettext("not known")
+    return format_html(
+        '<span class="unknown" title="{0}">–<span class="visually-hidden"> {0}</span></span>', said
+    )
 
 
 @register.simple_tag
@@ -80,7 +87,7 @@ def icon(name: str) -> SafeString:
 @register.simple_tag
 def state(name: str, word: str = "") -> SafeString:
     """A state as colour, icon and word."""
-    tone, picture, usual = STATES.get(name, ("grey", "question", name.capitalize() or "Unknown"))
+    tone, picture, usual = STATES.get(name, ("grey", "question", name.capitalize() or gettext("Unknown")))
     return format_html('<span class="state tone-{}">{}{}</span>', tone, icon(picture), word or usual)
 
 
@@ -100,7 +107,7 @@ def gate_state(gate: GateView) -> str:
 def figure(value: float | None) -> str:
     """A number with narrow spaces between thousands; a dash if unknown."""
     if value is None:
-        return UNKNOWN
+        return unknown()
     if value != int(value):
         return f"{value:,.1f}".replace(",", NARROW_SPACE)
     return f"{int(value):,}".replace(",", NARROW_SPACE)
@@ -116,7 +123,7 @@ def order_number(value: int | None) -> str:
 def per_second(value: float | None) -> str:
     """A rate; small ones keep two figures."""
     if value is None:
-        return UNKNOWN
+        return unknown()
     return figure(round(value)) if value >= 10 else f"{value:.1f}"
 
 
@@ -124,7 +131,7 @@ def per_second(value: float | None) -> str:
 def milliseconds(value: float | None) -> str:
     """A delay in ms below a second, in s above."""
     if value is None:
-        return UNKNOWN
+        return unknown()
     return f"{value:.0f}{NARROW_SPACE}ms" if value < 1000 else f"{value / 1000:.2f}{NARROW_SPACE}s"
 
 
@@ -132,7 +139,7 @@ def milliseconds(value: float | None) -> str:
 def duration(seconds: float | None) -> str:
     """A length of time in its two largest units."""
     if seconds is None:
-        return UNKNOWN
+        return unknown()
     if seconds < 10:
         return f"{seconds:.1f}{NARROW_SPACE}s"
     whole = int(seconds)
@@ -148,7 +155,7 @@ def duration(seconds: float | None) -> str:
 def size(octets: float | None) -> str:
     """Bytes in binary units."""
     if octets is None:
-        return UNKNOWN
+        return unknown()
     value, unit = float(octets), "B"
     for larger in ("KiB", "MiB", "GiB"):
         if value < 1024:
@@ -160,7 +167,7 @@ def size(octets: float | None) -> str:
 @register.filter
 def rounded(value: float | None) -> str:
     """A whole number, for what is only an estimate."""
-    return UNKNOWN if value is None else figure(round(value))
+    return unknown() if value is None else figure(round(value))
 
 
 @register.filter
@@ -172,7 +179,7 @@ def percent(share: float) -> str:
 def dollars(value: float | None) -> str:
     """Money; small sums keep two figures that count."""
     if value is None:
-        return UNKNOWN
+        return unknown()
     return (
         f"${value:,.2f}" if value >= 0.1 or value == 0 else f"${value:.2g}" if value >= 1e-4 else "<$0.0001"
     )
@@ -209,7 +216,7 @@ def since(at: float | datetime | None) -> str:
 
 def _moment(at: float | datetime | None, style: str) -> str:
     if at is None:
-        return UNKNOWN
+        return unknown()
     when = at.astimezone(UTC) if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
     said = when.strftime("%H:%M:%S" if style == "clock" else "%Y-%m-%d %H:%M:%S")
     return format_html(
@@ -269,9 +276,10 @@ def histogram(delays_ms: Sequence[float], bins: int = 24) -> SafeString:
     )
     return format_html(
         '<figure class="histogram"><svg viewBox="0 0 {} 41" preserveAspectRatio="none" role="img" aria-label="'
-        'Delays of {} workers between 0 and {} milliseconds"><path d="M0 40.5H{}"/>{}</svg>'
+        '{}"><path d="M0 40.5H{}"/>{}</svg>'
         '<figcaption><span>0</span><span>{}</span></figcaption></figure>',
-        bins * 10, len(delays_ms), round(top), bins * 10, bars, milliseconds(top),
+        bins * 10, gettext("Delays of {count} workers between 0 and {top} milliseconds").format(count=len(delays_ms), top=round(top)),
+        bins * 10, bars, milliseconds(top),
     )  # fmt: skip
 
 
@@ -287,7 +295,7 @@ def range_map(grants: Sequence[GrantView], next_number: int | None) -> SafeStrin
     for grant in rows:
         x, width = (grant.first - low) * scale, (grant.last - grant.first + 1) * scale
         hue = tone(grant.state)
-        title = f"{figure(grant.first)}–{figure(grant.last)}: {STATES.get(grant.state, ('', '', grant.state))[2]}, {grant.owner or 'unknown owner'}"
+        title = f"{figure(grant.first)}–{figure(grant.last)}: {STATES.get(grant.state, ('', '', grant.state))[2]}, {grant.owner or gettext('unknown owner')}"
         parts.append((hue, round(x + 1, 1), round(max(width - 2, 1), 1), title))
         if grant.state == "in use" and grant.last_issued is not None:
             used = max(0, grant.last_issued - grant.first + 1) * scale
@@ -297,9 +305,9 @@ def range_map(grants: Sequence[GrantView], next_number: int | None) -> SafeStrin
     )
     return format_html(
         '<figure class="rangemap"><svg viewBox="0 0 1000 28" preserveAspectRatio="none" role="img" '
-        'aria-label="The newest {} ranges to scale; the table below says the same">{}</svg>'
+        'aria-label="{}">{}</svg>'
         "<figcaption><span>{}</span><span>{}</span></figcaption></figure>",
-        len(rows), bars, figure(low), figure(high),
+        gettext("The newest {count} ranges to scale; the table below says the same").format(count=len(rows)), bars, figure(low), figure(high),
     )  # fmt: skip
 
 
@@ -313,14 +321,13 @@ def term_line(terms: Sequence[TermRecord], now: float) -> SafeString:
     holders = sorted({term.holder for term in terms})
     bars = format_html_join(
         "",
-        '<rect class="hue-{}" x="{}" y="1" width="{}" height="26"><title>{}, epoch {}</title></rect>',
+        '<rect class="hue-{}" x="{}" y="1" width="{}" height="26"><title>{}</title></rect>',
         (
             (
                 holders.index(term.holder) % 6 + 1,
                 round((term.since - low) * scale, 1),
                 round(max(1.0, ((term.ended or now) - term.since) * scale - 1), 1),
-                term.holder,
-                term.epoch,
+                gettext("{leader}, epoch {epoch}").format(leader=term.holder, epoch=term.epoch),
             )
             for term in terms
         ),
@@ -332,9 +339,11 @@ def term_line(terms: Sequence[TermRecord], now: float) -> SafeString:
     )
     return format_html(
         '<figure class="rangemap terms"><svg viewBox="0 0 1000 28" preserveAspectRatio="none" role="img" '
-        'aria-label="Terms to scale; the table below says the same">{}</svg>'
-        '<figcaption><span>{}</span><span>now</span></figcaption><p class="key">{}</p></figure>',
+        'aria-label="{}">{}</svg>'
+        '<figcaption><span>{}</span><span>{}</span></figcaption><p class="key">{}</p></figure>',
+        gettext("Terms to scale; the table below says the same"),
         bars,
         moment(low),
+        gettext("now"),
         key,
     )
