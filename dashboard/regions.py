@@ -1,7 +1,7 @@
 """Named parts of the pages that change while somebody looks: one template each for page, htmx answer and socket push.
 
-A region depends on the fleet, the role and the page's query, never on the person, so one rendering serves every viewer of
-that role. How old the figures are is not in the regions but in `pulse`, so that a region's text changes only when its
+A region depends on the fleet, the role, the teams and the page's query, never on the person, so one rendering serves every
+viewer of that role and those teams. How old the figures are is not in the regions but in `pulse`, so that a region's text changes only when its
 content does.
 """
 
@@ -18,6 +18,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from dashboard import cost, readings
 from dashboard.fleet import Fleet, QueueView
+from dashboard.scoping import Reach
 
 COMMON = ("pulse", "status", "storage", "nav", "announce")
 OWN: dict[str, tuple[str, ...]] = {
@@ -31,6 +32,7 @@ OWN: dict[str, tuple[str, ...]] = {
     "scaling": (),
     "cost": ("cost",),
     "audit": (),
+    "access": (),
     "help": (),
     "tv": ("tv",),
     "other": (),
@@ -48,10 +50,13 @@ def regions_of(page: str) -> tuple[str, ...]:
     return COMMON + OWN[page]
 
 
-def context_of(page: str, fleet: Fleet, role: str, query: str = "") -> dict[str, Any]:
+def context_of(
+    page: str, fleet: Fleet, role: str, query: str = "", reach: Reach | None = None
+) -> dict[str, Any]:
     """What every region and page may read; what costs something is made when it is used.
 
-    `query` is the page's query string, without "?".
+    `query` is the page's query string, without "?"; `reach` what the readers may do where, by default all that their
+    role allows.
     """
     asked = QueryDict(query)
     when_used: dict[str, Callable[[], Any]] = {
@@ -72,6 +77,7 @@ def context_of(page: str, fleet: Fleet, role: str, query: str = "") -> dict[str,
         "role": role,
         "may_act": role in ("operator", "admin"),
         "is_admin": role == "admin",
+        "reach": reach or Reach(role),
         "query": asked,
         # Templates call them at each mention; each is made once.
         **{name: cache(make) for name, make in when_used.items()},
@@ -94,15 +100,17 @@ def render(page: str, region: str, fleet: Fleet, role: str, query: str = "") -> 
     return mark_safe(_template(page, region).render({**context_of(page, fleet, role, query), "oob": True}))
 
 
-def render_each(page: str, fleet: Fleet, role: str, query: str = "") -> dict[str, str]:
+def render_each(
+    page: str, fleet: Fleet, role: str, query: str = "", reach: Reach | None = None
+) -> dict[str, str]:
     """Every region of a page by name: the full state, read once for all of them."""
-    context = {**context_of(page, fleet, role, query), "oob": True}
+    context = {**context_of(page, fleet, role, query, reach), "oob": True}
     return {name: str(_template(page, name).render(context)) for name in regions_of(page)}
 
 
-def render_all(page: str, fleet: Fleet, role: str, query: str = "") -> SafeString:
+def render_all(page: str, fleet: Fleet, role: str, query: str = "", reach: Reach | None = None) -> SafeString:
     """Every region of a page, as one text."""
-    return mark_safe("\n".join(render_each(page, fleet, role, query).values()))
+    return mark_safe("\n".join(render_each(page, fleet, role, query, reach).values()))
 
 
 @cache

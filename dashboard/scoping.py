@@ -61,18 +61,27 @@ def whose(kind: str, name: str) -> tuple[str, ...]:
     """The teams that a gate or queue belongs to; none if it is everybody's."""
     if kind not in KINDS or not name:
         return ()
-    return tuple(sorted({rule.team for rule in rules() if rule.covers(kind, name)}))
+    return _covering(rules(), kind, name)
+
+
+def _covering(among: Iterable[Rule], kind: str, name: str) -> tuple[str, ...]:
+    return tuple(sorted({rule.team for rule in among if rule.covers(kind, name)}))
 
 
 class Reach(NamedTuple):
     """What somebody may do where, for the pages: they show by it, and decide nothing."""
 
     role: str
-    teams: frozenset[str]
-    rules: tuple[Rule, ...]
+    teams: frozenset[str] = frozenset()
+    rules: tuple[Rule, ...] = ()
 
     def at(self, kind: str, name: str) -> Role:
+        """The role that counts there."""
         return role_on(self.role, self.teams, kind, name, self.rules)
+
+    def whose(self, kind: str, name: str) -> tuple[str, ...]:
+        """The teams it belongs to; none if it is everybody's."""
+        return _covering(self.rules, kind, name)
 
 
 _shown: tuple[float, tuple[Rule, ...]] = (float("-inf"), ())

@@ -114,10 +114,11 @@ class Viewers:
         return await sync_to_async(self._draw, thread_sensitive=False, executor=self._pool)(view)
 
     def _draw(self, view: View) -> dict[str, str]:
-        from dashboard import regions
+        from dashboard import regions, scoping
 
         close_old_connections()
         try:
-            return regions.render_each(view.page, self.board.fleet(), view.role, view.query)
+            reach = scoping.reach(view.role, view.teams)
+            return regions.render_each(view.page, self.board.fleet(), view.role, view.query, reach)
         finally:
             close_old_connections()

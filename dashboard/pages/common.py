@@ -12,9 +12,9 @@ from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.utils.http import urlencode
 
-from dashboard import regions, selectors
+from dashboard import regions, scoping, selectors
 from dashboard.actions import ActionFailed, Actor
-from dashboard.permissions import role_of
+from dashboard.permissions import role_of, teams_of
 
 MAX_QUERY = 500
 
@@ -31,7 +31,7 @@ def show(
 ) -> HttpResponse:
     """A page with all its regions at this moment. `query` is what the live regions depend on."""
     fleet = selectors.fleet()
-    context = regions.context_of(page, fleet, role_of(request.user), query)
+    context = regions.context_of(page, fleet, role_of(request.user), query, reach_of(request))
     return render(request, template, {**context, "live": live, "live_query": query, **more}, status=status)
 
 
@@ -54,8 +54,13 @@ def act(
     query = urlsplit(htmx.current_url or "").query[:MAX_QUERY]
     page = page if page in regions.OWN else "other"
     notice = render_to_string("common.html#notice", {"oob": True}, request)
-    state = regions.render_all(page, selectors.fleet(), role_of(request.user), query)
+    state = regions.render_all(page, selectors.fleet(), role_of(request.user), query, reach_of(request))
     return HttpResponse(f"{notice}\n{state}")
+
+
+def reach_of(request: HttpRequest) -> scoping.Reach:
+    """What the signed-in person may do where, to show it."""
+    return scoping.reach(role_of(request.user), teams_of(request.user))
 
 
 def text(request: HttpRequest, name: str, limit: int = 200) -> str:

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from coordinator.queues.rules import Steps
 from dashboard import actions, rules, selectors
 from dashboard.fleet import QueueView
-from dashboard.pages.common import act, query_of, show, text
+from dashboard.pages.common import act, query_of, reach_of, show, text
 from dashboard.pages.rules import STEPS
 from dashboard.permissions import requires
 
@@ -44,8 +44,17 @@ def queue(request: HttpRequest, name: str) -> HttpResponse:
     rule = rules.stored(name)
     steps = rule.rule.steps if isinstance(rule.rule, Steps) else ()
     rows = [(n, *(steps[n] if n < len(steps) else ("", ""))) for n in range(STEPS)]
+    here = reach_of(request).at("queue", name)
     return show(
-        request, "queue.html", "queue", query=query_of(name=found.name), name=name, rule=rule, step_rows=rows
+        request,
+        "queue.html",
+        "queue",
+        query=query_of(name=found.name),
+        name=name,
+        rule=rule,
+        step_rows=rows,
+        may_act=here in ("operator", "admin"),
+        is_admin=here == "admin",
     )
 
 

@@ -8,10 +8,11 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 
-from dashboard import permissions, scoping
+from dashboard import permissions, regions, scoping
 from dashboard.actions import ActionFailed, Actor, Denied, add_rule, by_name, remove_rule, set_member
 from dashboard.models import AuditRow, TeamRule
-from dashboard.scoping import Rule, role_on
+from dashboard.scoping import Reach, Rule, role_on
+from tests.unit.pages.fleets import full
 
 ADAM = Actor("adam", "admin")
 PAY = frozenset({"payments"})
@@ -117,3 +118,15 @@ def test_the_command_line_keeps_teams_too() -> None:
     assert Group.objects.get(name="payments").user_set.count() == 1
     with pytest.raises(CommandError, match="no user"):
         call_command("team", "join", "payments", "nobody")
+
+
+def test_pages_offer_no_act_on_another_teams_gate_and_say_whose_it_is() -> None:
+    rules = (Rule("payments", "gate", "start", "operator"),)
+    own, other = (
+        regions.render_each("gates", full(), "operator", reach=Reach("operator", teams, rules))["gates"]
+        for teams in (PAY, frozenset({"shipping"}))
+    )
+    assert "/gates/start/leash" in own
+    assert "/gates/start/leash" not in other
+    assert "/gates/nightly/unleash" in other
+    assert "operators of the team payments" in other
