@@ -51,6 +51,15 @@ class GateView(msgspec.Struct, frozen=True):
     as_of: float | None = None
 
 
+class TaskDecision(msgspec.Struct, frozen=True):
+    """How many dequeue tasks one worker has and wants for a queue, and why, in the worker's own words."""
+
+    worker: str
+    active: int
+    wanted: int
+    reason: str
+
+
 class QueueView(msgspec.Struct, frozen=True):
     """A queue. Depth is the service's approximate count, which includes messages in hand."""
 
@@ -65,6 +74,7 @@ class QueueView(msgspec.Struct, frozen=True):
     oldest_seconds: float | None = None
     workers: int = 0
     as_of: float | None = None
+    decisions: tuple[TaskDecision, ...] = ()
 
 
 class LeaderView(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from dashboard.fleet import (
     Release,
     SequenceView,
     StorageView,
+    TaskDecision,
     WorkerView,
 )
 from dashboard.sampling.attention import attention, some
@@ -38,7 +39,7 @@ class _Reports(NamedTuple):
     """What the workers that are not lost said, by thing."""
 
     gates: dict[str, list[tuple[str, GateStatus]]]
-    queues: dict[str, list[ListenerStatus]]
+    queues: dict[str, list[tuple[str, ListenerStatus]]]
     leaders: dict[str, list[tuple[str, LeadershipStatus]]]
     sequences: dict[str, list[tuple[str, SequenceStatus]]]
 
@@ -81,7 +82,7 @@ def _gather(workers: Iterable[WorkerView]) -> _Reports:
         for gate in worker.state.gates:
             reports.gates[gate.name].append((worker.name, gate))
         for listener in worker.state.listeners:
-            reports.queues[listener.queue].append(listener)
+            reports.queues[listener.queue].append((worker.name, listener))
         for election in worker.state.elections:
             reports.leaders[election.name].append((worker.name, election))
         for sequence in worker.state.sequences:
@@ -122,7 +123,7 @@ def _gates(
 
 
 def _queues(
-    sample: Sample, reports: Mapping[str, list[ListenerStatus]], rates: Rates, now: float
+    sample: Sample, reports: Mapping[str, list[tuple[str, ListenerStatus]]], rates: Rates, now: float
 ) -> tuple[QueueView, ...]:
     stored = {depth.name: depth for depth in sample.queues}
     views = []
@@ -142,9 +143,13 @@ def _queues(
         if told:
             view = replace(
                 view,
-                active_tasks=sum(listener.active_tasks for listener in told),
-                total_tasks=sum(listener.total_tasks for listener in told),
-                in_hand=sum(listener.in_hand for listener in told),
+                active_tasks=sum(listener.active_tasks for _, listener in told),
+                total_tasks=sum(listener.total_tasks for _, listener in told),
+                in_hand=sum(listener.in_hand for _, listener in told),
+                decisions=tuple(
+                    TaskDecision(worker, listener.active_tasks, listener.wanted_tasks, listener.reason)
+                    for worker, listener in told
+                ),
             )
         views.append(view)
     return tuple(views)
