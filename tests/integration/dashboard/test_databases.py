@@ -45,6 +45,13 @@ async def test_acts_of_many_at_once_make_one_sound_chain_and_history_is_kept(on_
             assert on_database.manage("audit", "verify").startswith("28 rows")
             rows = olga.get("/audit/?q=gate.open").text
             assert all(gate in rows for gate in gates)
+            for q, found in (
+                ("GATE-1", {"gate-1", "gate-10", "gate-11"}),
+                ("done ate-1", set()),
+                ("1-gate", set()),
+            ):
+                rows = olga.get(f"/audit/?q={q}").text
+                assert {gate for gate in gates if f">{gate}<" in rows} == found, q
             points = olga.get("/api/v1/history?series=workers&seconds=600").json()["points"]
             assert points
             on_database.stop()

@@ -1,0 +1,10 @@
+"""The index that the audit is searched by."""
+
+from django.db import migrations
+
+from dashboard import audit_search
+
+
+class Migration(migrations.Migration):
+    dependencies = [("dashboard", "0006_team_rules")]
+    operations = [migrations.RunPython(audit_search.make, audit_search.unmake)]
