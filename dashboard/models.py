@@ -145,3 +145,74 @@ class Chunk(models.Model):
 
     def __str__(self) -> str:
         return f"{self.series_id} from {self.start} every {self.resolution} s"
+
+
+class LedgerBook(models.Model):
+    """How far the index of a sequence's ledger has come. The ledger is in the storage account; this can be made anew.
+
+    `source` is the account and prefix it was read from, `next` the first number that is not indexed yet, `counter` the
+    next free number, `swept` from where unsettled rows are looked at again, `read_at` when storage was last read.
+    """
+
+    name = models.CharField(max_length=200, unique=True)
+    source = models.CharField(max_length=300, blank=True)
+    start = models.BigIntegerField(default=1)
+    next = models.BigIntegerField(default=1)
+    counter = models.BigIntegerField(default=1)
+    swept = models.BigIntegerField(default=0)
+    read_at = models.FloatField(default=0.0)
+
+    def __str__(self) -> str:
+        return f"{self.name} up to {self.next - 1}"
+
+
+class LedgerOwner(models.Model):
+    """One start of a process that was granted numbers."""
+
+    name = models.CharField(max_length=200)
+    host = models.CharField(max_length=255, blank=True)
+    pid = models.BigIntegerField(default=0)
+    started_at = models.BigIntegerField(default=0)
+    software = models.CharField(max_length=100, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["name", "host", "pid", "started_at", "software"], name="ledger_owner_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+UNSETTLED = ("granted", "free", "missing")
+
+
+class LedgerRow(models.Model):
+    """A grant as the ledger had it, or a hole: "unattributed" (others moved the counter) or "missing" (unexplained).
+
+    `turn` counts how often the end of a range was returned and granted again, as in the ledger's row keys.
+    """
+
+    book = models.ForeignKey(LedgerBook, on_delete=models.CASCADE, related_name="rows", db_index=False)
+    first = models.BigIntegerField()
+    last = models.BigIntegerField()
+    turn = models.PositiveIntegerField(default=0)
+    step = models.PositiveIntegerField(default=1)
+    owner = models.ForeignKey(LedgerOwner, null=True, on_delete=models.PROTECT, db_index=False)
+    granted_at = models.FloatField(null=True)
+    state = models.CharField(max_length=12)
+    issued_through = models.BigIntegerField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["book", "last", "turn"], name="ledger_row_once")]
+        indexes = [
+            models.Index(fields=["book", "owner", "-last"], name="ledger_by_owner"),
+            models.Index(
+                fields=["book", "last"], name="ledger_unsettled", condition=models.Q(state__in=UNSETTLED)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.first}…{self.last} {self.state}"

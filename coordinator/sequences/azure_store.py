@@ -159,8 +159,9 @@ class TableLedger:
             if number == limit:
                 return
 
-    def jumps(self) -> Iterator[Jump]:
-        query = f"PartitionKey eq '{self._name}' and RowKey ge '{JUMP_PREFIX}' and RowKey lt '0'"
+    def jumps(self, *, at_or_after: int = 0) -> Iterator[Jump]:
+        bottom = JUMP_PREFIX + row_key(at_or_after)
+        query = f"PartitionKey eq '{self._name}' and RowKey ge '{bottom}' and RowKey lt '0'"
         for entity in self._query(query, None):
             yield Jump(_number(entity["first"]), int(entity["RowKey"][len(JUMP_PREFIX) :]))
 

@@ -49,8 +49,8 @@ class Ledger(Protocol):
         """Grants in order of number, in constant memory: from the first whose span ends at or after a number, to the
         last whose span ends below another; only of one owner (its id) if named."""
 
-    def jumps(self) -> Iterator[Jump]:
-        """The stretches in which others moved the counter, by first number."""
+    def jumps(self, *, at_or_after: int = 0) -> Iterator[Jump]:
+        """The stretches in which others moved the counter, by last number: from the first that ends at or after one."""
 
     def give_back(self, grant: Grant, issued_through: int) -> None:
         """Settle a grant as returned after `issued_through` and offer the rest for a new grant, in one step."""

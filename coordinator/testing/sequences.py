@@ -106,9 +106,9 @@ class MemoryLedger:
                 given += 1
                 yield row
 
-    def jumps(self) -> Iterator[Jump]:
+    def jumps(self, *, at_or_after: int = 0) -> Iterator[Jump]:
         with self._lock:
-            return iter([jump for _, jump in sorted(self._jumps.items())])
+            return iter([jump for _, jump in sorted(self._jumps.items()) if jump.last >= at_or_after])
 
     def give_back(self, grant: Grant, issued_through: int) -> None:
         tail = Grant(

@@ -142,6 +142,8 @@ def test_what_is_recorded_is_read_back_whole_and_in_order_of_number(parts: Parts
     parts.ledger.record(list(reversed(rows)), [Jump(5, 7)])
     assert list(parts.ledger.rows()) == rows
     assert list(parts.ledger.jumps()) == [Jump(5, 7)]
+    assert list(parts.ledger.jumps(at_or_after=7)) == [Jump(5, 7)]
+    assert list(parts.ledger.jumps(at_or_after=8)) == []
     assert parts.ledger.row(rows[1].key) == rows[1]
 
 
