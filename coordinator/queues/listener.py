@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from coordinator.queues.appetite import Appetite
 from coordinator.queues.bounds import check_options
 from coordinator.queues.cost import Budget, Spending
 from coordinator.queues.crew import Crew
+from coordinator.queues.deciding import Decider, answer_of, depth_of
 from coordinator.queues.growth import DECIDE_SECONDS, Growth
 from coordinator.queues.hints import Hints, follow
 from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected, queue_empty
@@ -40,7 +40,6 @@ from coordinator.queues.waiting import unless
 
 T = TypeVar("T")
 _log = logging.getLogger("coordinator.queues")
-_MOMENT_SECONDS = 0.1
 _OUTAGE = Backoff(base_seconds=0.1, cap_seconds=2.0)
 
 
@@ -85,7 +84,6 @@ class QueueListener(Generic[T]):
         check_options(tasks, slots, batch, visibility_seconds, [weight, *(other for _, other in also)])
         self.queue, self.name, self.gate, self.tasks = queue, queue.name, gate, tasks
         self.queue_empty: Callable[[QueueEmpty], Any] = self._default_queue_empty
-        self.work_detected: Callable[[WorkDetected], Any] = self._default_work_detected
         self.retries = retries or RetryPolicy()
         self.idle = idle or IdleBackoff()
         self.growth = Growth(queue.name, tasks, rule, store=queue.rules, clock=queue.clock)
@@ -94,8 +92,9 @@ class QueueListener(Generic[T]):
         self.sources: list[Source] = []
         self.state, self.reason = "stopped", ""
         self._clock, self._rng = queue.clock, rng or random.Random()
+        threads = (tasks.stop - 1) * slots
         self._runner = Runner(
-            queue.name, handler, batch=batch, middleware=middleware, threads=(tasks.stop - 1) * slots
+            queue.name, handler, batch=batch, middleware=middleware, threads=threads, clock=queue.clock
         )
         self.crew = Crew(
             queue.name,
@@ -126,7 +125,14 @@ class QueueListener(Generic[T]):
         self._hints = Hints()
         self._running = False
         self._budget, self._spending = budget, spending
-        self._deciding: asyncio.Task[None] | None = None
+        self._decider = Decider(
+            queue,
+            self.growth,
+            self.crew,
+            self.pace,
+            in_hand=lambda: len(self.leases),
+            sources=self.sources,
+        )
         self._appetite = Appetite(self.crew, self.growth, self.pace, batch=batch)
         for source, share in ((queue, weight), *also):
             self.add_source(source, weight=share)
@@ -214,7 +220,7 @@ class QueueListener(Generic[T]):
         while await self._may_take():
             self._signal.clear()
             if self.crew.busy and self.growth.due:
-                await self._work_found(0, self.sources[0])
+                await self._decider.found(0, self.sources[0])
             self._intake.give_back(self._appetite.surplus(self._clock.monotonic()))
             ask = 0 if self._intake.is_full else self._appetite.ask()
             source = choose(self.sources, self._clock.monotonic()) if ask else None
@@ -259,7 +265,7 @@ class QueueListener(Generic[T]):
             self.pace.found()
             self._appetite.answered(found)
             if idle or not self.crew.active or self.growth.due:
-                await self._work_found(idle, source)
+                await self._decider.found(idle, source)
         else:
             await self._rest(source)
 
@@ -283,7 +289,7 @@ class QueueListener(Generic[T]):
         pushed = source.pushed and self.queue.bus().is_connected
         event = QueueEmpty(source.name, source.idle, self.crew.active, pushed)
         try:
-            answer: Idle = await _answer(self.queue_empty(event))
+            answer: Idle = await answer_of(self.queue_empty(event))
         except Exception:
             _log.exception("The queue_empty handler of %s failed; the usual delay is used", source.name)
             answer = self._default_queue_empty(event)
@@ -315,52 +321,13 @@ class QueueListener(Generic[T]):
             return answer
         return Idle(self._budget.idle_seconds(self._spending.today(), answer.delay_seconds), answer.stop)
 
-    async def _default_work_detected(self, event: WorkDetected) -> int:
-        depths = [await self._depth_of(source) for source in self.sources if not source.idle]
-        return await self.growth.decide(
-            depth=None if None in depths else sum(depth or 0 for depth in depths),
-            held=len(self.leases),
-            tasks=self.crew.active,
-            pace=self.pace,
-            bus=self.queue.bus(),
-        )
-
-    async def _depth_of(self, source: Source) -> int | None:
-        """The depth as the last look knew it if that told, else one request."""
-        known, source.depth = source.depth, None
-        return await _count(source) if known is None else known
-
-    async def _work_found(self, idle: int, source: Source) -> None:
-        """Have the tasks for it. The rule's question for the depth must not hold up the next get."""
-        if self.work_detected != self._default_work_detected:
-            await self._detected(idle, source)
-            return
-        if self.crew.active < (first := self.growth.first_step()):
-            self.crew.scale(first)
-        if self._deciding is None or self._deciding.done():
-            self._deciding = asyncio.create_task(self._detected(idle, source, _MOMENT_SECONDS), name="decide")
-
-    async def _detected(self, idle: int, source: Source, after_seconds: float = 0.0) -> None:
-        if after_seconds:  # what is done within a moment needs no more tasks, and no request to find that out
-            await self._clock.sleep(after_seconds)
-        event = WorkDetected(source.name, idle, self.crew.active, source.depth)
-        try:
-            wanted = int(await _answer(self.work_detected(event)))
-        except Exception:
-            _log.exception("The work_detected handler of %s failed; the rule decides", self.name)
-            wanted = await self._default_work_detected(event)
-        wanted = max(1, self.tasks.start, min(self.tasks.stop - 1, wanted))
-        self.growth.decided(wanted, self.crew.scale(wanted))
-
     # --- ending -------------------------------------------------------------------------------------------------
 
     async def _wind_down(self) -> None:
         """Give back what no handler has seen, let handlers finish, then give back what they did not finish."""
         deadline = self._clock.monotonic() + self._stop_seconds
         self.state = "stopping"
-        if self._deciding is not None:
-            self._deciding.cancel()
-            await asyncio.wait([self._deciding])
+        await self._decider.close()
         unseen = {unit.delivery for unit in self.crew.buffer if not unit.delivery.started}
         self.crew.buffer.clear()
         await asyncio.gather(*(delivery.settler.give_back(delivery) for delivery in unseen))
@@ -370,6 +337,15 @@ class QueueListener(Generic[T]):
             await asyncio.gather(*(delivery.settler.give_back(delivery) for delivery in self.leases))
 
     # --- telling ------------------------------------------------------------------------------------------------
+
+    @property
+    def work_detected(self) -> Callable[[WorkDetected], Any]:
+        """Who says how many tasks there should be when work is found (S8); may be replaced."""
+        return self._decider.work_detected
+
+    @work_detected.setter
+    def work_detected(self, handler: Callable[[WorkDetected], Any]) -> None:
+        self._decider.work_detected = handler
 
     @property
     def decision(self) -> Decision:
@@ -386,15 +362,4 @@ class QueueListener(Generic[T]):
 
     async def query_state(self) -> QueueState:
         """All there is to know (S6); one request for the depth of each queue."""
-        return queue_state(self, [await _count(source) for source in self.sources])
-
-
-async def _answer(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
-
-
-async def _count(source: Source) -> int | None:
-    try:
-        return await source.queue.depth()
-    except StorageError:
-        return None
+        return queue_state(self, [await depth_of(source) for source in self.sources])

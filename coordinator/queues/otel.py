@@ -1,9 +1,9 @@
 """OpenTelemetry for queues (extra ``otel``): spans linked through ``traceparent``, metrics by the messaging conventions.
 
+    await otel.put(queue, order)
     listener = queue.listener(handler, middleware=[otel.middleware()])
-    await queue.put(order, **otel.carrier())
 
-Needs the package ``opentelemetry-api``; what is exported, and where to, is the program's own set-up.
+Needs the extra ``otel`` (the package ``opentelemetry-api``); what is exported, and where to, is the program's own set-up.
 """
 
 from __future__ import annotations
@@ -12,44 +12,77 @@ import importlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypedDict
 
 from coordinator.errors import ConfigurationError
+from coordinator.queues.queue import Kept, Queue
 from coordinator.queues.running import MessageContext, Middleware
 
 _SCOPE = "kennel.queues"
+_SYSTEM = "azure_queue_storage"
 
 
 def _api(module: str) -> Any:
     try:
         return importlib.import_module(f"opentelemetry.{module}")
     except ModuleNotFoundError as error:
-        raise ConfigurationError("OpenTelemetry is not installed: pip install opentelemetry-api") from error
+        raise ConfigurationError(
+            "OpenTelemetry is not installed: pip install 'kennel-coordinator[otel]'"
+        ) from error
 
 
-def carrier() -> dict[str, str]:
+class Carrier(TypedDict, total=False):
+    """What `Queue.put` takes along of a trace."""
+
+    traceparent: str
+    tracestate: str
+
+
+def carrier() -> Carrier:
     """The current span as options for `Queue.put`: ``traceparent`` and, if there is one, ``tracestate``."""
     found: dict[str, str] = {}
     _api("propagate").inject(found)
-    return {name: value for name, value in found.items() if name in ("traceparent", "tracestate")}
+    told: Carrier = {}
+    if "traceparent" in found:
+        told["traceparent"] = found["traceparent"]
+    if "tracestate" in found:
+        told["tracestate"] = found["tracestate"]
+    return told
+
+
+async def put(queue: Queue[Any], *items: Any, **options: Any) -> list[Kept]:
+    """`Queue.put` within a producer span that the messages carry along, counted and timed; options as there."""
+    trace, meter = _api("trace"), _meter()
+    attributes = _attributes(queue.name, "send")
+    sent = meter.create_counter("messaging.client.sent.messages", unit="{message}")
+    duration = meter.create_histogram("messaging.client.operation.duration", unit="s")
+    started, kept = time.perf_counter(), list[Kept]()
+    try:
+        with trace.get_tracer(_SCOPE).start_as_current_span(
+            f"send {queue.name}", kind=trace.SpanKind.PRODUCER, attributes=attributes
+        ) as span:
+            kept = await queue.put(*items, **{**carrier(), **options})
+            span.set_attribute("messaging.batch.message_count", len(kept))
+    except Exception as error:
+        attributes["error.type"] = type(error).__name__
+        raise
+    finally:
+        duration.record(time.perf_counter() - started, attributes)
+        sent.add(len(kept) or 1, attributes)
+    return kept
 
 
 def middleware() -> Middleware:
     """A span for each item, linked to the one that put it, and how long items waited and took."""
-    trace, metrics, propagate = _api("trace"), _api("metrics"), _api("propagate")
-    tracer, meter = trace.get_tracer(_SCOPE), metrics.get_meter(_SCOPE)
+    trace, propagate, meter = _api("trace"), _api("propagate"), _meter()
+    tracer = trace.get_tracer(_SCOPE)
     process = meter.create_histogram("messaging.process.duration", unit="s")
     waited = meter.create_histogram("kennel.queue.wait.duration", unit="s")
     consumed = meter.create_counter("messaging.client.consumed.messages", unit="{message}")
 
     @asynccontextmanager
     async def around(context: MessageContext) -> AsyncIterator[None]:
-        attributes = {
-            "messaging.system": "azure_queue_storage",
-            "messaging.operation.type": "process",
-            "messaging.operation.name": "process",
-            "messaging.destination.name": context.queue,
-        }
+        attributes = _attributes(context.queue, "process")
         envelope, links = context.envelope, []
         if envelope.traceparent:
             remote = propagate.extract(
@@ -58,7 +91,7 @@ def middleware() -> Middleware:
             links = [trace.Link(trace.get_current_span(remote).get_span_context())]
         details = {**attributes, "messaging.message.id": context.id, "kennel.attempt": context.attempt}
         started = time.perf_counter()
-        waited.record(max(0.0, time.time() - context.inserted_at), attributes)
+        waited.record(context.waited_seconds, attributes)
         consumed.add(1, attributes)
         try:
             with tracer.start_as_current_span(
@@ -72,3 +105,16 @@ def middleware() -> Middleware:
             process.record(time.perf_counter() - started, attributes)
 
     return around
+
+
+def _meter() -> Any:
+    return _api("metrics").get_meter(_SCOPE)
+
+
+def _attributes(queue: str, operation: str) -> dict[str, str]:
+    return {
+        "messaging.system": _SYSTEM,
+        "messaging.operation.type": operation,
+        "messaging.operation.name": operation,
+        "messaging.destination.name": queue,
+    }

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.clock import Clock
 from coordinator.errors import ConfigurationError
 from coordinator.queues.delivery import Unit
 from coordinator.queues.envelope import Envelope
@@ -23,7 +24,8 @@ Handler = Callable[[Any], Any]
 class MessageContext:
     """What a handler or middleware can know about the item in hand; `current_message()` gives it.
 
-    `attempt` counts from 1. `id` is equal for all deliveries of this item. `waited_seconds` is from put to now.
+    `attempt` counts from 1. `id` is equal for all deliveries of this item. `waited_seconds` is from put to
+    the handler, by wall clocks.
     """
 
     queue: str
@@ -32,6 +34,7 @@ class MessageContext:
     item: Any
     inserted_at: float
     taken_at: float
+    waited_seconds: float
     envelope: Envelope
 
 
@@ -54,7 +57,14 @@ class Runner:
     """Runs one handler for units of work; every failure comes back as an outcome, none escapes."""
 
     def __init__(
-        self, queue: str, handler: Handler, *, batch: int, middleware: Sequence[Middleware], threads: int
+        self,
+        queue: str,
+        handler: Handler,
+        *,
+        batch: int,
+        middleware: Sequence[Middleware],
+        threads: int,
+        clock: Clock,
     ) -> None:
         if batch and middleware:
             raise ConfigurationError("middleware wraps single items; a batch handler has none")
@@ -62,6 +72,7 @@ class Runner:
         self._middleware = tuple(middleware)
         self.is_async = is_async(handler)
         self._threads = threads
+        self._clock = clock
         self._executor: ThreadPoolExecutor | None = None
 
     async def run(self, units: list[Unit]) -> list[Outcome]:
@@ -102,13 +113,15 @@ class Runner:
     def _context(self, unit: Unit) -> MessageContext:
         delivery = unit.delivery
         envelope = delivery.envelope
+        inserted_at = envelope.at or delivery.message.inserted_at
         return MessageContext(
             queue=self._queue,
             id=f"{envelope.id or delivery.message.id}/{unit.index}",
             attempt=delivery.attempt,
             item=unit.item,
-            inserted_at=envelope.at or delivery.message.inserted_at,
+            inserted_at=inserted_at,
             taken_at=delivery.taken_at,
+            waited_seconds=max(0.0, self._clock.time() - inserted_at),
             envelope=envelope,
         )
 
