@@ -16,6 +16,7 @@ from coordinator import logs
 from coordinator.doctor.cli import doctor
 from coordinator.errors import KennelError
 from coordinator.queues.cli import queue
+from coordinator.scaling.cli import scale
 from coordinator.sequences.cli import ids
 from coordinator.storage import Storage
 from coordinator.worker import Worker
@@ -71,6 +72,7 @@ def leash(gate: str, by: str, reason: str) -> None:
 main.add_command(doctor)
 main.add_command(ids)
 main.add_command(queue)
+main.add_command(scale)
 
 
 def load(target: str) -> Worker:

@@ -11,6 +11,7 @@ from azure.storage.blob import ContentSettings
 
 from coordinator.backoff import Backoff, retry
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
+from coordinator.pipeline.control import BatchControl
 from coordinator.pipeline.ledger import Ledger
 from coordinator.pipeline.parts import BatchDone, BatchOrder, Chunk, ChunkResult, Counted, Head, Sent
 from coordinator.pipeline.pipeline import Pipeline
@@ -18,6 +19,7 @@ from coordinator.pipeline.status import BatchStatus, batch_status
 from coordinator.queues.queue import QueueConfig
 from coordinator.service_errors import translated
 from coordinator.tables.azure_tables import make_table
+from coordinator.tables.outbox import Outbox
 
 if TYPE_CHECKING:
     from coordinator.storage import Storage
@@ -108,6 +110,14 @@ def make_pipeline(
         identity=lambda: storage.identity,
         **options,
     )
+
+
+async def batch_control(storage: Storage, pipeline: str, batch: str) -> BatchControl:
+    """What operators do to that batch, from any process; one request. Raises `NotFound`."""
+    rows = ledger(storage, pipeline)
+    name = (await rows.head(batch)).value.orders_queue or f"{storage.config.prefix}{pipeline}-orders"
+    orders = storage.queue(name, type=BatchOrder, config=_ONE)
+    return BatchControl(rows, Outbox(rows.heads, orders), clock=storage.clock)
 
 
 def ledger(storage: Storage, pipeline: str) -> Ledger:

@@ -80,6 +80,7 @@ class Head(msgspec.Struct, frozen=True):
     items: int = 0
     failed: int = 0
     report: str = ""
+    orders_queue: str = ""
 
 
 class Sent(msgspec.Struct, frozen=True):

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from coordinator.errors import AlreadyExists, ConfigurationError, KennelError, NotFound
+from coordinator.errors import AlreadyExists, ConfigurationError, NotFound
+from coordinator.pipeline.control import BatchControl
 from coordinator.pipeline.counting import Counter, Fold, Reporter, Reports
 from coordinator.pipeline.ledger import Ledger
 from coordinator.pipeline.parts import (
@@ -22,12 +23,12 @@ from coordinator.pipeline.parts import (
     ItemFailure,
 )
 from coordinator.pipeline.sending import Initiator, Sender
-from coordinator.pipeline.status import BatchStatus, batch_status
+from coordinator.pipeline.status import BatchStatus
 from coordinator.queues.envelope import encode_item
 from coordinator.queues.listener import QueueListener
 from coordinator.queues.queue import Queue
 from coordinator.queues.settling import RetryPolicy
-from coordinator.tables.operations import Insert, Replace
+from coordinator.tables.operations import Insert
 from coordinator.tables.outbox import RELAY_SECONDS, Outbox, RelayingListener
 from coordinator.tables.rows import check_key
 
@@ -35,10 +36,6 @@ _log = logging.getLogger("coordinator.pipeline")
 _WANTED_SECONDS = 2.0
 # Items fail by themselves; a chunk as a whole fails for storage or a crash only, and must not be given up for that.
 _RETRIES = RetryPolicy(attempts=50, base_seconds=0.5, cap_seconds=30.0)
-
-
-class PipelineError(KennelError):
-    """A batch was asked for something that it cannot do; the message names the batch and its state."""
 
 
 class Pipeline:
@@ -89,6 +86,7 @@ class Pipeline:
         self._clock = orders.clock
         self._sender = Sender(ledger, initiator, work)
         self._outbox = Outbox(ledger.heads, orders)
+        self.control = BatchControl(ledger, self._outbox, clock=self._clock)
         self._wanted: dict[str, tuple[float, bool]] = {}
         self._counter = Counter(
             ledger,
@@ -122,6 +120,7 @@ class Pipeline:
             by=self._identity(),
             expected_items=expected_items,
             sla_seconds=sla_seconds,
+            orders_queue=self.orders.name,
         )
         insert = Insert((self.name, batch), msgspec.structs.asdict(head))
         try:
@@ -133,9 +132,7 @@ class Pipeline:
 
     async def status(self, batch: str) -> BatchStatus:
         """How the batch goes; two requests. Raises `NotFound`."""
-        head = (await self._ledger.head(batch)).value
-        sent, counted = await self._ledger.progress(batch)
-        return batch_status(self.name, batch, head, sent.value, counted.value, now=self._clock.time())
+        return await self.control.status(batch)
 
     async def wait(self, batch: str, *, poll_seconds: float = 0.2) -> BatchStatus:
         """Look again and again until the batch runs no more."""
@@ -145,27 +142,12 @@ class Pipeline:
 
     async def cancel(self, batch: str) -> None:
         """Stop a batch: what is on its way is dropped within seconds, no report is written. Final."""
-
-        def change(head: Head) -> Head:
-            if head.state == "complete":
-                raise PipelineError(f"batch {batch} of {self.name} is complete; it cannot be cancelled")
-            return msgspec.structs.replace(head, state="cancelled", finished_at=self._clock.time())
-
-        await self._counter.save_head(batch, change)
+        await self.control.cancel(batch)
         self._wanted.pop(batch, None)
 
-    async def failures(self, batch: str) -> AsyncIterator[ItemFailure]:
+    def failures(self, batch: str) -> AsyncIterator[ItemFailure]:
         """The items that failed and were not put right since, in their order."""
-        latest: dict[int, ItemFailure] = {}
-        number = -1
-        async for result in self._ledger.results(batch):
-            if result.number != number:
-                for failure in latest.values():
-                    yield failure
-                number = result.number
-            latest = {failure.index: failure for failure in result.failures}
-        for failure in latest.values():
-            yield failure
+        return self.control.failures(batch)
 
     async def results_of(self, batch: str) -> AsyncIterator[Any]:
         """Each result that was counted, in the order of the batch's chunks, in constant memory; see `exports`."""
@@ -175,24 +157,13 @@ class Pipeline:
 
     async def retry_failed(self, batch: str) -> None:
         """Process the failed items of a `partial` batch again. Raises `PipelineError` if it is not partial."""
-        head, etag = await self._ledger.head(batch)
-        self._must_be_partial(batch, head)
-        again = msgspec.structs.replace(head, state="running", round=head.round + 1)
-        replace = Replace((self.name, batch), msgspec.structs.asdict(again), etag)
-        order = BatchOrder(batch, again.round)
-        await self._outbox.commit(self.name, [replace], order, intent=f"{batch}|{again.round}")
+        await self.control.retry_failed(batch)
 
     async def accept_failures(self, batch: str) -> None:
         """Complete a `partial` batch without its failed items."""
-        self._must_be_partial(batch, (await self._ledger.head(batch)).value)
+        self.control.must_be_partial(batch, (await self._ledger.head(batch)).value)
         (sent, _), (counted, etag) = await self._ledger.progress(batch)
         await self._counter.finish(batch, sent, counted, etag)
-
-    def _must_be_partial(self, batch: str, head: Head) -> None:
-        if head.state != "partial":
-            raise PipelineError(
-                f"batch {batch} of {self.name} is {head.state}; only a partial batch has failures to settle"
-            )
 
     # --- the three parts, for any number of processes ---------------------------------------------------------------
 

@@ -16,7 +16,8 @@ class Observation(msgspec.Struct, frozen=True):
     """What was seen at a moment (`at`, seconds since 1970). None means unknown, and is never taken for 0.
 
     `visible` messages wait, `in_flight` are in hand; `oldest_seconds` is the age of the oldest that waits. Rates are items
-    per second; `cpu` is the mean of the instances, 0-1. `items_per_message` turns messages into items.
+    per second; `cpu` is the mean of the instances, 0-1. `items_per_message` turns messages into items. `held_by` names the
+    gate that lets nobody work, if one does: what waits for a gate is not late, and more instances would not help.
     """
 
     at: float
@@ -28,6 +29,7 @@ class Observation(msgspec.Struct, frozen=True):
     instance_per_second: float | None = None
     cpu: float | None = None
     items_per_message: float = 1.0
+    held_by: str = ""
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -61,6 +63,8 @@ def decide(policy: ScalingPolicy, seen: Observation, memory: Memory) -> Decision
         return _step(
             bounded, f"{bounded} because {lowest}…{highest} are allowed now{suffix}", now, seen, memory
         )
+    if seen.held_by:
+        return Decision(now, f"{now} kept while gate {seen.held_by} holds them", _kept(now, memory))
     if seen.visible is None:
         return Decision(now, f"{now} kept because the depth is unknown", _kept(now, memory))
     needed, why = _needed(policy, seen)

@@ -110,6 +110,10 @@ class LocalProcessDriver:
         """The instances that are there and not on their way out, the oldest first."""
         return [each.name for each in self._alive() if not each.draining_since]
 
+    def pids(self) -> dict[str, int]:
+        """The process of each, those on their way out included."""
+        return {each.name: each.pid for each in self._alive()}
+
     def _start(self, name: str) -> _Instance:
         child = subprocess.Popen(
             self._command,

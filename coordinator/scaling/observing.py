@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from coordinator.gates.gate import Gate
+from coordinator.gates.state import phase
 from coordinator.queues.queue import Queue
 from coordinator.queues.transport import MAX_BATCH
 from coordinator.scaling.decision import Observation
@@ -17,6 +19,7 @@ class QueueObserver:
     What is visible is exact below 32 and a lower bound of the truth otherwise; the oldest is the oldest of those
     seen. What arrives is told from the change of the count and what the instances did meanwhile at `instance_per_second`
     (None: unknown), smoothed over `smoothing_seconds`. `cpu` and `per_second` may be supplied by whoever has telemetry.
+    With the `gate` that the instances wait at, a third request tells whether it holds them: then nothing is late.
     """
 
     def __init__(
@@ -27,10 +30,12 @@ class QueueObserver:
         smoothing_seconds: float = 60.0,
         cpu: Callable[[], float | None] = lambda: None,
         per_second: Callable[[], float | None] = lambda: None,
+        gate: Gate | None = None,
     ) -> None:
         self._queue = queue
         self._items = items_per_message
         self._cpu, self._per_second = cpu, per_second
+        self._gate = gate
         self._last: tuple[float, int] | None = None
         self._smoothing_seconds = smoothing_seconds
         self._arrival: float | None = None
@@ -62,4 +67,11 @@ class QueueObserver:
             instance_per_second=rate,
             cpu=self._cpu(),
             items_per_message=self._items,
+            held_by=await self._held_by(),
         )
+
+    async def _held_by(self) -> str:
+        if self._gate is None:
+            return ""
+        state = await self._gate.read()
+        return "" if phase(state, self._queue.clock.time()) == "open" else self._gate.name

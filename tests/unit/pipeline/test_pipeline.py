@@ -12,8 +12,9 @@ import pytest
 
 from coordinator.errors import ConfigurationError, NotFound, StorageUnreachable
 from coordinator.pipeline import sending
+from coordinator.pipeline.control import PipelineError
 from coordinator.pipeline.parts import BatchOrder
-from coordinator.pipeline.pipeline import Pipeline, PipelineError
+from coordinator.pipeline.pipeline import Pipeline
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.pipeline import MemoryReports, memory_pipeline
 from coordinator.testing.tables import MemoryTableStore

@@ -44,6 +44,8 @@ def had(wanted: int, direction: str = "none", *, step_ago: float = 1e6, turn_ago
         (seen(0, in_flight=None), had(7), 7, "in hand is unknown"),
         (seen(0, in_flight=45), had(7), 5, "45 messages are in hand"),
         (seen(0, cpu=0.95), had(3), 4, "95% busy"),
+        (seen(9000, held_by="start"), had(2), 2, "kept while gate start holds them"),
+        (seen(0, held_by="start"), had(30), 20, "are allowed now"),
         (seen(0), had(7, "up", step_ago=100), 7, "the last step up was 100 s ago"),
         (seen(0), had(7, "up", step_ago=200), 0, "nothing to do"),
         (seen(0), had(7, "down", step_ago=10), 7, "the last step was 10 s ago"),
