@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path, re_path
 
 from dashboard.pages import (
+    access,
     audit,
     cost,
     export,
@@ -43,6 +44,12 @@ urlpatterns = [
     path("audit/", audit.audit, name="audit"),
     path("audit.csv", export.audit_csv, name="audit-csv"),
     path("ledger.csv", export.ledger_csv, name="ledger-csv"),
+    path("access/", access.access, name="access"),
+    path("access/tokens", access.create_token, name="token-create"),
+    path("access/tokens/<int:token>/revoke", access.revoke_token, name="token-revoke"),
+    path("access/rules", access.add_rule, name="team-rule"),
+    path("access/rules/<int:rule>/remove", access.remove_rule, name="team-rule-remove"),
+    path("access/members", access.set_member, name="team-member"),
     path("search/", search.search, name="search"),
     path("help/", help.help_page, name="help"),
     path("tv", tv.tv, name="tv"),
