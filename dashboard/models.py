@@ -120,6 +120,24 @@ class SignInTries(models.Model):
         return f"{self.tries} tries"
 
 
+class ApiAnswer(models.Model):
+    """The answer to a write that came with an Idempotency-Key; status 0 while it is under way. Kept for a day.
+
+    `key` is a digest of caller and key, `content` of the request.
+    """
+
+    key = models.CharField(max_length=64, unique=True)
+    content = models.CharField(max_length=64)
+    status = models.PositiveSmallIntegerField(default=0)
+    kind = models.CharField(max_length=64, blank=True)
+    etag = models.CharField(max_length=64, blank=True)
+    body = models.TextField(blank=True)
+    at = models.FloatField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.status} for {self.key[:8]}…"
+
+
 class Series(models.Model):
     """The name of a measured thing, such as ``depth:orders-in``."""
 
