@@ -15,7 +15,7 @@ from dashboard.fleet import Fleet, GateView, LeaderView, QueueView, SequenceView
 
 PANELS = ("gates", "queues", "leaders", "sequences", "workers")
 ANNOUNCED_STEPS = 4
-ROWS = 100
+ROWS = 60
 MOST_SERIES = 6
 OWN_ELECTION = "dashboard-sampler"
 
@@ -42,10 +42,15 @@ def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
         "workers": fleet.taken_at,
     }
     points: dict[str, tuple[float, float | None]] = {}
-    for queue in drawn:
+    queues = list(drawn)
+    for queue in queues:
         if queue.as_of is not None:
             points[f"depth:{queue.name}"] = (queue.as_of, queue.depth)
             points[f"active:{queue.name}"] = (queue.as_of, queue.active_tasks)
+            if len(queues) == 1:  # its own page
+                points[f"in:{queue.name}"] = (queue.as_of, queue.in_per_second)
+                points[f"out:{queue.name}"] = (queue.as_of, queue.out_per_second)
+                points[f"oldest:{queue.name}"] = (queue.as_of, queue.oldest_seconds)
     marked = max((gate.since for gate in fleet.gates if gate.since is not None), default=None)
     said = {"now": fleet.taken_at, "marked": marked, "as_of": as_of, "points": points}
     # Inside a script element only "<" could end it.

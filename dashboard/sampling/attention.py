@@ -8,10 +8,11 @@ from urllib.parse import quote
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from dashboard.fleet import Attention, Fleet
+from dashboard.fleet import Attention, Fleet, QueueView
 
 SHORT_RUNWAY_SECONDS = 0.5  # refills take milliseconds and begin in time; below this they do not keep up
 LATE_SAMPLES = 10.0
+MOST_LINES = 5
 
 
 def attention(fleet: Fleet, every_seconds: float) -> tuple[Attention, ...]:
@@ -73,25 +74,36 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
                 _("Give it a larger range size."),
                 f"/sequences/?sequence={quote(sequence.name)}",
             )
-    for queue in fleet.queues:
-        if queue.poison:
-            yield Attention(
-                "warning",
-                _("{messages} in the poison queue of {queue}").format(
-                    messages=messages(queue.poison), queue=queue.name
-                ),
-                _("Look why they failed, then requeue or clear them."),
-                f"/queues/{quote(queue.name)}/",
-            )
-        if queue.depth and not queue.workers and fleet.workers:
-            yield Attention(
-                "warning",
-                _("{messages} in {queue} and no worker listens").format(
-                    messages=messages(queue.depth), queue=queue.name
-                ),
-                _("Start a worker for it."),
-                f"/queues/{quote(queue.name)}/",
-            )
+    yield from _queues(fleet)
+
+
+def _queues(fleet: Fleet) -> Iterator[Attention]:
+    """One line for each queue, or one for all if they are many: hundreds of lines would hide the others."""
+    poisoned = [queue for queue in fleet.queues if queue.poison]
+    what = _("{messages} in the poison queue of {queue}"), _("{messages} in the poison queues of {names}")
+    remedy = _("Look why they failed, then requeue or clear them.")
+    yield from _each_or_all(poisoned, [q.poison or 0 for q in poisoned], what, remedy, "/queues/?sort=poison")
+    unheard = [queue for queue in fleet.queues if queue.depth and not queue.workers and fleet.workers]
+    what = (
+        _("{messages} in {queue} and no worker listens"),
+        _("{messages} wait where no worker listens: {names}"),
+    )
+    remedy = _("Start a worker for it.") if len(unheard) <= MOST_LINES else _("Start workers for them.")
+    yield from _each_or_all(unheard, [q.depth or 0 for q in unheard], what, remedy, "/queues/?sort=depth")
+
+
+def _each_or_all(
+    queues: list[QueueView], numbers: list[int], what: tuple[str, str], remedy: str, every: str
+) -> Iterator[Attention]:
+    if len(queues) > MOST_LINES:
+        names = _names([queue.name for queue in queues])
+        yield Attention(
+            "warning", what[1].format(messages=messages(sum(numbers)), names=names), remedy, every
+        )
+        return
+    for queue, number in zip(queues, numbers, strict=True):
+        said = what[0].format(messages=messages(number), queue=queue.name)
+        yield Attention("warning", said, remedy, f"/queues/{quote(queue.name)}/")
 
 
 def _leaders(fleet: Fleet) -> Iterator[Attention]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache, lru_cache
 from typing import Any
 
 from django import template
 from django.templatetags.static import static
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html, format_html_join, json_script
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_lazy as _
 
 from coordinator.leadership.terms import TermRecord
+from dashboard import words as words_of_scripts
 from dashboard.fleet import GateView, GrantView, QueueView
 from dashboard.readings import is_holding
 
@@ -54,7 +56,10 @@ STATES: dict[str, tuple[str, str, Any]] = {
     "in use": ("green", "play", _("In use")),
     "used": ("grey", "check", _("Used")),
     "returned": ("blue", "undo", _("Returned")),
+    "free": ("blue", "undo", _("Returned, free")),
+    "granted": ("grey", "question", _("In use or lost")),
     "unattributed": ("amber", "question", _("Unattributed")),
+    "missing": ("red", "alert", _("In no grant")),
     # audit
     "intent": ("blue", "clock", _("Begun")),
     "done": ("green", "check", _("Done")),
@@ -75,6 +80,7 @@ def unknown() -> SafeString:
 
 
 @register.simple_tag
+@cache
 def icon(name: str) -> SafeString:
     """A decorative icon; the word beside it carries the meaning."""
     return format_html(
@@ -87,6 +93,11 @@ def icon(name: str) -> SafeString:
 @register.simple_tag
 def state(name: str, word: str = "") -> SafeString:
     """A state as colour, icon and word."""
+    return _state(name, word, get_language())
+
+
+@lru_cache(maxsize=1024)
+def _state(name: str, word: str, language: str | None) -> SafeString:
     tone, picture, usual = STATES.get(name, ("grey", "question", name.capitalize() or gettext("Unknown")))
     return format_html('<span class="state tone-{}">{}{}</span>', tone, icon(picture), word or usual)
 

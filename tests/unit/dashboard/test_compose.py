@@ -129,3 +129,14 @@ def test_critical_conditions_come_first_and_each_says_what_to_do() -> None:
     assert levels == sorted(levels)
     assert {"critical", "warning"} == set(levels)
     assert all(item.remedy for item in seen.attention)
+
+
+def test_a_condition_of_many_queues_is_one_line_that_leads_to_them() -> None:
+    queues = [Depth(f"orders-{number}", 2, 1, NOW) for number in range(300)]
+    few, many = (fleet(worker("w"), queues=tuple(queues[:count])).attention for count in (5, 300))
+    assert len(few) == 10
+    assert {item.url for item in few} == {f"/queues/orders-{number}/" for number in range(5)}
+    assert [item.url for item in many] == ["/queues/?sort=poison", "/queues/?sort=depth"]
+    assert "300 messages" in many[0].what
+    assert "600 messages" in many[1].what
+    assert "295 more" in many[1].what
