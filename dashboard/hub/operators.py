@@ -47,8 +47,7 @@ class OperatorConsumer(Socket):
         self.view = View(given.pop("page", "other"), urlencode(sorted(given.items())), role, teams)
         self.rate = RateLimit(PER_SECOND, PER_SECOND * 2, time.monotonic())
         await self.welcome()
-        self.outbox = Outbox(self.send_text, self.go_away)
-        self.outbox.start("to-browser")
+        self.outbox = Outbox(self.send_text, self.go_away, name="browser")
         self.joined = True
         try:
             await current().viewers.join(self)

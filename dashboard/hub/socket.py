@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from typing import Any
 
+from channels.consumer import get_handler_name
+from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 log = logging.getLogger(__name__)
@@ -13,7 +17,18 @@ MAX_REASON_BYTES = 120
 
 
 class Socket(AsyncWebsocketConsumer):
-    """A websocket that is closed with a code and a reason, never silently."""
+    """A websocket that is closed with a code and a reason, never silently.
+
+    Frames are handled one after the other, without a visit to the database's thread for each: with a thousand workers
+    that would be most of what the hub does. What needs the database says so, by `database_sync_to_async`.
+    """
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scope, self.base_send = scope, send
+        with suppress(StopConsumer):
+            while True:
+                message = await receive()
+                await getattr(self, get_handler_name(message))(message)
 
     async def refuse(self, code: int) -> None:
         """Close before accepting: the handshake is answered with 403."""

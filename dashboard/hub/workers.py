@@ -118,13 +118,12 @@ class WorkerConsumer(Socket):
         if self._deadline is not None:
             self._deadline.cancel()
         crowded = len(runtime.sockets) >= CROWD
-        outbox = self.outbox = Outbox(self.send_text, self.go_away)
-        # Welcome goes first, and the socket is in the fan-out before it goes: no hint is missed in between.
+        outbox = self.outbox = Outbox(self.send_text, self.go_away, name=hello.worker)
+        # Welcome goes first, and nothing is awaited before the socket is in the fan-out: no hint is missed in between.
         outbox.put(protocol.encode(protocol.Welcome(protocol.VERSION, 2.0 if crowded else 1.0, time.time())))
         older = runtime.sockets.join(hello.instance, outbox)
         runtime.consumers.add(self)
         runtime.presence.joined(hello)
-        outbox.start(f"to-{hello.worker}")
         if older is not None:
             await older.stop()
 

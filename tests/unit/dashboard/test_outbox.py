@@ -22,7 +22,6 @@ async def test_a_socket_that_takes_nothing_is_closed_with_the_reason() -> None:
         closed.append((code, reason))
 
     outbox = Outbox(send, close, frames=3)
-    outbox.start("test")
     await asyncio.sleep(0)
     for _ in range(10):
         outbox.put("x")
@@ -46,7 +45,6 @@ async def test_a_hint_reaches_every_socket_in_order_but_not_the_one_it_came_from
             raise AssertionError(reason)
 
         box = Outbox(send, close)
-        box.start(name)
         boxes.append(box)
         sockets.join(name, box)
     heard: list[str] = []
