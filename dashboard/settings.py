@@ -8,6 +8,8 @@ KENNEL_PROCESSES      how many dashboard processes serve this fleet (default 1; 
 ALLOWED_HOSTS         comma-separated host names; default: this machine only
 KENNEL_TRUSTED_ORIGINS  comma-separated origins behind a proxy, such as https://kennel.example.org
 KENNEL_HTTPS          1 when people reach the dashboard over HTTPS: secure cookies, HSTS
+KENNEL_API_READS, KENNEL_API_WRITES, KENNEL_API_REFUSED
+                      requests a minute of one token or user; refused ones from one address (default 6000, 600, 120)
 KENNEL_PREFIX, AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_URL   see `Storage.from_env`
 """
 
@@ -118,6 +120,23 @@ if REDIS_URL:
         "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
         "CONFIG": {"hosts": [REDIS_URL], "prefix": STORAGE_ENV.get("KENNEL_PREFIX", "kennel-")},
     }
+
+# What the API counts, for all processes together; "local" stands in while Redis is away.
+_LOCAL = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+CACHES: dict[str, Any] = {"default": _LOCAL, "local": _LOCAL}
+if REDIS_URL:
+    CACHES["default"] = {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": STORAGE_ENV.get("KENNEL_PREFIX", "kennel-"),
+        "OPTIONS": {"socket_connect_timeout": 0.5, "socket_timeout": 0.5},
+    }
+# Requests a minute: of one token or user, and refused ones from one address.
+API_LIMITS = {
+    "reads": int(os.environ.get("KENNEL_API_READS") or 6000),
+    "writes": int(os.environ.get("KENNEL_API_WRITES") or 600),
+    "refused": int(os.environ.get("KENNEL_API_REFUSED") or 120),
+}
 
 STATIC_URL = "static/"
 STATIC_ROOT = STATE_DIR / "static"

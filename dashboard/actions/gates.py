@@ -15,23 +15,32 @@ from dashboard.storage import call
 
 
 def unleash(
-    actor: Actor, gate: str, *, reason: str = "", at: float | None = None, share: float = 1.0
+    actor: Actor,
+    gate: str,
+    *,
+    reason: str = "",
+    at: float | None = None,
+    share: float = 1.0,
+    epoch: int | None = None,
 ) -> GateState:
-    """Open a gate: now, at a moment (seconds since 1970), or for a share of the fleet. Opening what is open is harmless."""
+    """Open a gate: now, at a moment (seconds since 1970), or for a share of the fleet. Opening what is open is harmless.
+
+    With `epoch` only if the gate still has it when it is written.
+    """
     with audited(actor, "gate.open", gate, reason) as act:
         check_name("gate", gate)
         act.before = _known(gate)
-        state = call(_open, gate, actor.name, reason, at, share)
+        state = call(_open, gate, actor.name, reason, at, share, epoch)
         act.after = _told(state)
     return state
 
 
-def leash(actor: Actor, gate: str, *, reason: str = "") -> GateState:
-    """Close a gate. Workers inside finish the message in hand and take no new one."""
+def leash(actor: Actor, gate: str, *, reason: str = "", epoch: int | None = None) -> GateState:
+    """Close a gate. Workers inside finish the message in hand and take no new one. `epoch` as for `unleash`."""
     with audited(actor, "gate.close", gate, reason) as act:
         check_name("gate", gate)
         act.before = _known(gate)
-        state = call(_close, gate, actor.name, reason)
+        state = call(_close, gate, actor.name, reason, epoch)
         act.after = _told(state)
     return state
 
@@ -45,12 +54,14 @@ def create_gate(actor: Actor, gate: str, *, reason: str = "") -> GateState:
     return state
 
 
-async def _open(gate: str, by: str, reason: str, at: float | None, share: float) -> GateState:
+async def _open(
+    gate: str, by: str, reason: str, at: float | None, share: float, epoch: int | None
+) -> GateState:
     runtime = current()
     expected = runtime.presence.waiting_at(gate)
     if runtime.is_running:
         runtime.viewers.hold()
-    state = await runtime.gate(gate).open(by=by, reason=reason, at=at, share=share)
+    state = await runtime.gate(gate).open(by=by, reason=reason, at=at, share=share, epoch=epoch)
     pushed_at = time.time()
     await runtime.opened(gate, state.epoch, written_at=state.opened_at, share=state.share, expected=expected)
     runtime.presence.pushed(gate, state.epoch, pushed_at)
@@ -58,9 +69,9 @@ async def _open(gate: str, by: str, reason: str, at: float | None, share: float)
     return state
 
 
-async def _close(gate: str, by: str, reason: str) -> GateState:
+async def _close(gate: str, by: str, reason: str, epoch: int | None) -> GateState:
     runtime = current()
-    state = await runtime.gate(gate).close(by=by, reason=reason)
+    state = await runtime.gate(gate).close(by=by, reason=reason, epoch=epoch)
     await runtime.board.gate_changed(state)
     return state
 

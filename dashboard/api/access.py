@@ -13,12 +13,14 @@ from dashboard.hub import tokens
 from dashboard.models import Scope
 from dashboard.permissions import may
 
-_encoder = msgspec.json.Encoder()
+ANSWER_TYPE = "application/json"
+PROBLEM_TYPE = "application/problem+json"
+encode = msgspec.json.Encoder().encode
 
 
 def answer(value: Any, *, status: int = 200) -> HttpResponse:
     """JSON, not to be kept by caches."""
-    response = HttpResponse(_encoder.encode(value), content_type="application/json", status=status)
+    response = HttpResponse(encode(value), content_type=ANSWER_TYPE, status=status)
     response["Cache-Control"] = "no-store"
     return response
 
@@ -28,7 +30,7 @@ def problem(status: int, title: str, detail: str) -> HttpResponse:
     response = answer(
         {"type": "about:blank", "title": title, "status": status, "detail": detail}, status=status
     )
-    response["Content-Type"] = "application/problem+json"
+    response["Content-Type"] = PROBLEM_TYPE
     return response
 
 

@@ -49,7 +49,8 @@ def test_an_error_says_what_to_do(client: Client, reader: dict[str, str]) -> Non
     refused = client.get("/api/v1/fleet")
     assert refused["Content-Type"] == "application/problem+json"
     assert "--scope read" in refused.json()["detail"]
-    assert client.get("/api/v1/history?series=x&seconds=lots", headers=reader).status_code == 400
+    wrong = client.get("/api/v1/history?series=x&seconds=lots", headers=reader)
+    assert (wrong.status_code, wrong.json()["errors"][0]["where"]) == (422, "query.seconds")
 
 
 def test_metrics_leave_out_what_is_unknown() -> None:

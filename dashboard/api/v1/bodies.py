@@ -1,0 +1,103 @@
+"""What requests may hold: types and bounds. Strict: a number is no text, and what is not named is refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from ninja import Path, Query, Schema
+from pydantic import ConfigDict, Field, StringConstraints
+
+from coordinator.queues.rules import Steps, TargetLatency
+from coordinator.scaling.policy import ScalingPolicy
+from dashboard.api.v1.describing import described
+
+# As `coordinator.config.check_name`, without looking ahead.
+NAME = r"^[a-z0-9]+(-[a-z0-9]+)*$"
+FAR_SECONDS = 4_102_444_800.0
+
+_Name = Annotated[str, StringConstraints(pattern=NAME, min_length=3, max_length=48)]
+Name = Annotated[_Name, Path(description="3-48 lower-case letters, digits and single dashes.")]
+QueueName = Annotated[
+    str,
+    StringConstraints(pattern=NAME, min_length=3, max_length=63),
+    Path(description="A queue's name, those of poison queues included."),
+]
+Instance = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9._:@-]+$", min_length=1, max_length=200),
+    Path(description="The `instance` of a worker: one for each start of its process."),
+]
+# NUL cannot be kept by every database.
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=500)]
+Search = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=200)]
+Limit = Annotated[int, Query(ge=1, le=500, description="At most so many in one page.")]
+Cursor = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9._:@-]*$", max_length=200),
+    Query(description="`next` of the page before."),
+]
+Number = Annotated[int, Query(ge=1, le=2**63 - 1, description="Only the range that holds this number.")]
+
+
+class _Body(Schema):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Why(_Body):
+    """Why it is done; in the audit, and shown to others."""
+
+    reason: Text = ""
+
+
+class NewGate(Why):
+    """A gate to make, closed."""
+
+    name: _Name
+
+
+class Opening(Why):
+    """How a gate opens: now or `at` a moment (seconds since 1970), for all or for a `share` of the fleet."""
+
+    at: Annotated[float, Field(ge=0, le=FAR_SECONDS)] | None = None
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+class Closing(_Body):
+    """Why a gate closes: required, others will read it."""
+
+    reason: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", min_length=1, max_length=500)]
+
+
+class NewQueue(Why):
+    """A queue to make."""
+
+    name: _Name
+
+
+class NewMessage(Why):
+    """One item to put: any JSON, 64 KiB at most."""
+
+    item: Any
+
+
+class NewRule(Why):
+    """The scaling rule to put in force for a queue."""
+
+    rule: described(Steps) | described(TargetLatency)  # type: ignore[valid-type]
+
+
+class NewPolicy(Why):
+    """The policy to put in force for a pool of workers."""
+
+    policy: described(ScalingPolicy)  # type: ignore[valid-type]
+
+
+class NewToken(Why):
+    """A token to make: a service's or a fleet's, or with `own` one's own, capped by what oneself may."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[^\x00]*\S[^\x00]*$", min_length=1, max_length=100)]
+    scope: Literal["worker", "read", "act"]
+    days: Annotated[float, Field(gt=0, le=3660)] | None = None
+    own: bool = False
+    role: Literal["", "viewer", "operator", "admin"] = ""
+    team: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=150)] = ""

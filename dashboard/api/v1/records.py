@@ -1,0 +1,115 @@
+"""What is read only: the fleet in one, attention, history, sequences with their ledger, cost, the audit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router
+
+from dashboard import cost, selectors
+from dashboard.api.v1 import answering
+from dashboard.api.v1.bodies import Cursor, Limit, Name, Number, Search
+from dashboard.api.v1.describing import described, page_of
+from dashboard.api.v1.operations import reads
+from dashboard.api.v1.problems import Refusal
+from dashboard.fleet import Attention, Fleet, GrantView, Headline, SequenceView
+from dashboard.selectors import AuditView
+
+router = Router(tags=["records"])
+
+LONGEST_SECONDS = 31 * 86400.0
+Seconds = Annotated[float, Query(ge=1, le=LONGEST_SECONDS, allow_inf_nan=False)]
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What an operator should look at now."""
+
+    taken_at: float
+    headline: Headline
+    attention: tuple[Attention, ...]
+
+
+class Points(msgspec.Struct, frozen=True):
+    """A series, oldest first: moments (seconds since 1970) and values; a null value is a gap."""
+
+    series: str
+    points: tuple[tuple[float, float | None], ...]
+
+
+@router.get("/fleet", **reads(Fleet, "fleet", tagged=True))
+def fleet(request: HttpRequest) -> HttpResponse:
+    """Everything the pages show; null means unknown, moments are seconds since 1970."""
+    return answering.state(request, selectors.fleet())
+
+
+@router.get("/attention", **reads(Look, "attention", tagged=True))
+def attention(request: HttpRequest) -> HttpResponse:
+    """What needs a look now: an empty list when all is well."""
+    now = selectors.fleet()
+    return answering.state(request, Look(now.taken_at, now.headline, now.attention))
+
+
+@router.get("/history", **reads(Points, "history"))
+def history(request: HttpRequest, series: Search, seconds: Seconds = 3600.0) -> HttpResponse:
+    """``?series=depth:orders-in&seconds=3600``: points, oldest first; a null value is a gap."""
+    points = selectors.history(series, seconds)
+    return answering.answer(Points(series, tuple((point.at, point.value) for point in points)))
+
+
+@router.get("/sequences", **reads(page_of(SequenceView), "sequences", tagged=True))
+def sequences(request: HttpRequest, cursor: Cursor = "", limit: Limit = 100) -> HttpResponse:
+    """All sequences by name: counter, rate, runway, newest ranges."""
+    return answering.state(
+        request,
+        answering.page(selectors.fleet().sequences, lambda each: each.name, cursor=cursor, limit=limit),
+    )
+
+
+@router.get("/sequences/{name}", **reads(SequenceView, "sequence", missing=True, tagged=True))
+def sequence(request: HttpRequest, name: Name) -> HttpResponse:
+    """One sequence."""
+    found = answering.found(selectors.fleet().sequences, lambda each: each.name, name, "sequence")
+    return answering.state(request, found)
+
+
+@router.get("/sequences/{name}/ledger", **reads(page_of(GrantView), "ledger", storage=True))
+def ledger(
+    request: HttpRequest,
+    name: Name,
+    number: Number | None = None,
+    owner: Search = "",
+    cursor: Cursor = "",
+    limit: Limit = 100,
+) -> HttpResponse:
+    """Who was granted which numbers, newest first: all, the range that holds `number`, or those of an owner."""
+    page = selectors.ledger(name, before=_before(cursor), number=number, owner=owner, limit=limit)
+    if page.problem:
+        raise Refusal(503, page.problem)
+    return _page(page.rows, page.next)
+
+
+@router.get("/cost", **reads(described(cost.Bill), "cost"))
+def what_it_costs(request: HttpRequest) -> HttpResponse:
+    """Requests and money by operation."""
+    return answering.answer(cost.bill(selectors.fleet()))
+
+
+@router.get("/audit", **reads(page_of(AuditView), "audit"))
+def audit(request: HttpRequest, q: Search = "", cursor: Cursor = "", limit: Limit = 100) -> HttpResponse:
+    """The audit, newest first; `q` as on the page: the start of actor, action or target, an outcome, a request id."""
+    page = selectors.audit(q=q, before=_before(cursor), limit=limit)
+    return _page(page.rows, page.next)
+
+
+def _before(cursor: str) -> int | None:
+    if not cursor:
+        return None
+    if not cursor.isdigit() or len(cursor) > 18:
+        raise Refusal(400, "cursor must be the `next` of the page before")
+    return int(cursor)
+
+
+def _page(rows: tuple[Any, ...], following: int | None) -> HttpResponse:
+    return answering.answer({"items": rows, "next": None if following is None else str(following)})
