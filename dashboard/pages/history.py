@@ -13,7 +13,20 @@ from dashboard.permissions import requires
 MOST_SERIES = 12
 LONGEST_SECONDS = 31 * 86_400.0
 MOST_MARKS = 40
-MARKED = ("gate.open", "gate.close", "queue.clear", "queue.requeue")
+MARKED = (
+    "gate.open",
+    "gate.close",
+    "queue.clear",
+    "queue.requeue",
+    "queue.delete",
+    "queue.rule",
+    "leader.break",
+    "leader.step_down",
+    "worker.drain",
+    "worker.resume",
+    "worker.stop",
+    "scaling.policy",
+)
 
 
 @require_safe
@@ -21,7 +34,7 @@ MARKED = ("gate.open", "gate.close", "queue.clear", "queue.requeue")
 def history(request: HttpRequest) -> HttpResponse:
     """{"now": s, "series": {name: [[moments], [values]]}, "marks": [{at, action, target, actor}]}; null is a gap.
 
-    At most 12 series, the last `seconds`; the marks are what operators did to gates and queues in that time.
+    At most 12 series, the last `seconds`; the marks are what operators did in that time.
     """
     try:
         seconds = min(LONGEST_SECONDS, max(1.0, float(request.GET.get("seconds", "900"))))

@@ -177,6 +177,7 @@ def series_of(fleet: Fleet) -> dict[str, float]:
         values[f"active:{queue.name}"] = queue.active_tasks
         values[f"in:{queue.name}"] = queue.in_per_second
         values[f"out:{queue.name}"] = queue.out_per_second
+        values[f"oldest:{queue.name}"] = queue.oldest_seconds
     for sequence in fleet.sequences:
         values[f"number:{sequence.name}"] = sequence.next_number
     values["workers"] = sum(worker.presence == "ok" for worker in fleet.workers)

@@ -80,6 +80,12 @@ def unknown() -> SafeString:
 
 
 @register.simple_tag
+def words() -> SafeString:
+    """What the scripts of the page need of the page's language."""
+    return json_script(words_of_scripts.translated(), "words")
+
+
+@register.simple_tag
 @cache
 def icon(name: str) -> SafeString:
     """A decorative icon; the word beside it carries the meaning."""

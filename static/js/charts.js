@@ -1,12 +1,17 @@
-// Live graphs: history first, then each new sample. A gap in the samples is a gap in the line.
+// Live graphs: history first, then each new sample. A gap in the samples is a gap in the line. All graphs of a page share
+// the cross-hair and the part of the time axis that is zoomed to; each can be read as a table.
 
+import { drawMarks, figuresOf, markText } from "./figures.js";
 import { now } from "./times.js";
+import { say } from "./words.js";
 
 const MOST_SERIES = 6;
 const DASHES = [[], [6, 3], [2, 3], [10, 3, 2, 3], [], [6, 3]];
 const GAP_FACTOR = 4;
 const LEAST_SPAN = 60;
-const WORDS = { "gate.open": "unleashed:", "gate.close": "leashed:", "queue.clear": "cleared:", "queue.requeue": "requeued:" };
+const LEAST_ZOOM = 10;
+const TABLE_SECONDS = 5;
+const KINDS = { in: say("in"), out: say("out") };
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -15,25 +20,37 @@ const plain = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 class Graph {
   constructor(figure) {
     this.figure = figure;
-    this.kind = figure.dataset.graph;
+    this.kinds = figure.dataset.graph.split(" ");
     this.canvas = figure.querySelector("[data-graph-canvas]");
     this.legend = figure.querySelector("[data-graph-legend]");
     this.spanSelect = figure.querySelector("[data-graph-span]");
+    this.whole = figure.querySelector("[data-graph-whole]");
+    this.tableSwitch = figure.querySelector("[data-graph-table-switch]");
+    this.table = figure.querySelector("[data-graph-table]");
     this.names = [];
     this.marks = [];
     this.columns = new Map();
     this.drawnAt = 0;
+    this.toldAt = 0;
     this.plot = null;
     figure.hidden = false;
-    this.spanSelect.addEventListener("change", () => this.load());
+    this.spanSelect.addEventListener("change", () => { zoomTo(null); this.load(); });
+    this.whole.addEventListener("click", () => { zoomTo(null); this.canvas.focus(); });
+    this.tableSwitch.addEventListener("click", () => this.switchTable());
+    this.canvas.addEventListener("keydown", (event) => this.press(event));
     new ResizeObserver(() => this.plot?.setSize({ width: this.canvas.clientWidth, height: this.canvas.clientHeight })).observe(this.canvas);
   }
 
   get span() { return Number(this.spanSelect.value); }
 
   wanted() {
-    const rows = [...document.querySelectorAll("[data-series]")].map((row) => `${this.kind}:${row.dataset.series.slice(row.dataset.series.indexOf(":") + 1)}`);
-    return [...new Set(rows)].slice(0, MOST_SERIES);
+    const names = [...document.querySelectorAll("[data-series]")].map((row) => row.dataset.series.slice(row.dataset.series.indexOf(":") + 1));
+    return [...new Set(names)].flatMap((name) => this.kinds.map((kind) => `${kind}:${name}`)).slice(0, MOST_SERIES);
+  }
+
+  label(series) {
+    const [kind, ...rest] = series.split(":");
+    return this.kinds.length > 1 ? KINDS[kind] ?? kind : rest.join(":");
   }
 
   async load() {
@@ -46,7 +63,8 @@ class Graph {
         const answer = await fetch(`${this.figure.dataset.history}?${query}`, { headers: { Accept: "application/json" } });
         if (answer.ok) {
           const { series, marks } = await answer.json();
-          this.marks = marks;
+          const shown = new Set(this.names.map((name) => name.slice(name.indexOf(":") + 1)));
+          this.marks = marks.filter((mark) => !mark.action.startsWith("queue.") || shown.has(mark.target));
           for (const [name, columns] of Object.entries(series)) {
             const seen = this.columns.get(name);
             const newest = columns[0].at(-1) ?? 0;
@@ -88,28 +106,36 @@ class Graph {
       height: this.canvas.clientHeight,
       padding: [8, 8, 0, 0],
       legend: { show: false },
-      cursor: { sync: { key: "kennel" }, points: { size: 7 }, drag: { x: true, y: false } },
+      cursor: { sync: { key: "kennel" }, points: { size: 7 }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoomTo(null) } },
       scales: { y: { range: (_, low, high) => [0, Math.max(4, (high ?? 0) * 1.1)] } },
       axes: [
         { ...axis, size: 24, space: 64, values: (_, splits) => splits.map((at) => this.clock(at)) },
         { ...axis, size: 46, values: (_, splits) => splits.map((value) => (Number.isInteger(value) ? compact.format(value) : "")) },
       ],
       series: [{}, ...this.names.map((name, i) => ({
-        label: name.slice(this.kind.length + 1),
+        label: this.label(name),
         stroke: css(`--chart-${i + 1}`),
         width: 1.75,
         dash: DASHES[i],
         points: { show: false },
         spanGaps: false,
       }))],
-      hooks: { setCursor: [() => this.tell()], draw: [(plot) => this.drawMarks(plot)] },
+      hooks: { setCursor: [() => this.tell()], setSelect: [() => this.select()], draw: [(plot) => drawMarks(plot, this.marks, css)] },
     }, [[]], this.canvas);
     this.draw();
   }
 
-  clock(seconds) {
+  clock(seconds, exact = this.seconds) {
     const zone = document.documentElement.dataset.zone === "local" ? undefined : "UTC";
-    return new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: this.seconds ? "2-digit" : undefined, timeZone: zone }).format(new Date(seconds * 1000));
+    const day = this.span > 86400 ? { day: "numeric", month: "short" } : {};
+    return new Intl.DateTimeFormat("en-GB", { ...day, hour: "2-digit", minute: "2-digit", second: exact ? "2-digit" : undefined, timeZone: zone }).format(new Date(seconds * 1000));
+  }
+
+  // Young history fills the width; it never looks longer than it is.
+  range(data = this.plot.data) {
+    if (zoom) return zoom;
+    const first = Math.min(data[0][0] ?? 0, now() - LEAST_SPAN);
+    return { min: Math.max(now() - this.span, first), max: now() };
   }
 
   draw() {
@@ -117,42 +143,71 @@ class Graph {
     this.drawnAt = now();
     const data = this.data();
     this.plot.setData(data, false);
-    // Young history fills the width; it never looks longer than it is.
-    const first = Math.min(data[0][0] ?? 0, now() - LEAST_SPAN);
-    this.seconds = now() - first < 240;
-    this.plot.setScale("x", { min: Math.max(now() - this.span, first), max: now() });
+    const range = this.range(data);
+    this.seconds = range.max - range.min < 240;
+    this.plot.setScale("x", range);
+    this.whole.hidden = zoom === null;
     let none = this.canvas.querySelector(".graph-none");
     if (data[0].length && none) none.remove();
-    else if (!data[0].length && !none) this.canvas.append(Object.assign(document.createElement("p"), { className: "graph-none", textContent: "No samples yet" }));
+    else if (!data[0].length && !none) this.canvas.append(Object.assign(document.createElement("p"), { className: "graph-none", textContent: say("No samples yet") }));
     this.tell();
+    if (!this.table.hidden && now() - this.toldAt >= TABLE_SECONDS) this.fillTable();
   }
 
-  // What operators did, on the time axis: who opened or closed what.
-  drawMarks(plot) {
-    const { ctx, bbox } = plot;
-    const scale = devicePixelRatio;
-    ctx.save();
-    ctx.font = `${11 * scale}px ${css("--sans")}`;
-    ctx.textBaseline = "top";
-    ctx.textAlign = "left";
-    let free = -Infinity;
-    for (const mark of [...this.marks].sort((a, b) => a.at - b.at)) {
-      const x = plot.valToPos(mark.at, "x", true);
-      if (x < bbox.left || x > bbox.left + bbox.width) continue;
-      const hue = css({ "gate.open": "--green", "gate.close": "--amber" }[mark.action] ?? "--red");
-      ctx.strokeStyle = ctx.fillStyle = hue;
-      ctx.setLineDash([3 * scale, 3 * scale]);
-      ctx.lineWidth = scale;
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
-      const text = `${WORDS[mark.action]} ${mark.actor}`;
-      const width = ctx.measureText(text).width;
-      const left = x + 4 * scale + width > bbox.left + bbox.width ? x - 4 * scale - width : x + 4 * scale;
-      if (left > free) { ctx.fillText(text, left, bbox.top); free = left + width + 6 * scale; }
-    }
-    ctx.restore();
+  // --- zoom: by dragging, or + and − around the cross-hair
+
+  select() {
+    const { left, width } = this.plot.select;
+    if (width < 4) return;
+    const [min, max] = [left, left + width].map((x) => this.plot.posToVal(x, "x"));
+    this.plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    if (max - min >= LEAST_ZOOM) zoomTo({ min, max });
+  }
+
+  press(event) {
+    const range = this.range();
+    const width = range.max - range.min;
+    const { left } = this.plot.cursor;
+    const at = left >= 0 ? this.plot.posToVal(left, "x") : range.max;
+    if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+      const step = (event.key === "ArrowLeft" ? -1 : 1) * Math.max(1, this.plot.over.clientWidth / 60);
+      const x = Math.min(this.plot.over.clientWidth - 1, Math.max(0, (left >= 0 ? left : this.plot.over.clientWidth) + step));
+      this.plot.setCursor({ left: x, top: this.plot.over.clientHeight / 2 }, true, true);
+    } else if (event.key === "+" || event.key === "=") {
+      const half = Math.max(LEAST_ZOOM, width / 2) / 2;
+      const middle = Math.min(range.max - half, Math.max(range.min + half, at));
+      zoomTo({ min: middle - half, max: middle + half });
+    } else if (event.key === "-") {
+      if (!zoom) return;
+      zoomTo(width * 2 >= this.span ? null : { min: Math.max(now() - this.span, range.min - width / 2), max: Math.min(now(), range.max + width / 2) });
+    } else if (event.key === "Escape") zoomTo(null);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  // --- the same in words
+
+  switchTable() {
+    this.table.hidden = !this.table.hidden;
+    this.tableSwitch.setAttribute("aria-expanded", String(!this.table.hidden));
+    if (!this.table.hidden) this.fillTable();
+  }
+
+  fillTable() {
+    this.toldAt = now();
+    const scrolled = this.table.scrollTop;
+    const range = this.range();
+    this.table.replaceChildren(...figuresOf({
+      caption: this.table.getAttribute("aria-label"),
+      heads: [say("Time"), ...this.names.map((name) => this.label(name))],
+      data: this.plot.data,
+      range,
+      clock: (at) => this.clock(at, true),
+      write: (value) => (value == null ? "–" : plain.format(value)),
+      marks: this.marks.filter((mark) => mark.at >= range.min && mark.at <= range.max).map((mark) => `${this.clock(mark.at, true)} ${markText(mark)} ${mark.target}`),
+    }));
+    this.table.scrollTop = scrolled;
   }
 
   tell() {
@@ -172,11 +227,19 @@ class Graph {
       swatch.append(line);
       const figure = document.createElement("b");
       figure.textContent = value == null ? "–" : plain.format(value);
-      key.append(swatch, ` ${name.slice(this.kind.length + 1)} `, figure);
+      key.append(swatch, ` ${this.label(name)} `, figure);
       return key;
     });
+    if (at != null && this.plot.data[0][at] !== undefined) keys.unshift(Object.assign(document.createElement("span"), { className: "graph-at", textContent: this.clock(this.plot.data[0][at], true) }));
     this.legend.replaceChildren(...keys);
   }
+}
+
+let zoom = null;
+function zoomTo(range) {
+  if (range === zoom) return;
+  zoom = range;
+  for (const graph of graphs) { graph.toldAt = 0; graph.draw(); }
 }
 
 const graphs = [...document.querySelectorAll("[data-graph]")].map((figure) => new Graph(figure));

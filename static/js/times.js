@@ -1,5 +1,7 @@
 // Server time without trusting this machine's clock, ages, and moments in the reader's zone.
 
+import { say } from "./words.js";
+
 let serverNow = null;
 let heardAt = 0;
 
@@ -14,10 +16,11 @@ export function now() {
 
 export function ago(seconds) {
   const s = Math.max(0, Math.floor(seconds));
-  if (s < 60) return `${s} s ago`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ago`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min ago`;
-  return `${Math.floor(s / 86400)} d ago`;
+  if (s < 60) return say("{s} s ago", { s });
+  if (s < 3600) return say("{min} min ago", { min: Math.floor(s / 60) });
+  const [h, min] = [Math.floor(s / 3600), Math.floor((s % 3600) / 60)];
+  if (s < 86400) return say("{h} h {min} min ago", { h, min });
+  return say("{d} d ago", { d: Math.floor(s / 86400) });
 }
 
 const pad = (n) => String(n).padStart(2, "0");
