@@ -21,7 +21,7 @@ def check(results: dict[str, dict[str, Any]]) -> dict[str, float]:
 
     ratio("enqueue ÷ control (≥ 0.65)", "enqueue_per_second", [control], max)
     ratio("enqueue ÷ better peer (≥ 2.5)", "enqueue_per_second", peers, max)
-    for depth in (32, 512, 2000):
+    for depth in (32, 100, 512, 2000):
         ratio(f"drain at {depth} ÷ control (≥ 0.8)", f"drain_{depth}_per_second", [control], max)
     ratio("drain at 2000 ÷ better peer (≥ 2.5)", "drain_2000_per_second", peers, max)
     ratio("drain on O(1) ÷ better peer (≥ 8)", "fast_drain_per_second", peers, max)
@@ -33,6 +33,7 @@ def check(results: dict[str, dict[str, Any]]) -> dict[str, float]:
 ROWS = (
     ("enqueue_per_second", "enqueued/s, Azurite", 0),
     ("drain_32_per_second", "drained/s, depth 32, Azurite", 0),
+    ("drain_100_per_second", "drained/s, depth 100, Azurite", 0),
     ("drain_512_per_second", "drained/s, depth 512, Azurite", 0),
     ("drain_2000_per_second", "drained/s, depth 2,000, Azurite", 0),
     ("fast_enqueue_per_second", "enqueued/s, O(1) service", 0),
