@@ -23,6 +23,7 @@ from coordinator.leadership.term import Term
 
 DATABASE = os.environ.get("ORDERS_DATABASE", "orders.sqlite3")
 WORK_SECONDS = float(os.environ.get("ORDERS_WORK_SECONDS", "0"))
+TASKS = int(os.environ.get("ORDERS_TASKS", "50"))
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS orders (
     number INTEGER PRIMARY KEY, order_id TEXT NOT NULL UNIQUE, cents INTEGER NOT NULL, worker TEXT NOT NULL, at REAL NOT NULL
@@ -54,7 +55,7 @@ def table() -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-@worker.listen("orders-in", gate=gate, tasks=range(1, 51), visibility_seconds=10)
+@worker.listen("orders-in", gate=gate, tasks=range(1, TASKS + 1), visibility_seconds=10)
 def process(order: Order) -> None:
     with table() as connection:
         if connection.execute("SELECT 1 FROM orders WHERE order_id = ?", (order.order_id,)).fetchone():
@@ -86,21 +87,47 @@ def write_report(epoch: int) -> None:
         )
 
 
-async def produce(count: int, *, every_seconds: float = 0.0, first: int = 1) -> None:
-    """Put `count` orders into the queue, sixteen at a time or one every so often."""
-    async with Storage.from_env() as storage:
-        queue = storage.queue("orders-in", type=Order)
-        for start in range(first, first + count, 16):
-            orders = [
-                Order(order_id=f"order-{n:08d}", cents=100 + n % 9_900)
-                for n in range(start, min(start + 16, first + count))
-            ]
-            if every_seconds:
-                for order in orders:
-                    await queue.put(order)
-                    await asyncio.sleep(every_seconds)
-            else:
-                await asyncio.gather(*(queue.put(order) for order in orders))
+async def produce(
+    count: int,
+    *,
+    every_seconds: float = 0.0,
+    first: int = 1,
+    wave: int = 0,
+    wave_every_seconds: float = 120.0,
+    prefix: str = "order",
+) -> None:
+    """Put `count` orders into the queue, sixteen at a time or one every so often.
+
+    With `wave`, so many more come at once every now and then, unless as many wait already. `prefix` begins their ids.
+    """
+    async with Storage.from_env() as storage, asyncio.TaskGroup() as group:
+        waves = group.create_task(_waves(storage, wave, wave_every_seconds)) if wave else None
+        await _put(storage, count, every_seconds, first, prefix)
+        if waves is not None:
+            waves.cancel()
+
+
+async def _waves(storage: Storage, wave: int, every_seconds: float) -> None:
+    queue = storage.queue("orders-in", type=Order)
+    while True:
+        await asyncio.sleep(every_seconds)
+        if await queue.depth() < wave:
+            await _put(storage, wave, 0.0, 1, f"wave-{int(time.time())}")
+
+
+async def _put(storage: Storage, count: int, every_seconds: float, first: int, prefix: str) -> None:
+    queue = storage.queue("orders-in", type=Order)
+    for start in range(first, first + count, 16):
+        orders = [
+            Order(order_id=f"{prefix}-{n:08d}", cents=100 + n % 9_900)
+            for n in range(start, min(start + 16, first + count))
+        ]
+        if every_seconds:
+            for order in orders:
+                await queue.put(order)
+                await asyncio.sleep(every_seconds)
+        else:
+            await asyncio.gather(*(queue.put(order) for order in orders))
 
 
 if __name__ == "__main__":
@@ -110,5 +137,19 @@ if __name__ == "__main__":
         "--every", type=float, default=0.0, help="seconds between orders (default: as fast as possible)"
     )
     parser.add_argument("--first", type=int, default=1, help="number of the first order")
-    arguments = parser.parse_args()
-    asyncio.run(produce(arguments.orders, every_seconds=arguments.every, first=arguments.first))
+    parser.add_argument(
+        "--wave", type=int, default=0, help="so many more at once, every --wave-every seconds"
+    )
+    parser.add_argument("--wave-every", type=float, default=120.0)
+    parser.add_argument("--prefix", default="order", help="how order ids begin")
+    given = parser.parse_args()
+    asyncio.run(
+        produce(
+            given.orders,
+            every_seconds=given.every,
+            first=given.first,
+            wave=given.wave,
+            wave_every_seconds=given.wave_every,
+            prefix=given.prefix,
+        )
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from coordinator.leadership.azure_store import list_leaders
 from coordinator.storage import Storage
 from dashboard.demo.stack import DemoFailed, Stack
 
-COMMANDS = ("add-worker", "kill-leader", "cut-hub")
+COMMANDS = ("burst", "add-worker", "kill-leader", "cut-hub")
+BURST_ORDERS = 1500
 ELECTION = "daily-report"
 
 
@@ -24,7 +26,7 @@ def publish(stack: Stack) -> None:
     content = msgspec.json.encode(
         stack.describe()["pids"]
         | {
-            "names": {part.name: part.pid for part in stack.workers},
+            "names": {part.name: part.pid for part in stack.workers} | stack.pool_pids(),
             "storage": stack.azurite.connection_string,
         }
     )
@@ -61,6 +63,9 @@ def send(folder: Path, command: str) -> str:
     if running is None:
         raise DemoFailed("no demo runs here: start it with `make demo` first")
     match command:
+        case "burst":
+            asyncio.run(_burst(running["storage"]))
+            return f"{BURST_ORDERS} orders are in the queue; see the Scaling page."
         case "add-worker":
             os.kill(running["demo"], signal.SIGUSR1)
             return "One more worker is starting; see it on the Workers page."
@@ -73,6 +78,16 @@ def send(folder: Path, command: str) -> str:
                 raise DemoFailed("nobody leads at the moment: try again in a few seconds")
             os.kill(running["names"][holder], signal.SIGKILL)
             return f"{holder} led {ELECTION} and was killed; another leads within the lease (15 s)."
+
+
+async def _burst(connection_string: str) -> None:
+    async with Storage.from_connection_string(connection_string) as storage:
+        queue = storage.queue("orders-in")
+        orders = [
+            {"order_id": f"burst-{time.time_ns()}-{n}", "cents": 100 + n % 900} for n in range(BURST_ORDERS)
+        ]
+        for start in range(0, BURST_ORDERS, 16):
+            await asyncio.gather(*(queue.put(order) for order in orders[start : start + 16]))
 
 
 def _leader(connection_string: str) -> str:

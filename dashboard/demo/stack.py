@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
@@ -17,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from coordinator.scaling.local import LocalProcessDriver
+from coordinator.scaling.policy import ScalingPolicy, encode_policy
 from coordinator.testing.azurite import SERVICES, Azurite, next_free_port
 from dashboard.demo import parts
 from dashboard.demo.parts import Part
@@ -25,6 +28,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 GATE = "start-order-processing"
 QUEUE = "orders-in"
 SEQUENCE = "orders"
+POOL = "orders"
+WORKER = (sys.executable, "-m", "coordinator", "--log-json", "run", "examples.orders:worker")
+TASKS, WORK_SECONDS = 10, 0.5  # of a worker that is scaled: 20 orders a second
 RESTART_HUB_AFTER_SECONDS = 5.0
 USERS = {"vera": "viewer", "olga": "operator", "adam": "admin"}
 
@@ -66,6 +72,7 @@ class Stack:
     """Azurite, the dashboard, workers and a producer, with their data in `folder`.
 
     `port` is the wanted port of the dashboard, None for any free one. `hub=False` starts workers that only poll.
+    `scale_to` above 0: a scaling agent keeps the workers, up to so many; they are then slow enough to be in demand.
     `say` gets progress in plain words.
     """
 
@@ -75,11 +82,13 @@ class Stack:
     storage_ports: tuple[int, int, int] | None = None
     in_memory: bool = False
     hub: bool = True
-    work_seconds: float = 0.0
+    scale_to: int = 0
+    agent: Part | None = None
     dashboard: Part | None = None
     producer: Part | None = None
     workers: list[Part] = field(default_factory=list)
     _hub_down_since: float | None = None
+    _fewest: int = 0
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +126,8 @@ class Stack:
             "PYTHONPATH": str(PROJECT),
             "PYTHONUNBUFFERED": "1",
             "ORDERS_DATABASE": str(self.orders_database),
-            "ORDERS_WORK_SECONDS": str(self.work_seconds),
+            "ORDERS_WORK_SECONDS": str(WORK_SECONDS if self.scale_to else 0),
+            "ORDERS_TASKS": str(TASKS if self.scale_to else 50),
         }
         if worker:
             env["KENNEL_WORKER_NAME"] = worker
@@ -144,8 +154,12 @@ class Stack:
         self.say("Starting the dashboard …")
         self.start_dashboard()
         self.say(f"Starting {workers} workers …")
-        for _ in range(workers):
-            self.add_worker()
+        if self.scale_to:
+            self._fewest = workers
+            self._start_agent()
+        else:
+            for _ in range(workers):
+                self.add_worker()
 
     def _prepare(self) -> None:
         part = parts.start(
@@ -179,18 +193,44 @@ class Stack:
                 raise DemoFailed(f"the dashboard did not start:\n{self.dashboard.tail()}")
             time.sleep(0.1)
 
+    def _start_agent(self) -> None:
+        policy = ScalingPolicy(
+            minimum=self._fewest,
+            maximum=self.scale_to,
+            target_seconds=10,
+            boot_seconds=2,
+            instance_per_second=TASKS / WORK_SECONDS,
+            slots=TASKS,
+            step_seconds=4,
+            cooldown_seconds=20,
+        )
+        command = [sys.executable, "-m", "coordinator", "--log-json", "scale", POOL]
+        command += ["--queue", QUEUE, "--gate", GATE, "--policy", encode_policy(policy), "--every", "2"]
+        command += ["--state", str(self.folder / "pool"), "--drain-at-end", "--", *WORKER]
+        env = self.environment(worker="scaling-agent")
+        self.agent = parts.start("scaling-agent", command, env=env, folder=self.folder, cwd=PROJECT)
+
+    @property
+    def _pool(self) -> LocalProcessDriver:
+        return LocalProcessDriver(POOL, WORKER, state=self.folder / "pool")
+
+    def pool_pids(self) -> dict[str, int]:
+        """The workers that the scaling agent keeps, by name."""
+        return self._pool.pids() if self.scale_to else {}
+
     def add_worker(self) -> Part:
-        """Start one more worker."""
-        name = f"orders-{len(self.workers) + 1}"
-        command = [sys.executable, "-m", "coordinator", "--log-json", "run", "examples.orders:worker"]
-        part = parts.start(name, command, env=self.environment(worker=name), folder=self.folder, cwd=PROJECT)
+        """Start one more worker, beside those that a scaling agent keeps."""
+        name = f"{'extra' if self.scale_to else POOL}-{len(self.workers) + 1}"
+        part = parts.start(name, WORKER, env=self.environment(worker=name), folder=self.folder, cwd=PROJECT)
         self.workers.append(part)
         return part
 
-    def start_producer(self, *, orders: int, first: int = 1, every_seconds: float = 0.0) -> Part:
-        """Start filling the queue."""
+    def start_producer(
+        self, *, orders: int, first: int = 1, every_seconds: float = 0.0, wave: int = 0
+    ) -> Part:
+        """Start filling the queue; with `wave`, so many more at once every now and then."""
         command = [sys.executable, "-m", "examples.orders", "--orders", str(orders)]
-        command += ["--first", str(first), "--every", str(every_seconds)]
+        command += ["--first", str(first), "--every", str(every_seconds), "--wave", str(wave)]
         self.producer = parts.start(
             "producer", command, env=self.environment(worker="producer"), folder=self.folder, cwd=PROJECT
         )
@@ -199,7 +239,10 @@ class Stack:
     # --- running ------------------------------------------------------------------------------------------------
 
     def supervise(self) -> None:
-        """One look at the parts: a dashboard that ended is started again after a while, as an init system would."""
+        """One look at the parts: what ended is started again, as an init system would; the dashboard after a while."""
+        if self.agent is not None and not self.agent.is_running:
+            self.say("The scaling agent ended; another takes over what it kept.")
+            self._start_agent()
         if self.dashboard is None or self.dashboard.is_running:
             return
         if self._hub_down_since is None:
@@ -225,6 +268,7 @@ class Stack:
                 "azurite": self.azurite.pid,
                 "dashboard": self.dashboard.pid if self.dashboard else None,
                 "workers": [part.pid for part in self.workers],
+                "agent": self.agent.pid if self.agent else None,
                 "producer": self.producer.pid if self.producer and self.producer.is_running else None,
                 "demo": os.getpid(),
             },
@@ -233,9 +277,12 @@ class Stack:
 
     def stop(self) -> None:
         """End every part, those that use others first. Harmless when repeated."""
-        for part in self.workers:
+        for part in [*self.workers, *filter(None, [self.agent])]:
             if part.is_running:
                 part.process.send_signal(signal.SIGTERM)
+        if self.agent is not None:
+            self.agent.stop(60.0)
+            asyncio.run(self._pool.close())  # whom an agent left behind that was killed
         for part in [*filter(None, [self.producer]), *self.workers, *filter(None, [self.dashboard])]:
             part.stop()
         self.azurite.stop()

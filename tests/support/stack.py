@@ -44,6 +44,7 @@ class LiveStack:
         self.hub_url: str = told["hub_url"]
         self.worker_token: str = told["worker_token"]
         self.folder = Path(told["folder"])
+        self.pids: dict[str, Any] = told["pids"]
         self.stopped: list[int] = []
 
     def sign_in(self, role: str = "operator") -> Visitor:
@@ -129,7 +130,9 @@ class Visitor:
 
 
 @contextmanager
-def live_stack(*, workers: int = 4, orders: int = 2000, hub: bool = True) -> Iterator[LiveStack]:
+def live_stack(
+    *, workers: int = 4, orders: int = 2000, hub: bool = True, scale_to: int = 0
+) -> Iterator[LiveStack]:
     """Start the demo, and end it; fails if any of its processes is left behind."""
     command = [
         sys.executable,
@@ -141,6 +144,8 @@ def live_stack(*, workers: int = 4, orders: int = 2000, hub: bool = True) -> Ite
         "--orders",
         str(orders),
     ]
+    if scale_to:
+        command += ["--scale-to", str(scale_to)]
     process = subprocess.Popen(
         command + ([] if hub else ["--without-hub"]),
         cwd=PROJECT,

@@ -22,12 +22,15 @@ from dashboard.demo.stack import PROJECT, DemoFailed, Stack
 
 FOLDER = PROJECT / ".kennel" / "demo"
 STORAGE_PORTS = (10000, 10001, 10002)
+SCALE_TO = 8
+MOST_WORKERS = 32
+WAVE_ORDERS = 1500
 
 
 class Command(BaseCommand):
     help = (
         "Start Azurite, the dashboard, workers that wait at a gate, and a producer of orders. "
-        "With add-worker, kill-leader or cut-hub: do that to the demo that runs."
+        "With burst, add-worker, kill-leader or cut-hub: do that to the demo that runs."
     )
     requires_system_checks: list[str] = []
 
@@ -40,6 +43,11 @@ class Command(BaseCommand):
             "--json", action="store_true", help="free ports, fresh storage, one line of JSON when ready"
         )
         parser.add_argument("--workers", type=int, default=4)
+        parser.add_argument(
+            "--scale-to",
+            type=int,
+            help="a scaling agent runs between --workers and so many (default 8; with --auto and --json: no agent)",
+        )
         parser.add_argument("--orders", type=int, default=2000)
         parser.add_argument("--without-hub", action="store_true", help="workers poll and have no socket")
         parser.add_argument("--port", type=int, default=8000, help="wanted port of the dashboard")
@@ -50,6 +58,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["workers"] < 1 or options["orders"] < 1:
             raise CommandError("--workers and --orders must be at least 1")
+        if options["scale_to"] is not None and not options["workers"] <= options["scale_to"] <= MOST_WORKERS:
+            raise CommandError(f"--scale-to must be between --workers and {MOST_WORKERS}")
+        if options["auto"] and options["scale_to"]:
+            raise CommandError("--auto runs a fixed number of workers: leave out --scale-to")
         try:
             if options["what"] != "start":
                 self.stdout.write(control.send(FOLDER, options["what"]))
@@ -57,7 +69,13 @@ class Command(BaseCommand):
                 self._auto(options)
             elif options["json"]:
                 with tempfile.TemporaryDirectory(prefix="kennel-") as folder:
-                    self._serve(Stack(Path(folder), self._note, hub=not options["without_hub"]), options)
+                    stack = Stack(
+                        Path(folder),
+                        self._note,
+                        hub=not options["without_hub"],
+                        scale_to=options["scale_to"] or 0,
+                    )
+                    self._serve(stack, options)
             else:
                 if running := control.running_in(FOLDER):
                     raise DemoFailed(
@@ -70,7 +88,7 @@ class Command(BaseCommand):
                     port=options["port"],
                     storage_ports=STORAGE_PORTS,
                     hub=not options["without_hub"],
-                    work_seconds=0.25,
+                    scale_to=options["scale_to"] or max(SCALE_TO, options["workers"]),
                 )
                 self._serve(stack, options)
         except (DemoFailed, AzuriteError) as error:
@@ -109,7 +127,7 @@ class Command(BaseCommand):
                 self.stdout.write(msgspec.json.encode(stack.describe()).decode())
                 self.stdout.flush()
             else:
-                stack.start_producer(orders=1_000_000, first=first, every_seconds=0.1)
+                stack.start_producer(orders=1_000_000, first=first, every_seconds=0.1, wave=WAVE_ORDERS)
                 self._welcome(stack)
             while not ended.wait(0.5):
                 stack.supervise()
@@ -127,6 +145,7 @@ class Command(BaseCommand):
             "",
             "  Sign in as the operator and press Unleash: the waiting workers go, orders get their numbers.",
             "  Then, in another terminal:",
+            "    .venv/bin/python manage.py demo burst          1,500 orders at once: see the Scaling page add workers",
             "    .venv/bin/python manage.py demo add-worker     one more worker joins",
             "    .venv/bin/python manage.py demo kill-leader    kill -9 the worker that leads; another takes over",
             "    .venv/bin/python manage.py demo cut-hub        kill the dashboard; it is back in 5 s, orders go on",
@@ -142,7 +161,7 @@ def _orders_so_far(stack: Stack) -> int:
     if not stack.orders_database.exists():
         return 0
     with closing(sqlite3.connect(stack.orders_database)) as connection:
-        row = connection.execute("SELECT max(order_id) FROM orders").fetchone()
+        row = connection.execute("SELECT max(order_id) FROM orders WHERE order_id LIKE 'order-%'").fetchone()
     return int(row[0].removeprefix("order-")) + 10_000 if row and row[0] else 0
 
 
