@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from coordinator.protocol import WorkerState
+from dashboard.work import Work
 
 
 class StorageView(msgspec.Struct, frozen=True):
@@ -156,6 +157,7 @@ class Fleet(msgspec.Struct, frozen=True):
     leaders: tuple[LeaderView, ...] = ()
     sequences: tuple[SequenceView, ...] = ()
     workers: tuple[WorkerView, ...] = ()
+    work: Work = Work()
     attention: tuple[Attention, ...] = ()
     requests_per_minute: float | None = None
     requests: dict[str, int] = {}

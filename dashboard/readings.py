@@ -11,7 +11,9 @@ from typing import NamedTuple
 from django.http import QueryDict
 from django.utils.translation import gettext as _
 
+from coordinator.pipeline.status import BatchStatus
 from dashboard.fleet import Fleet, GateView, LeaderView, QueueView, SequenceView, WorkerView
+from dashboard.work import Pool
 
 PANELS = ("gates", "queues", "leaders", "sequences", "workers")
 ANNOUNCED_STEPS = 4
@@ -40,6 +42,7 @@ def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
         "leaders": oldest(leader.as_of for leader in fleet.leaders) or fleet.storage.as_of,
         "sequences": oldest(sequence.as_of for sequence in fleet.sequences) or fleet.storage.as_of,
         "workers": fleet.taken_at,
+        "work": fleet.work.as_of,
     }
     points: dict[str, tuple[float, float | None]] = {}
     queues = list(drawn)
@@ -72,8 +75,32 @@ def counts(fleet: Fleet) -> dict[str, int]:
         "leaders": len(fleet.leaders),
         "leaderless": sum(1 for leader in fleet.leaders if not leader.holder),
         "sequences": len(fleet.sequences),
+        "late_batches": sum(batch.sla_risk == "at risk" for batch in running(fleet)),
+        "partial_batches": sum(batch.state == "partial" for batch in fleet.work.batches),
         "sequence_problems": sum(1 for sequence in fleet.sequences if sequence.problem),
     }
+
+
+def running(fleet: Fleet) -> list[BatchStatus]:
+    """The batches that are under way."""
+    return [batch for batch in fleet.work.batches if batch.state == "running"]
+
+
+def sorted_batches(fleet: Fleet, query: QueryDict) -> list[BatchStatus]:
+    """The batches that the query asks for, the newest first: `q` is part of batch or pipeline, `state` one of theirs."""
+    wanted, state = query.get("q", "").strip().lower(), query.get("state", "")
+    return [
+        batch
+        for batch in fleet.work.batches
+        if (not state or batch.state == state)
+        and (wanted in batch.batch.lower() or wanted in batch.pipeline.lower())
+    ]
+
+
+def pool(fleet: Fleet, query: QueryDict) -> Pool | None:
+    """The pool that the query asks for; the first without a name."""
+    name = query.get("pool", "")
+    return next((each for each in fleet.work.pools if not name or each.name == name), None)
 
 
 def is_holding(gate: GateView) -> bool:

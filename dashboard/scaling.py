@@ -12,6 +12,7 @@ from coordinator.scaling.azure_store import list_scaling, read_policy, save_poli
 from coordinator.scaling.history import ScalingRecord
 from coordinator.scaling.policy import ScalingPolicy, decode_policy
 from dashboard.actions import ActionFailed, Actor, audited
+from dashboard.runtime import current
 from dashboard.storage import call, storage
 
 CHANGES = 30
@@ -57,9 +58,20 @@ async def _read(pool: str, now: float) -> Scaling:
     if not chosen:
         return Scaling(pools)
     changes = await scaling_history(storage(), chosen).changes(CHANGES)
-    policy = await read_policy(storage(), chosen)
-    shown = msgspec.json.format(msgspec.json.encode(policy), indent=2).decode() if policy else ""
-    return Scaling(pools, tuple(changes), shown)
+    return Scaling(pools, tuple(changes), _shown(await read_policy(storage(), chosen)))
+
+
+def policy_of(pool: str) -> tuple[str, str]:
+    """The stored policy as JSON ("": none is stored), and what went wrong if it could not be read; one request."""
+    try:
+        policy = call(read_policy, storage(), pool)
+    except (KennelError, TimeoutError) as error:
+        return "", str(error) or "storage did not answer in time"
+    return _shown(policy), ""
+
+
+def _shown(policy: ScalingPolicy | None) -> str:
+    return msgspec.json.format(msgspec.json.encode(policy), indent=2).decode() if policy else ""
 
 
 def store_policy(actor: Actor, pool: str, text: str, *, reason: str = "") -> None:
@@ -77,3 +89,4 @@ def store_policy(actor: Actor, pool: str, text: str, *, reason: str = "") -> Non
         before = call(save)
         act.before = msgspec.json.encode(before).decode() if before else ""
         act.after = msgspec.json.encode(policy).decode()
+        current().look_again()

@@ -129,20 +129,24 @@ def ledger(storage: Storage, pipeline: str) -> Ledger:
 
 
 async def list_batches(
-    storage: Storage, pipeline: str | None = None, *, limit: int = 200
+    storage: Storage, pipeline: str | None = None, *, limit: int = 1000, since: float = 0.0
 ) -> list[BatchStatus]:
-    """Batches of that pipeline (None: of all), the newest first; one request, and one for each that still runs."""
+    """Batches of that pipeline (None: of all) started after `since`, the newest first; at most `limit`, by name.
+
+    One request for up to 1,000 rows looked at, and one for each batch that still runs. How far a cancelled batch had come
+    is not read: see `BatchControl.status`.
+    """
     heads = await make_table(storage, storage.config.table("batches")).top(
-        limit, partition=pipeline, where=[("started_at", "gt", 0.0)]
+        limit, partition=pipeline, where=[("started_at", "gt", since)]
     )
     now = storage.clock.time()
 
     async def status(name: str, batch: str, head: Head) -> BatchStatus:
         sent, counted = (
-            Sent(items=head.items, is_finished=True),
+            Sent(items=head.items + head.failed, is_finished=head.state != "cancelled"),
             Counted(items=head.items, failed=head.failed),
         )
-        if head.state != "complete":
+        if head.state == "running":
             both = await ledger(storage, name).progress(batch)
             sent, counted = both[0].value, both[1].value
         return batch_status(name, batch, head, sent, counted, now=now)

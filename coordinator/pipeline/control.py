@@ -42,16 +42,9 @@ class BatchControl:
 
     async def failures(self, batch: str) -> AsyncIterator[ItemFailure]:
         """The items that failed and were not put right since, in their order."""
-        latest: dict[int, ItemFailure] = {}
-        number = -1
-        async for result in self._ledger.results(batch):
-            if result.number != number:
-                for failure in latest.values():
-                    yield failure
-                number = result.number
-            latest = {failure.index: failure for failure in result.failures}
-        for failure in latest.values():
-            yield failure
+        async for row in self._ledger.failed_rows(batch):
+            for failure in (await self._ledger.result(batch, row)).failures:
+                yield failure
 
     async def cancel(self, batch: str) -> Head:
         """Stop a batch: what is on its way is dropped within seconds, no report is written. Final.

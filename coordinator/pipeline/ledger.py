@@ -87,6 +87,24 @@ class Ledger:
         ):
             yield decode_result(row)
 
+    async def failed_rows(self, batch: str) -> AsyncIterator[str]:
+        """The result rows with items that failed and were not put right in a later round; reads no item."""
+        number, row, failed = "", "", 0
+        scan = self.parts.scan(
+            partition=self.partition(batch), row_from=RESULT, row_before=RESULT_END, select=("failed",)
+        )
+        async for found in scan:
+            chunk = found.key.row.rpartition("-")[0]
+            if failed and chunk != number:
+                yield row
+            number, row, failed = chunk, found.key.row, int(found["failed"])
+        if failed:
+            yield row
+
+    async def result(self, batch: str, row: str) -> ChunkResult:
+        """One result row."""
+        return decode_result(await self.parts.read((self.partition(batch), row)))
+
     async def known(self, batch: str, rows: Sequence[str]) -> set[str]:
         """Which of these result rows exist."""
         found = self.parts.scan(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordinator.tables.azure_tables import make_table
-from coordinator.tables.progress import Progress
+from coordinator.tables.progress import Progress, State
 from coordinator.tables.saga import ROW, Saga, SagaMessage, decode_progress
 
 if TYPE_CHECKING:
@@ -21,6 +21,46 @@ def make_saga(storage: Storage, name: str, *, queue: str = "", **options: Any) -
         identity=lambda: storage.identity,
         **options,
     )
+
+
+class SagaHead(NamedTuple):
+    """A saga in a list: how it stands, when that changed, and how many runners it has had."""
+
+    saga: str
+    key: str
+    state: State
+    epoch: int
+    changed_at: float
+
+
+async def saga_heads(storage: Storage, *, since: float = 0.0, limit: int = 1000) -> list[SagaHead]:
+    """Sagas of all names changed after `since`, the newest first; one request for up to 1,000 rows looked at."""
+    table = make_table(storage, storage.config.table("sagas"))
+    rows = await table.top(
+        limit, prefix=ROW, where=[("changed_at", "gt", since)], select=("state", "epoch", "changed_at")
+    )
+    heads = [
+        SagaHead(
+            row.key.partition,
+            row.key.row.removeprefix(ROW),
+            row["state"],
+            int(row["epoch"]),
+            float(row["changed_at"]),
+        )
+        for row in rows
+    ]
+    return sorted(heads, key=lambda head: head.changed_at, reverse=True)
+
+
+async def read_saga(storage: Storage, name: str, key: str) -> Progress:
+    """All that is known of one saga, from any process. Raises `NotFound`."""
+    return await make_saga(storage, name).read(key)
+
+
+async def retry_saga(storage: Storage, name: str, key: str, *, by: str) -> None:
+    """`Saga.retry` from any process, without the saga's code."""
+    queue = (await read_saga(storage, name, key)).queue
+    await make_saga(storage, name, queue=queue).retry(key, by=by)
 
 
 async def list_sagas(storage: Storage, name: str | None = None, *, limit: int = 200) -> list[Progress]:

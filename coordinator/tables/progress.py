@@ -33,7 +33,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     """A saga's whole state, as stored. `done` counts the steps whose effects are there (in compensation: still are).
 
     `tries` counts failed attempts of the step in hand; `epoch` rises with every runner that takes the saga over.
-    `deadline_at` 0 means none. The latest 200 events are kept.
+    `deadline_at` 0 means none. `queue` gets its messages. The latest 200 events are kept.
     """
 
     saga: str
@@ -48,6 +48,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_at: float = 0.0
     error: str = ""
     results: dict[str, Any] = {}
+    queue: str = ""
     history: tuple[Event, ...] = ()
 
     @property

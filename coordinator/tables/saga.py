@@ -173,6 +173,7 @@ class Saga(Generic[I]):
             changed_at=now,
             deadline_at=now + self.timeout_seconds if self.timeout_seconds else 0.0,
             history=(rules.Event(now, "started", by=self._identity()),),
+            queue=self.queue.name,
         )
         insert = Insert((self.name, ROW + key), _columns(progress))
         try:
@@ -193,7 +194,10 @@ class Saga(Generic[I]):
         return progress
 
     async def retry(self, key: str, *, by: str = "") -> None:
-        """Try to undo a `stuck` saga again, once its cause is repaired. Raises `SagaError` if it is not stuck."""
+        """Try to undo a `stuck` saga again, once its cause is repaired. Raises `SagaError` if it is not stuck.
+
+        Needs no steps, so any process can.
+        """
         row = await self.table.read((self.name, ROW + key))
         freed = rules.freed(decode_progress(row), at=self._clock.time(), by=by or self._identity())
         replace = Replace(row.key, _columns(freed), row.etag)

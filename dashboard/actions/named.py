@@ -9,6 +9,7 @@ import msgspec
 
 from dashboard import audit
 from dashboard.actions.acting import ActionFailed, Actor, Denied
+from dashboard.actions.batches import cancel_batch, free_saga, retry_batch
 from dashboard.actions.fleet import break_lease, step_down, worker_command
 from dashboard.actions.gates import create_gate, leash, unleash
 from dashboard.actions.queues import clear_queue, create_queue, delete_queue, put_message, requeue_poison
@@ -24,6 +25,9 @@ def by_name(actor: Actor, action: str, target: str, options: dict[str, Any]) -> 
         "queue.clear": clear_queue,
         "queue.delete": delete_queue,
         "queue.requeue": requeue_poison,
+        "batch.cancel": cancel_batch,
+        "batch.retry": retry_batch,
+        "saga.retry": free_saga,
         "leader.step_down": step_down,
         "leader.break": break_lease,
     }

@@ -15,10 +15,14 @@ from dashboard.permissions import requires
 @require_safe
 @requires("page.view")
 def scaling(request: HttpRequest) -> HttpResponse:
-    pool = request.GET.get("pool", "")[:63]
-    found = agents.read(pool, selectors.fleet().taken_at)
-    chosen = pool or (found.pools[0].latest.pool if found.pools else "")
-    return show(request, "scaling.html", "scaling", scaling=found, pool=chosen)
+    asked = request.GET.get("pool", "")[:63]
+    pools = selectors.fleet().work.pools
+    name = asked or (pools[0].name if pools else "")
+    policy, problem = agents.policy_of(name) if name else ("", "")
+    query = query_of(pool=asked)
+    return show(
+        request, "scaling.html", "scaling", query=query, name=name, policy=policy, policy_problem=problem
+    )
 
 
 @require_POST

@@ -7,6 +7,7 @@ from django.urls import path, re_path
 from dashboard.pages import (
     access,
     audit,
+    batches,
     cost,
     export,
     gates,
@@ -38,6 +39,10 @@ urlpatterns = [
     path("leaders/<str:name>/step-down", leaders.step_down, name="leader-step-down"),
     path("leaders/<str:name>/break", leaders.break_lease, name="leader-break"),
     path("sequences/", sequences.sequences, name="sequences"),
+    path("batches/", batches.batches, name="batches"),
+    path("batches/<str:pipeline>/<str:batch>/retry", batches.retry, name="batch-retry"),
+    path("batches/<str:pipeline>/<str:batch>/cancel", batches.cancel, name="batch-cancel"),
+    path("sagas/<str:saga>/<str:key>/retry", batches.free, name="saga-retry"),
     path("scaling/", scaling.scaling, name="scaling"),
     path("scaling/<str:pool>/policy", scaling.policy, name="scaling-policy"),
     path("cost/", cost.cost, name="cost"),

@@ -75,6 +75,44 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
                 f"/sequences/?sequence={quote(sequence.name)}",
             )
     yield from _queues(fleet)
+    yield from _work(fleet)
+
+
+def _work(fleet: Fleet) -> Iterator[Attention]:
+    """One line for each kind: a night's batches must not hide the rest."""
+    running = [each for each in fleet.work.batches if each.state == "running"]
+    late = [each.batch for each in running if each.sla_risk == "at risk"]
+    missed = [each.batch for each in running if each.sla_risk == "missed"]
+    partial = [each.batch for each in fleet.work.batches if each.state == "partial"]
+    stuck = [each.key for each in fleet.work.sagas if each.state == "stuck"]
+    if missed:
+        yield Attention(
+            "critical",
+            _("Not complete in the time agreed: {names}").format(names=_names(missed)),
+            _("See where its messages wait, and start more workers for that queue."),
+            "/batches/?state=running",
+        )
+    if late:
+        yield Attention(
+            "warning",
+            _("Will not be complete in the time agreed: {names}").format(names=_names(late)),
+            _("See where its messages wait, and start more workers for that queue."),
+            "/batches/?state=running",
+        )
+    if partial:
+        yield Attention(
+            "warning",
+            _("Complete but for items that failed: {names}").format(names=_names(partial)),
+            _("Look why they failed, then retry them."),
+            "/batches/?state=partial",
+        )
+    if stuck:
+        yield Attention(
+            "critical",
+            _("Sagas that could neither end nor be undone: {names}").format(names=_names(stuck)),
+            _("Repair what they failed at, then have them try again."),
+            "/batches/#sagas-title",
+        )
 
 
 def _queues(fleet: Fleet) -> Iterator[Attention]:

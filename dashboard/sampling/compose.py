@@ -67,6 +67,7 @@ def compose(
         leaders=_leaders(sample, reports.leaders),
         sequences=_sequences(sample, reports.sequences, rates),
         workers=tuple(workers),
+        work=sample.work,
         requests_per_minute=rates.requests_per_minute,
         requests=dict(requests),
         degraded=degraded,

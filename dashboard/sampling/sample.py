@@ -6,6 +6,7 @@ import msgspec
 
 from coordinator.gates.state import GateState
 from dashboard.fleet import LeaderView, SequenceView, StorageView
+from dashboard.work import Work
 
 
 class Depth(msgspec.Struct, frozen=True):
@@ -32,6 +33,7 @@ class Sample(msgspec.Struct, frozen=True):
     queues: tuple[Depth, ...] = ()
     leaders: tuple[LeaderView, ...] = ()
     sequences: tuple[SequenceView, ...] = ()
+    work: Work = Work()
     requests: dict[str, int] = {}
     every_seconds: float = 1.0
     took_seconds: float = 0.0

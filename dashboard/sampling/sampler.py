@@ -17,11 +17,13 @@ from msgspec.structs import replace
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import KennelError, StorageError
 from coordinator.storage import Storage
+from dashboard import work
 from dashboard.fleet import StorageView
 from dashboard.hub.link import Link
 from dashboard.sampling import reading
 from dashboard.sampling.history import Recorder
 from dashboard.sampling.sample import Sample
+from dashboard.work import Work
 
 if TYPE_CHECKING:
     from dashboard.sampling.board import Board
@@ -34,6 +36,8 @@ UNWATCHED_SECONDS = 5.0
 ALONE_SECONDS = 2.5
 READ_SECONDS = 4.0
 NAMES_SECONDS = 10.0
+WORK_SECONDS = 2.0
+WORK_UNWATCHED_SECONDS = 30.0
 
 
 class Sampler:
@@ -45,6 +49,7 @@ class Sampler:
         self.watched: Callable[[], bool] = lambda: True
         self._leading = False
         self._names: tuple[float, tuple[str, ...]] | None = None
+        self._work_at: float | None = None
         self._wake = asyncio.Event()
         self._election: asyncio.Task[None] | None = None
         self._stopping = False
@@ -93,6 +98,7 @@ class Sampler:
             reading.attempt(lambda: reading.sequences(storage, self.board.presence, at), READ_SECONDS),
             reading.attempt(self._queue_names, READ_SECONDS),
         )
+        seen_work = await self._work(before.work, at)
         known = {depth.name: depth for depth in before.queues}
         queues, depths = before.queues, reading.Result()
         if names.error is None:
@@ -108,6 +114,7 @@ class Sampler:
             queues=queues,
             leaders=before.leaders if leaders.error else leaders.value,
             sequences=before.sequences if sequences.error else sequences.value,
+            work=seen_work,
             requests=storage.meter.by_operation(),
             every_seconds=self.every_seconds,
             took_seconds=self.clock.monotonic() - began,
@@ -128,9 +135,18 @@ class Sampler:
             self._names = (now, await reading.queue_names(self.storage))
         return self._names[1]
 
+    async def _work(self, before: Work, at: float) -> Work:
+        """Batches, sagas and pools change slowly: not read at every look."""
+        now = self.clock.monotonic()
+        every = WORK_SECONDS if self.watched() else WORK_UNWATCHED_SECONDS
+        if self._work_at is not None and now - self._work_at < every:
+            return before
+        self._work_at = now
+        return await work.read(self.storage, before, at=at, seconds=READ_SECONDS)
+
     def forget_names(self) -> None:
-        """A queue was created or deleted: list them anew."""
-        self._names = None
+        """Something was made or changed: read all anew."""
+        self._names = self._work_at = None
         self.wake()
 
     def _nobody_samples(self) -> bool:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 
 PUBLIC = {"healthz", "readyz", "login", "logout", "api-unknown"}
 READ = {
-    "overview", "cost", "scaling", "tv", "help", "search", "ledger-csv", "audit-csv", "gates", "queues", "queue", "workers", "leaders", "sequences", "audit", "history", "metrics",
+    "overview", "cost", "batches", "scaling", "tv", "help", "search", "ledger-csv", "audit-csv", "gates", "queues", "queue", "workers", "leaders", "sequences", "audit", "history", "metrics",
     "access",
 }  # fmt: skip
 # name of the address → (arguments, action) for everything that changes something
@@ -37,6 +37,9 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("queue-do", {"name": "orders-in", "verb": "clear"}, "queue.clear"),
     ("queue-do", {"name": "orders-in", "verb": "delete"}, "queue.delete"),
     ("queue-rule", {"name": "orders-in"}, "queue.rule"),
+    ("batch-retry", {"pipeline": "billing", "batch": "night"}, "batch.retry"),
+    ("batch-cancel", {"pipeline": "billing", "batch": "night"}, "batch.cancel"),
+    ("saga-retry", {"saga": "trip", "key": "t-1"}, "saga.retry"),
     ("scaling-policy", {"pool": "orders"}, "scaling.policy"),
     ("worker-do", {"instance": "i-1", "verb": "drain"}, "worker.drain"),
     ("worker-do", {"instance": "i-1", "verb": "resume"}, "worker.resume"),

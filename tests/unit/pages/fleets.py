@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from coordinator.pipeline.status import BatchStatus
 from coordinator.protocol import GateStatus, ListenerStatus, WorkerState
+from coordinator.tables.azure_store import SagaHead
 from dashboard.fleet import (
     Attention,
     Fleet,
@@ -16,6 +18,7 @@ from dashboard.fleet import (
     StorageView,
     WorkerView,
 )
+from dashboard.work import Decided, Pool, Work
 
 NOW = 1_800_000_000.0
 
@@ -34,6 +37,33 @@ def worker(name: str, presence: str = "ok") -> WorkerView:
             gates=(GateStatus("start", "closed", 3, True),),
             listeners=(ListenerStatus("orders-in", 2, 10, 2, 1),),
         ),
+    )
+
+
+def batch(name: str, state: str, **more: object) -> BatchStatus:
+    values: dict[str, object] = {
+        "pipeline": "billing", "batch": name, "state": state, "source": "{}", "by": "olga", "started_at": NOW - 60,
+        "finished_at": 0.0, "items_total": 1000, "items_sent": 1000, "items_counted": 400, "items_failed": 0,
+        "per_second": 12.0, "eta_seconds": 50.0, "sla_seconds": 300.0, "sla_risk": "on track", "age_seconds": 1.0,
+        "round": 0, "report": "",
+    }  # fmt: skip
+    return BatchStatus(**{**values, **more})  # type: ignore[arg-type]
+
+
+def work(read: float) -> Work:
+    """Batches, sagas and pools in every state."""
+    record = Decided("orders", read, "agent-1", 3, 5, 4, 4, "5 because 900 <wait>")
+    return Work(
+        batches=(
+            batch("night", "running"),
+            batch("late", "running", sla_risk="at risk", items_total=None, eta_seconds=None),
+            batch("odd", "partial", items_failed=3),
+            batch("old", "complete", items_counted=1000, finished_at=read),
+            batch("given-up", "cancelled", items_counted=0, items_total=None),
+        ),
+        sagas=(SagaHead("trip", "t-1", "stuck", 4, read), SagaHead("trip", "t-2", "done", 1, read)),
+        pools=(Pool(record, (record,)),),
+        as_of=read,
     )
 
 
@@ -81,6 +111,7 @@ def full(*, age: float = 0.5, unreachable: bool = False) -> Fleet:
         ),
         workers=(worker("w-10"), worker("w-2"), worker("w-4", "lost")),
         attention=(Attention("critical", "w-4 is lost", "Start another.", "/workers/"),),
+        work=work(read),
         requests_per_minute=31.0,
         requests={"queue.GetMessages": 900, "blob.PutBlob": 90, "blob.GetBlob": 10},
     )

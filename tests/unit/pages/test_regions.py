@@ -108,6 +108,28 @@ def test_before_the_first_read_a_page_does_not_claim_that_there_is_nothing() -> 
         assert "has not been read yet" in regions.render(page, page, nothing(), "admin")
 
 
+def test_a_batch_shows_progress_only_where_it_is_known_and_its_promise_in_words() -> None:
+    text = regions.render("batches", "batches", full(), "viewer")
+    assert '<progress max="1000" value="400"' in text and text.count("<progress") == 3
+    for word in ("Running", "With failures", "Complete", "Cancelled", "At risk", "not counted any more"):
+        assert word in text, word
+    assert "Show all 5" in regions.render("batches", "batches", full(), "viewer", "q=nowhere")
+    assert regions.render("batches", "batches", full(), "viewer", "state=partial").count("<tr id=") == 1
+    assert "has not been read yet" in regions.render("batches", "batches", nothing(), "viewer")
+    cut = msgspec.structs.replace(full(), work=msgspec.structs.replace(full().work, problem="no answer"))
+    text = regions.render("batches", "batches", cut, "viewer")
+    assert "no answer" in text and "night" in text, "the last figures stay, with what is wrong"
+
+
+def test_a_pool_shows_why_and_that_nobody_decides_any_more() -> None:
+    text = regions.render("scaling", "pools", full(), "viewer")
+    assert "5 because 900 &lt;wait&gt;" in text and "No agent decides" not in text
+    later = msgspec.structs.replace(full(), taken_at=NOW + 200)
+    assert "No agent decides" in regions.render("scaling", "pools", later, "viewer")
+    assert "5 because 900" in regions.render("scaling", "changes", full(), "viewer", "pool=orders")
+    assert "has not changed yet" in regions.render("scaling", "changes", full(), "viewer", "pool=other")
+
+
 def test_an_outage_says_since_when_and_keeps_the_last_figures() -> None:
     fleet = full(age=50, unreachable=True)
     assert "Storage unreachable since" in regions.render("queues", "storage", fleet, "viewer")

@@ -1,0 +1,61 @@
+"""How batches and sagas are shown."""
+
+from __future__ import annotations
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from coordinator.pipeline.status import BatchStatus
+from dashboard.templatetags.kennel import STATES, figure, icon
+from dashboard.templatetags.kennel import state as usual_state
+from dashboard.work import AGENT_LATE_SECONDS, Pool
+
+register = template.Library()
+
+# state -> (tone, icon, word); what is not here is as everywhere
+WORK_STATES = {
+    "partial": ("amber", "alert", _("With failures")),
+    "complete": ("green", "check", _("Complete")),
+    "cancelled": ("grey", "stop", _("Cancelled")),
+    "compensating": ("amber", "undo", _("Being undone")),
+    "compensated": ("blue", "undo", _("Undone")),
+    "stuck": ("red", "alert", _("Stuck")),
+    "on track": ("green", "check", _("On track")),
+    "at risk": ("amber", "clock", _("At risk")),
+    "missed": ("red", "cross", _("Missed")),
+}
+
+
+@register.simple_tag
+def work_state(name: str) -> SafeString:
+    """The state of a batch, a saga or a promise, as colour, icon and word."""
+    if name in STATES or name not in WORK_STATES:
+        return usual_state(name)
+    tone, picture, word = WORK_STATES[name]
+    return format_html('<span class="state tone-{}">{}{}</span>', tone, icon(picture), word)
+
+
+@register.filter
+def is_late(now: float, pool: Pool) -> bool:
+    """Nobody has decided for that pool lately: the agent is gone, or storage is."""
+    return now - pool.latest.at > AGENT_LATE_SECONDS
+
+
+@register.simple_tag
+def batch_progress(batch: BatchStatus) -> SafeString:
+    """What was counted of what there is, as figures, and as a bar if both are known."""
+    done = batch.items_counted + batch.items_failed
+    if batch.state == "cancelled" and not done:
+        return format_html('<span class="quiet">{}</span>', gettext("not counted any more"))
+    said = format_html(
+        '<span class="num">{}<span class="quiet"> / {}</span></span>', figure(done), figure(batch.items_total)
+    )
+    if not batch.items_total:
+        return said
+    return format_html(
+        '{}<progress max="{}" value="{}" aria-label="{}"></progress>',
+        said, batch.items_total, done, gettext("Items counted"),
+    )  # fmt: skip

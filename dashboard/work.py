@@ -1,0 +1,93 @@
+"""Batches, sagas and pools as the pages show them: values, and the few requests that read them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from coordinator.errors import KennelError, NotFound
+from coordinator.pipeline.azure_store import list_batches
+from coordinator.pipeline.status import BatchStatus
+from coordinator.scaling.azure_store import list_scaling, scaling_history
+from coordinator.scaling.history import ScalingRecord
+from coordinator.storage import Storage
+from coordinator.tables.azure_store import SagaHead, saga_heads
+
+SHOWN_SECONDS = 30 * 86_400.0
+AGENT_LATE_SECONDS = 120.0
+CHANGES = 30
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """One decision of a scaling agent, and when the number wanted last changed (`stepped_at`)."""
+
+    pool: str
+    at: float
+    by: str
+    epoch: int
+    wanted: int
+    previous: int
+    actual: int
+    reason: str
+    stepped_at: float = 0.0
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """A pool of workers: its newest decision and the newest changes of the number wanted."""
+
+    latest: Decided
+    changes: tuple[Decided, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.latest.pool
+
+
+class Work(msgspec.Struct, frozen=True):
+    """All of it, of the last 30 days. `as_of` None: not read yet. `problem` says why it is older than it should be."""
+
+    batches: tuple[BatchStatus, ...] = ()
+    sagas: tuple[SagaHead, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    as_of: float | None = None
+    problem: str = ""
+
+
+async def read(storage: Storage, before: Work, *, at: float, seconds: float) -> Work:
+    """Three requests, one more for each batch that runs and for each pool that changed. Never raises: see `problem`."""
+    try:
+        async with asyncio.timeout(seconds):
+            batches, sagas, pools = await asyncio.gather(
+                list_batches(storage, since=at - SHOWN_SECONDS),
+                saga_heads(storage, since=at - SHOWN_SECONDS),
+                _pools(storage, before),
+            )
+    except (KennelError, TimeoutError) as error:
+        return msgspec.structs.replace(before, problem=str(error) or "storage did not answer in time")
+    return Work(tuple(batches), tuple(sagas), pools, at)
+
+
+def _decided(record: ScalingRecord) -> Decided:
+    names = Decided.__struct_fields__[:-1]
+    return Decided(**{name: getattr(record, name) for name in names}, stepped_at=record.memory.stepped_at)
+
+
+async def _pools(storage: Storage, before: Work) -> tuple[Pool, ...]:
+    known = {pool.name: pool for pool in before.pools}
+
+    async def pool(record: ScalingRecord) -> Pool:
+        latest, old = _decided(record), known.get(record.pool)
+        if old is not None and (old.latest.wanted, old.latest.stepped_at) == (
+            latest.wanted,
+            latest.stepped_at,
+        ):
+            return Pool(latest, old.changes)
+        changes = await scaling_history(storage, record.pool).changes(CHANGES)
+        return Pool(latest, tuple(_decided(each) for each in changes))
+
+    try:
+        latest = await list_scaling(storage)
+    except NotFound:
+        return ()
+    return tuple(await asyncio.gather(*(pool(record) for record in latest)))
