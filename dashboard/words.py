@@ -46,9 +46,11 @@ WORDS = (
     _("What operators did"),
     _("What you see is old; workers go on without it."),
     _("You may not do this. Nothing was changed; the attempt is in the audit."),
+    _("Tick some to act on all of them."),
     _("{d} d ago"),
     _("{h} h {min} min ago"),
     _("{min} min ago"),
+    _("{n} ticked:"),
     _("{s} s ago"),
 )
 
