@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from coordinator.bus import Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import KennelError, StorageError
+from coordinator.protocol import ListenerStatus
 from coordinator.storage import Storage
 from dashboard import work
 from dashboard.fleet import StorageView
@@ -23,6 +25,7 @@ from dashboard.hub.link import Link
 from dashboard.sampling import reading
 from dashboard.sampling.history import Recorder
 from dashboard.sampling.sample import Sample
+from dashboard.sampling.waking import Waker
 from dashboard.work import Work
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ class Sampler:
     def __init__(self, storage: Storage, board: Board, link: Link, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.storage, self.board, self.link, self.clock = storage, board, link, clock
         self.recorder = Recorder()
+        self._waker = Waker()
         self.watched: Callable[[], bool] = lambda: True
         self._leading = False
         self._names: tuple[float, tuple[str, ...]] | None = None
@@ -121,13 +125,21 @@ class Sampler:
         )
         await self.board.publish(sample)
         if record:
+            await self._wake_listeners(sample)
             await self.recorder.record(at, self.board.newest_values())
         return sample
 
+    def _listeners(self) -> list[ListenerStatus]:
+        entries = list(self.board.presence.entries.values())
+        return [listener for entry in entries if entry.connected for listener in entry.state.listeners]
+
     def _busy(self) -> set[str]:
         """Queues with connected listeners."""
-        entries = list(self.board.presence.entries.values())
-        return {listener.queue for entry in entries for listener in entry.state.listeners}
+        return {listener.queue for listener in self._listeners()}
+
+    async def _wake_listeners(self, sample: Sample) -> None:
+        for name in self._waker.due(sample.queues, self._listeners(), self.clock.monotonic()):
+            await self.storage.bus.publish(Hint(topic=f"queue:{name}", origin="dashboard"))
 
     async def _queue_names(self) -> tuple[str, ...]:
         now = self.clock.monotonic()

@@ -1,0 +1,49 @@
+"""Which queues are announced by the sampler because nobody else did."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.protocol import ListenerStatus
+from dashboard.sampling.sample import Depth
+from dashboard.sampling.waking import Waker
+
+WAITING = Depth("orders", 3, 0, 1.0, oldest_at=1.0)
+ASLEEP = ListenerStatus("orders", state="idle")
+
+
+@pytest.mark.parametrize(
+    ("queue", "listeners", "announced"),
+    [
+        (WAITING, [ASLEEP, ASLEEP], True),
+        (WAITING, [], True),
+        (WAITING, [ASLEEP, ListenerStatus("orders", state="running")], False),
+        (WAITING, [ListenerStatus("orders", state="idle", in_hand=1)], False),
+        (WAITING, [ListenerStatus("orders", state="waiting")], False),
+        (WAITING, [ListenerStatus("orders", state="paused")], False),
+        (Depth("orders", 3, 0, 1.0), [ASLEEP], False),
+        (Depth("orders", 0, 0, 1.0, oldest_at=1.0), [ASLEEP], False),
+        (Depth("orders", None, None, None), [ASLEEP], False),
+    ],
+    ids=["all sleep", "nobody known", "one works", "one has it in hand", "gate closed", "paused",
+         "all invisible", "empty", "unknown"],
+)  # fmt: skip
+def test_a_hint_goes_out_for_visible_messages_that_nobody_takes(
+    queue: Depth, listeners: list[ListenerStatus], announced: bool
+) -> None:
+    assert Waker().due([queue], listeners, now=0.0) == (["orders"] if announced else [])
+
+
+@pytest.mark.parametrize(("listeners", "seconds"), [([ASLEEP], 10.0), ([], 60.0)])
+def test_it_is_repeated_with_a_pause_while_they_wait(listeners: list[ListenerStatus], seconds: float) -> None:
+    waker = Waker()
+    assert waker.due([WAITING], listeners, now=0.0)
+    assert not waker.due([WAITING], listeners, now=seconds - 1)
+    assert waker.due([WAITING], listeners, now=seconds)
+
+
+def test_work_that_comes_after_the_queue_was_empty_is_told_at_once() -> None:
+    waker = Waker()
+    assert waker.due([WAITING], [ASLEEP], now=0.0)
+    assert not waker.due([], [ASLEEP], now=1.0)
+    assert waker.due([WAITING], [ASLEEP], now=2.0)
