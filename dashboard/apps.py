@@ -13,9 +13,15 @@ class DashboardConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from dashboard import checks  # noqa: F401 - registers the checks
+        from allauth.account.signals import user_logged_in
+        from allauth.mfa.signals import authenticator_added, authenticator_removed
+
+        from dashboard import checks, second_factor  # noqa: F401 - registers the checks
 
         post_migrate.connect(ensure_roles, sender=self)
+        user_logged_in.connect(second_factor.signed_in)
+        authenticator_added.connect(second_factor.factor_added)
+        authenticator_removed.connect(second_factor.factor_removed)
 
 
 def ensure_roles(using: str, apps: Apps = installed, **_: Any) -> None:

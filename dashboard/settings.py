@@ -10,6 +10,8 @@ KENNEL_TRUSTED_ORIGINS  comma-separated origins behind a proxy, such as https://
 KENNEL_HTTPS          1 when people reach the dashboard over HTTPS: secure cookies, HSTS
 KENNEL_API_READS, KENNEL_API_WRITES, KENNEL_API_REFUSED
                       requests a minute of one token or user; refused ones from one address (default 6000, 600, 120)
+KENNEL_OIDC_URL       issuer for single sign-on, with KENNEL_OIDC_CLIENT_ID and KENNEL_OIDC_SECRET; KENNEL_OIDC_NAME is
+                      what the button says, KENNEL_OIDC_CLAIM what names the user (default preferred_username)
 KENNEL_PREFIX, AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_URL   see `Storage.from_env`
 """
 
@@ -19,6 +21,7 @@ import os
 import secrets
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import dj_database_url
 from csp.constants import NONCE, NONE, SELF
@@ -29,6 +32,11 @@ STATE_DIR = Path(os.environ.get("KENNEL_STATE_DIR") or BASE_DIR / ".kennel")
 
 def _flag(name: str) -> bool:
     return os.environ.get(name, "").strip().lower() in {"1", "true", "yes", "on"}
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _list(name: str) -> list[str]:
@@ -60,6 +68,11 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "allauth",
+    "allauth.account",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
+    "allauth.mfa",
     "django_htmx",
     "template_partials",
     "dashboard",
@@ -74,6 +87,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "csp.middleware.CSPMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -162,9 +176,41 @@ STORAGES = {
 WHITENOISE_USE_FINDERS = not _COLLECTED
 WHITENOISE_AUTOREFRESH = DEBUG
 
-LOGIN_URL = "login"
+LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
-LOGOUT_REDIRECT_URL = "login"
+LOGOUT_REDIRECT_URL = "account_login"
+ACCOUNT_ADAPTER = "dashboard.single_sign_on.Accounts"
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
+ACCOUNT_EMAIL_VERIFICATION = SOCIALACCOUNT_EMAIL_VERIFICATION = "none"
+# One lock for passwords and codes, in the database and so for all processes: `dashboard.signing_in`.
+ACCOUNT_RATE_LIMITS = MFA_RATE_LIMITS = False
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_TOTP_ISSUER = "Kennel"
+MFA_TOTP_TOLERANCE = 1  # half a minute early or late: telephones' clocks differ
+MFA_ADAPTER = "dashboard.second_factor.Factors"
+SOCIALACCOUNT_ADAPTER = "dashboard.single_sign_on.Vouched"
+OIDC = {
+    "url": os.environ.get("KENNEL_OIDC_URL", "").rstrip("/"),
+    "client_id": os.environ.get("KENNEL_OIDC_CLIENT_ID", ""),
+    "secret": os.environ.get("KENNEL_OIDC_SECRET", ""),
+    "name": os.environ.get("KENNEL_OIDC_NAME") or "Single sign-on",
+    "claim": os.environ.get("KENNEL_OIDC_CLAIM") or "preferred_username",
+}
+if OIDC["url"]:
+    SOCIALACCOUNT_PROVIDERS = {
+        "openid_connect": {
+            "APPS": [
+                {
+                    "provider_id": "sso",
+                    "name": OIDC["name"],
+                    "client_id": OIDC["client_id"],
+                    "secret": OIDC["secret"],
+                    "settings": {"server_url": OIDC["url"], "oauth_pkce_enabled": True},
+                }
+            ]
+        }
+    }
 AUTH_PASSWORD_VALIDATORS = [
     {
         "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
@@ -188,7 +234,8 @@ CONTENT_SECURITY_POLICY = {
         "object-src": [NONE],
         "base-uri": [NONE],
         "frame-ancestors": [NONE],
-        "form-action": [SELF],
+        # Browsers hold the answer to a form to this, too: signing in elsewhere is a form that redirects there.
+        "form-action": [SELF, *([_origin(OIDC["url"])] if OIDC["url"] else [])],
     }
 }
 X_FRAME_OPTIONS = "DENY"

@@ -21,7 +21,15 @@ from dashboard.permissions import ACTIONS, role_may
 
 pytestmark = pytest.mark.django_db
 
-PUBLIC = {"healthz", "readyz", "login", "logout", "api-unknown"}
+PUBLIC = {
+    "healthz", "readyz", "api-unknown", "account_login", "account_logout",
+    "mfa_authenticate", "openid_connect_login", "openid_connect_callback", "socialaccount_login_cancelled",
+}  # fmt: skip
+# One's own second factor: for everybody who is signed in, with a role or without.
+OWN = {
+    "account_reauthenticate", "mfa_index", "mfa_reauthenticate", "mfa_activate_totp", "mfa_deactivate_totp",
+    "mfa_view_recovery_codes", "mfa_generate_recovery_codes", "mfa_download_recovery_codes",
+}  # fmt: skip
 READ = {
     "overview", "cost", "batches", "scaling", "tv", "help", "search", "ledger-csv", "audit-csv", "gates", "queues", "queue", "workers", "leaders", "sequences", "audit", "history", "metrics",
     "access",
@@ -80,7 +88,7 @@ def _sign_in(client: Client, role: str) -> None:
 
 
 def test_every_address_is_in_the_matrix() -> None:
-    listed = PUBLIC | READ | {name for name, _, _ in ACTS}
+    listed = PUBLIC | OWN | READ | {name for name, _, _ in ACTS}
     assert set(_names(get_resolver())) == listed
 
 
@@ -94,9 +102,21 @@ def test_pages_are_for_those_with_a_role(client: Client, name: str) -> None:
     anonymous = client.get(path)
     assert anonymous.status_code in (302, 401)
     if anonymous.status_code == 302:
-        assert anonymous["Location"].startswith(reverse("login"))
+        assert anonymous["Location"].startswith(reverse("account_login"))
     _sign_in(client, "")
     assert client.get(path).status_code == 403
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_ones_own_second_factor_is_for_nobody_who_is_not_signed_in(client: Client, name: str) -> None:
+    for answer in (client.get(reverse(name)), client.post(reverse(name))):
+        assert answer.status_code == 302
+        assert answer["Location"].startswith(reverse("account_login"))
+
+
+def test_nobody_can_sign_up() -> None:
+    for path in ("/accounts/signup/", "/accounts/password/reset/", "/accounts/email/"):
+        assert Client().get(path).status_code == 404
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -109,7 +129,7 @@ def test_an_action_is_denied_below_its_role_and_the_attempt_is_in_the_audit(
     path = reverse(name, kwargs=arguments)
     anonymous = client.post(path)
     assert anonymous.status_code == 302
-    assert anonymous["Location"].startswith(reverse("login"))
+    assert anonymous["Location"].startswith(reverse("account_login"))
     if role_may(role, action):
         return  # what is allowed is tried with real parts in the integration tests
     _sign_in(client, role)

@@ -1,0 +1,69 @@
+"""Single sign-on: which user somebody is whom the OpenID Connect provider vouches for.
+
+Guarantees that nobody gets a user by signing in: an administrator makes it. At the first time the user is found by the
+claim named in the settings; from then on by the provider's unchanging identifier alone, so that a name given to
+somebody else later opens nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.account.adapter import DefaultAccountAdapter
+from allauth.core.exceptions import ImmediateHttpResponse
+from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
+from allauth.socialaccount.models import SocialAccount
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.http import HttpRequest
+from django.shortcuts import render
+
+from dashboard import audit
+from dashboard.middleware import request_id_var
+
+PROVIDER = "sso"
+
+
+class Accounts(DefaultAccountAdapter):  # type: ignore[misc]
+    """Nobody signs up; being signed in needs no announcement."""
+
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        return False
+
+    def add_message(
+        self, request: HttpRequest, level: int, message_template: str | None = None, *args: Any, **more: Any
+    ) -> None:
+        if message_template not in ("account/messages/logged_in.txt", "account/messages/logged_out.txt"):
+            super().add_message(request, level, message_template, *args, **more)
+
+
+class Vouched(DefaultSocialAccountAdapter):  # type: ignore[misc]
+    """Whom the provider vouches for."""
+
+    def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
+        return False
+
+    def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
+        if sociallogin.is_existing:
+            if not sociallogin.user.is_active:
+                self._refuse(request, sociallogin.user.get_username(), "is not active")
+            return
+        told = sociallogin.account.extra_data
+        claims = {**told.get("id_token", {}), **told.get("userinfo", {})}
+        name = str(claims.get(settings.OIDC["claim"]) or "")
+        user = get_user_model().objects.filter(username=name, is_active=True).first() if name else None
+        if user is None:
+            self._refuse(request, name, "has no user here")
+        elif SocialAccount.objects.filter(user=user).exists():
+            self._refuse(request, name, "is already somebody else's name")
+        else:
+            sociallogin.connect(request, user)
+
+    def _refuse(self, request: HttpRequest, name: str, why: str) -> None:
+        from dashboard.actions import Actor
+
+        actor = Actor(
+            name[:150] or "nobody", "", str(request.META.get("REMOTE_ADDR") or ""), request_id_var.get()
+        )
+        audit.denied(actor, "sign_in", actor.name, reason=f"single sign-on: {why}")
+        raise ImmediateHttpResponse(render(request, "registration/refused.html", {"name": name}, status=403))
