@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import time
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
 from django.utils import timezone
 
-from coordinator.errors import KennelError
+from coordinator.sequences.grants import Owner
 from dashboard import audit as trail
 from dashboard import audit_search
 from dashboard.fleet import Fleet, GrantView, Point
-from dashboard.models import AuditRow, Outcome, WorkerToken
+from dashboard.models import AuditRow, LedgerBook, Outcome, WorkerToken
 from dashboard.runtime import current
 from dashboard.sampling import history as past
-from dashboard.storage import call, storage
-
-LEDGER_SECONDS = 6.0
-
-
-class LedgerPage(msgspec.Struct, frozen=True):
-    """Rows of a ledger, newest first. `next` continues (as `before`); `problem` says why rows are missing."""
-
-    rows: tuple[GrantView, ...]
-    next: int | None = None
-    problem: str = ""
+from dashboard.sampling import ledger as ranges
+from dashboard.sampling.ledger import LedgerPage
 
 
 class AuditView(msgspec.Struct, frozen=True):
@@ -151,22 +143,20 @@ def _view(row: AuditRow) -> AuditView:
 def ledger(
     sequence: str, *, before: int | None = None, number: int | None = None, owner: str = "", limit: int = 50
 ) -> LedgerPage:
-    """The grants of a sequence, newest first: all, those that hold `number`, or those of an owner."""
-    storage_view = glance().storage
-    if storage_view.unreachable_since is not None:
-        return LedgerPage((), problem=f"storage is unreachable: {storage_view.error}")
-    try:
-        return call(_ledger, sequence, before, number, owner, limit)
-    except (KennelError, TimeoutError) as error:
-        return LedgerPage((), problem=str(error) or "storage did not answer in time")
+    """The grants of a sequence, newest first: all, those that hold `number`, or those of an owner. From the index."""
+    return ranges.page(
+        current().presence, sequence, before=before, number=number, owner=owner, limit=limit, now=time.time()
+    )
 
 
-async def _ledger(
-    sequence: str, before: int | None, number: int | None, owner: str, limit: int
-) -> LedgerPage:
-    from dashboard.sampling.ledger import page
-
-    async with asyncio.timeout(LEDGER_SECONDS):
-        return await page(
-            storage(), current().presence, sequence, before=before, number=number, owner=owner, limit=limit
-        )
+def ledger_lines(
+    sequence: str, *, before: int | None = None, owner: str = ""
+) -> Iterator[list[tuple[GrantView, Owner]]]:
+    """The whole ledger for a file, newest first, a thousand ranges at a time: constant memory."""
+    book = LedgerBook.objects.filter(name=sequence).first()
+    if book is None:
+        return
+    owners = ranges.owners_of(current().presence, sequence)
+    rows = map(ranges.grant_of, ranges.newest_first(book, before=before, owner=owner))
+    while part := list(islice(rows, ranges.CHUNK)):
+        yield [(ranges.judge(sequence, grant, owners), grant.owner) for grant in part]

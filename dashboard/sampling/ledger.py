@@ -1,23 +1,58 @@
-"""Ranges of numbers and what became of them: from the ledger, the counter and what workers say."""
+"""Ranges of numbers and what became of them: from the index of the ledger and what workers say. Reads only."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+import heapq
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import msgspec
+from django.db.models import QuerySet
 
 from coordinator.protocol import SequenceStatus
-from coordinator.sequences.grants import FREE, GRANTED, RETURNED, USED, Grant
-from coordinator.storage import Storage
+from coordinator.sequences.grants import FREE, GRANTED, RETURNED, USED, Grant, Owner
 from dashboard.fleet import GrantView
 from dashboard.hub.presence import LATE_SECONDS, Presence
-
-if TYPE_CHECKING:
-    from dashboard.selectors import LedgerPage
+from dashboard.models import LedgerBook, LedgerOwner, LedgerRow
 
 _STATES = {USED: "used", RETURNED: "returned", FREE: "free"}
-SCANNED_ROWS = 5000
+FEW_OWNERS = 20
+CHUNK = 1000
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Who has a number, as far as is known. `kind` is the state of its grant, or "unattributed", "missing" (in no grant
+    although later ones were given), "future" (not granted yet), "before" (below the sequence's start) or "unread" (the
+    index has not come to it)."""
+
+    kind: str
+    grant: GrantView | None = None
+    host: str = ""
+    pid: int = 0
+
+
+class LedgerPage(msgspec.Struct, frozen=True):
+    """Rows of a ledger, newest first. `next` continues (as `before`); `problem` says why rows are missing.
+
+    All below `indexed` is in the index, which was level with storage at `read_at` (None: never yet), when `counter` was
+    the next free number. `hour` and `day` are how many numbers were granted in the last hour and day (None: unknown).
+    """
+
+    rows: tuple[GrantView, ...]
+    next: int | None = None
+    problem: str = ""
+    start: int = 1
+    indexed: int = 1
+    counter: int = 1
+    read_at: float | None = None
+    hour: int | None = None
+    day: int | None = None
+    answer: Answer | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        return self.indexed < self.counter
 
 
 class Owners(NamedTuple):
@@ -61,71 +96,133 @@ def judge(sequence: str, grant: Grant, owners: Owners) -> GrantView:
     )
 
 
-async def page(
-    storage: Storage,
+def page(
     presence: Presence,
     sequence: str,
     *,
-    before: int | None,
-    number: int | None,
-    owner: str,
-    limit: int,
+    before: int | None = None,
+    number: int | None = None,
+    owner: str = "",
+    limit: int = 50,
+    now: float = 0.0,
 ) -> LedgerPage:
-    """One page of the ledger, newest first, with the grants that still lie on the counter."""
-    from coordinator.sequences.azure_store import TableLedger, list_counters
-    from dashboard.selectors import LedgerPage
-
-    counter = next((info for info in await list_counters(storage) if info.name == sequence), None)
-    if counter is None:
-        return LedgerPage((), problem=f"there is no sequence {sequence}")
-    if counter.counter is None:
-        return LedgerPage((), problem=counter.problem)
-    fresh = list(counter.counter.grants)
-    top = before if before is not None else counter.counter.value
-    size = max((grant.last - grant.first + 1 for grant in fresh), default=1000)
-    ledger = TableLedger(storage, sequence)
-
-    def read() -> list[Grant]:
-        if number is not None:
-            near = list(islice(ledger.rows(at_or_after=number, limit=64), 64))
-            return [grant for grant in near if grant.first <= number <= grant.last]
-        return _backwards(ledger.rows, top, size * limit * 2, limit + 1, owner)
-
-    stored = await asyncio.to_thread(read)
-    keys = {grant.nonce for grant in stored}
-    mine = [grant for grant in fresh if grant.nonce not in keys and grant.last < top]
-    if number is not None:
-        mine = [grant for grant in mine if grant.first <= number <= grant.last]
-    if owner:
-        mine = [grant for grant in mine if owner.lower() in grant.owner.id.lower()]
-    rows = sorted([*stored, *mine], key=lambda grant: (grant.last, grant.turn), reverse=True)
+    """One page of the index, newest first; with `number` the rows that hold it, and who has it. Blocking."""
+    book = LedgerBook.objects.filter(name=sequence).first()
+    if book is None:
+        return LedgerPage((), problem="unread")
     owners = owners_of(presence, sequence)
-    while len(rows) > limit and rows[limit].last == rows[limit - 1].last:
-        limit += 1  # the turns of one range stay together: the cursor is its last number
-    views = tuple(judge(sequence, grant, owners) for grant in rows[:limit])
-    more = len(rows) > limit
-    return LedgerPage(views, views[-1].last if more else None)
+    answer, more = None, False
+    if number is not None:
+        rows = _holding(book, number)
+        answer = _answer(book, number, rows, owners)
+        if owner:
+            rows = [row for row in rows if row.owner and owner.lower() in row.owner.name.lower()]
+    else:
+        rows = list(islice(newest_first(book, before=before, owner=owner, chunk=limit + 1), limit + 1))
+        more = len(rows) > limit
+        if more:
+            # The turns of one range stay together: the cursor is its last number.
+            rows = [
+                *rows[:limit],
+                *(row for row in _turns(book, rows[limit - 1].last) if row not in rows[:limit]),
+            ]
+    views = tuple(judge(sequence, grant_of(row), owners) for row in rows)
+    return LedgerPage(
+        views,
+        views[-1].last if more else None,
+        start=book.start,
+        indexed=book.next,
+        counter=book.counter,
+        read_at=book.read_at or None,
+        hour=granted_since(book, now - 3600),
+        day=granted_since(book, now - 86400),
+        answer=answer,
+    )
 
 
-def _backwards(
-    read: Callable[..., Iterable[Grant]], top: int, window: int, wanted: int, owner: str
-) -> list[Grant]:
-    """The newest rows below `top`. The service lists upwards only, so look through windows that double."""
-    high, scanned = top, 0
-    found: list[Grant] = []
-    while high > 0 and len(found) < wanted and scanned < SCANNED_ROWS:
-        low = max(0, high - window)
-        block = _below(read(at_or_after=low, limit=None), high)
-        scanned += len(block)
-        found = [grant for grant in block if not owner or owner.lower() in grant.owner.id.lower()] + found
-        high, window = low, window * 2
-    return found[-wanted:]
+def _turns(book: LedgerBook, last: int) -> list[LedgerRow]:
+    """All rows of one range, the newest turn first."""
+    rows = LedgerRow.objects.filter(book=book, last=last).select_related("owner")
+    return list(rows.order_by("-turn"))
 
 
-def _below(rows: Iterable[Grant], high: int) -> list[Grant]:
-    block = []
-    for grant in rows:
-        if grant.last >= high:
-            break
-        block.append(grant)
-    return block
+def _holding(book: LedgerBook, number: int) -> list[LedgerRow]:
+    """The rows that hold a number: its range, and what was granted again of it. The first is the one that answers."""
+    near = (
+        LedgerRow.objects.filter(book=book, last__gte=number).order_by("last").values_list("last", flat=True)
+    )
+    last = near.first()
+    return [] if last is None else [row for row in _turns(book, last) if row.first <= number]
+
+
+def _answer(book: LedgerBook, number: int, rows: list[LedgerRow], owners: Owners) -> Answer:
+    if rows:
+        grant = grant_of(rows[0])
+        view = judge(book.name, grant, owners)
+        return Answer(view.state, view, grant.owner.host, grant.owner.pid)
+    if number < book.start:
+        return Answer("before")
+    if number >= book.counter:
+        return Answer("future")
+    return Answer("unread")
+
+
+def newest_first(
+    book: LedgerBook, *, before: int | None = None, owner: str = "", chunk: int = CHUNK
+) -> Iterator[LedgerRow]:
+    """All rows below a number, of owners whose name contains a text: read in chunks, in constant memory."""
+    rows = LedgerRow.objects.filter(book=book).select_related("owner")
+    if before is not None:
+        rows = rows.filter(last__lt=before)
+    if not owner:
+        return _chunks(rows, chunk)
+    matching = LedgerOwner.objects.filter(name__icontains=owner)
+    few = list(matching.values_list("pk", flat=True)[: FEW_OWNERS + 1])
+    if len(few) > FEW_OWNERS:
+        return _chunks(rows.filter(owner__in=matching), chunk)
+    each = [_chunks(rows.filter(owner=key), chunk) for key in few]
+    return heapq.merge(*each, key=lambda row: (row.last, row.turn), reverse=True)
+
+
+def _chunks(rows: QuerySet[LedgerRow], chunk: int) -> Iterator[LedgerRow]:
+    ordered = rows.order_by("-last", "-turn")
+    part = list(ordered[:chunk])
+    while part:
+        yield from part
+        if len(part) < chunk:
+            return
+        end = part[-1]
+        part = list(ordered.filter(last__lte=end.last).exclude(last=end.last, turn__gte=end.turn)[:chunk])
+
+
+def granted_since(book: LedgerBook, moment: float) -> int | None:
+    """How many numbers were granted since a moment, others' included; found by halving, some twenty short looks."""
+    if book.next <= book.start or book.next < book.counter:
+        return None
+    granted = LedgerRow.objects.filter(book=book, turn=0, granted_at__isnull=False).order_by("last")
+    low, high = book.start, book.next
+    while low < high:
+        middle = (low + high) // 2
+        row = granted.filter(last__gte=middle).values_list("last", "granted_at").first()
+        if row is None or (row[1] or 0.0) >= moment:
+            high = middle
+        else:
+            low = row[0] + 1
+    return book.next - low
+
+
+def grant_of(row: LedgerRow) -> Grant:
+    """The grant as the ledger had it; nobody's for a hole."""
+    owner = row.owner
+    whose = Owner(owner.name, owner.host, owner.pid, owner.started_at, owner.software) if owner else Owner("")
+    return Grant(
+        row.first,
+        row.last,
+        whose,
+        "",
+        row.granted_at or 0.0,
+        row.step,
+        row.turn,
+        row.state,
+        row.issued_through,
+    )

@@ -24,6 +24,7 @@ from dashboard.fleet import StorageView
 from dashboard.hub.link import Link
 from dashboard.sampling import reading
 from dashboard.sampling.history import Recorder
+from dashboard.sampling.ledger_index import LedgerIndex
 from dashboard.sampling.sample import Sample
 from dashboard.sampling.waking import Waker
 from dashboard.work import Work
@@ -50,6 +51,7 @@ class Sampler:
         self.storage, self.board, self.link, self.clock = storage, board, link, clock
         self.recorder = Recorder()
         self._waker = Waker()
+        self.ledgers = LedgerIndex(storage, clock=clock, watched=lambda: self.watched())
         self.watched: Callable[[], bool] = lambda: True
         self._leading = False
         self._names: tuple[float, tuple[str, ...]] | None = None
@@ -179,7 +181,7 @@ class Sampler:
         self._leading = True
         self.wake()
         try:
-            await asyncio.Event().wait()
+            await self.ledgers.run()
         finally:
             self._leading = False
             with contextlib.suppress(asyncio.CancelledError):

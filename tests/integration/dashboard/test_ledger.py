@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import os
+import re
 from urllib.parse import urlencode
 
 from coordinator.protocol import SequenceStatus, WorkerState
@@ -41,8 +42,8 @@ async def test_ranges_are_shown_in_use_used_and_lost_and_found_by_number_and_own
         bob.beat()
         with Person(own_dashboard, "vera") as vera:
             await until(lambda: "bob" in vera.get("/workers/").text)
+            await until(lambda: {row["owner"] for row in _ledger(vera)} == {"alice", "bob", "carol"})
             rows = _ledger(vera)
-            assert {row["owner"] for row in rows} == {"alice", "bob", "carol"}
             firsts = [int(row["first"]) for row in rows]
             assert firsts == sorted(firsts, reverse=True)
             assert {row["state"] for row in rows if row["owner"] == "alice"} <= {"used", "returned", "free"}
@@ -50,11 +51,30 @@ async def test_ranges_are_shown_in_use_used_and_lost_and_found_by_number_and_own
             assert {row["state"] for row in rows if row["owner"] == "bob"} == {"in use"}
             assert {row["owner"] for row in _ledger(vera, owner="caro")} == {"carol"}
             assert _rows(vera, "number=7") == ["alice"]
+            said = _said(vera, "number=7")
+            assert "7 went to alice" in said
+            assert "All numbers of the range were issued" in said
+            his = next(row for row in rows if row["owner"] == "bob")
+            first, last = int(his["first"]), int(his["last"])
+            bob.state = WorkerState(sequences=(SequenceStatus("orders", first, last, first + 2, issued=3),))
+            bob.beat()
+            await until(lambda: f"issued up to {first + 2}" in _said(vera, f"number={last}"))
+            hers = next(row["last"] for row in rows if row["owner"] == "carol")
+            assert "ended without a word" in _said(vera, f"number={hers}")
+            assert "the next free number is" in _said(vera, "number=5000")
+            assert "starts at 1" in _said(vera, "number=0")
 
 
 def _ledger(person: Person, **query: str) -> list[dict[str, str]]:
     text = person.get("/ledger.csv?" + urlencode({"sequence": "orders", **query})).text
     return list(csv.DictReader(io.StringIO(text.lstrip("\ufeff"))))
+
+
+def _said(person: Person, query: str) -> str:
+    """What the page says of a number, in words."""
+    text = person.get(f"/sequences/?sequence=orders&{query}").text
+    words = re.sub(r"<[^>]*>", " ", text[text.index('id="answer">') + 12 :].partition("</p>")[0])
+    return " ".join(words.split())
 
 
 def _rows(person: Person, query: str) -> list[str]:
