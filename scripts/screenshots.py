@@ -36,6 +36,7 @@ PAGES = {
     "workers": "/workers/",
     "leaders": "/leaders/",
     "sequences": "/sequences/",
+    "batches": "/batches/",
     "scaling": "/scaling/",
     "cost": "/cost/",
     "audit": "/audit/",

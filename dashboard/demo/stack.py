@@ -84,6 +84,7 @@ class Stack:
     hub: bool = True
     scale_to: int = 0
     agent: Part | None = None
+    nights: Part | None = None
     dashboard: Part | None = None
     producer: Part | None = None
     workers: list[Part] = field(default_factory=list)
@@ -225,6 +226,12 @@ class Stack:
         self.workers.append(part)
         return part
 
+    def start_nights(self) -> None:
+        """Start the worker of batches: something for the Batches page."""
+        command = [sys.executable, "-m", "coordinator", "--log-json", "run", "examples.nightly:worker"]
+        env = self.environment(worker="nightly")
+        self.nights = parts.start("nightly", command, env=env, folder=self.folder, cwd=PROJECT)
+
     def start_producer(
         self, *, orders: int, first: int = 1, every_seconds: float = 0.0, wave: int = 0
     ) -> Part:
@@ -277,13 +284,17 @@ class Stack:
 
     def stop(self) -> None:
         """End every part, those that use others first. Harmless when repeated."""
-        for part in [*self.workers, *filter(None, [self.agent])]:
+        for part in [*self.workers, *filter(None, [self.agent, self.nights])]:
             if part.is_running:
                 part.process.send_signal(signal.SIGTERM)
         if self.agent is not None:
             self.agent.stop(60.0)
             asyncio.run(self._pool.close())  # whom an agent left behind that was killed
-        for part in [*filter(None, [self.producer]), *self.workers, *filter(None, [self.dashboard])]:
+        for part in [
+            *filter(None, [self.producer, self.nights]),
+            *self.workers,
+            *filter(None, [self.dashboard]),
+        ]:
             part.stop()
         self.azurite.stop()
 

@@ -24,8 +24,18 @@ async def test_the_page_says_how_many_are_wanted_and_why_and_takes_a_policy(
             by="agent-1",
             epoch=1,
         )
-    page = await person("operator", "/scaling/")
+    page = await person("operator", "/scaling/?pool=billing")
     await expect(page.locator("main")).to_contain_text("5 because 900 wait and the target is 60 s")
+    async with Storage.from_connection_string(stack.connection_string) as storage:
+        await scaling_history(storage, "billing").record(
+            Decision(2, "2 because there is nothing to do", Memory(2, storage.clock.time())),
+            Observation(at=storage.clock.time(), actual=5, visible=0),
+            previous=5,
+            by="agent-1",
+            epoch=1,
+        )
+    for region in ("#region-pools", "#region-changes"):
+        await expect(page.locator(region)).to_contain_text("2 because there is nothing to do", timeout=20_000)
     policy = page.get_by_label("JSON")
     await policy.fill('{"minimum": 9, "maximum": 2}')
     await page.get_by_role("button", name="Put in force").click()

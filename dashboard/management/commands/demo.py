@@ -128,6 +128,7 @@ class Command(BaseCommand):
                 self.stdout.flush()
             else:
                 stack.start_producer(orders=1_000_000, first=first, every_seconds=0.1, wave=WAVE_ORDERS)
+                stack.start_nights()
                 self._welcome(stack)
             while not ended.wait(0.5):
                 stack.supervise()
