@@ -1,0 +1,47 @@
+"""Graphs: zoomed together, read as a table, and with what operators did on their time axis."""
+
+from __future__ import annotations
+
+from playwright.async_api import expect
+
+from tests.browser.conftest import GATE, People
+
+
+async def test_a_graph_is_read_as_a_table_and_zoomed_by_keys_and_by_dragging(
+    person: People, held_gate: str
+) -> None:
+    page = await person("operator", "/gates/")
+    await page.locator(f"#unleash-{GATE}").click()
+    await page.locator(f"#gate-{GATE} [data-released]").wait_for()
+    await page.goto(page.url.replace("/gates/", "/queues/orders-in/"))
+    figures = page.locator("figure.graph")
+    await expect(figures).to_have_count(4)
+
+    first = figures.first
+    await first.get_by_role("button", name="Table").press("Enter")
+    table = first.get_by_role("table")
+    await expect(table.get_by_role("columnheader")).to_have_text(["Time", "orders-in"])
+    await expect(table.get_by_role("row").nth(3)).to_be_visible(timeout=20_000)
+    await expect(first.get_by_role("region")).to_contain_text("unleashed: olga start-order-processing")
+
+    canvas = first.locator("[data-graph-canvas]")
+    whole = page.get_by_role("button", name="Whole span")
+    await expect(whole).to_have_count(0)
+    await canvas.focus()
+    await page.keyboard.press("ArrowLeft")
+    for figure in (first, figures.nth(1)):
+        await expect(figure.locator(".graph-at"), "the cross-hair is on all graphs").to_be_visible()
+    await page.keyboard.press("+")
+    await expect(whole, "all graphs of the page zoom together").to_have_count(4)
+    await page.keyboard.press("Escape")
+    await expect(whole).to_have_count(0)
+
+    place = await canvas.locator(".u-over").bounding_box()
+    assert place is not None
+    await page.mouse.move(place["x"] + place["width"] * 0.4, place["y"] + 40)
+    await page.mouse.down()
+    await page.mouse.move(place["x"] + place["width"] * 0.8, place["y"] + 50, steps=4)
+    await page.mouse.up()
+    await expect(whole).to_have_count(4)
+    await whole.first.click()
+    await expect(whole).to_have_count(0)
