@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from typing import Any
 
 from coordinator.queues.poison import PoisonRecord
 from coordinator.storage import Storage
@@ -34,6 +36,41 @@ async def test_poison_goes_back_whole_and_put_clear_delete_do_what_they_say(dash
             await until(lambda: not _queue(adam, queue), seconds=20)
     rows = [row for row in audit_of(dashboard) if row["target"] == queue and row["outcome"] == "done"]
     assert [row["action"] for row in rows] == ["queue.requeue", "queue.put", "queue.clear", "queue.delete"]
+
+
+async def test_messages_are_shown_to_operators_alone_escaped_and_bounded_and_stay_where_they_are(
+    dashboard: Dashboard,
+) -> None:
+    name = f"{dashboard.prefix}looked-at"
+    async with Storage.from_connection_string(dashboard.connection_string) as storage:
+        queue = storage.queue(name, type=Any)
+        await queue.put({"note": "<script>alert(1)</script>"}, {"order": 2})
+        await queue.put({"noise": random.Random(1).randbytes(20_000).hex()})
+        await queue.put({"packed": "y" * 200_000})
+        await queue.put_text('"foreign & bare"')
+        await queue.put_text('{"kennel":1,"id":"x","size":1000000000,"z":"eJw="}')
+        text = (await queue.peek())[0].text
+        await queue.poison.put(PoisonRecord(name, "m-1", text, "no <b>stock</b>", [], 1.0, 2.0, 5))
+        with Person(dashboard, "olga") as olga, Person(dashboard, "vera") as vera:
+            page = await asyncio.to_thread(olga.get, f"/queues/{name}/messages")
+            assert page.status_code == 200
+            assert "no-store" in page.headers["Cache-Control"]
+            assert "&lt;script&gt;alert(1)" in page.text
+            assert "<script>alert(1)" not in page.text
+            assert "foreign &amp; bare" in page.text
+            assert "1,000,000,000 bytes, packed" in page.text
+            assert len(page.text) < 60_000, "four messages of at most 4,000 characters, and the frame"
+            poison = await asyncio.to_thread(olga.get, f"/queues/{name}/messages?of=poison")
+            assert "no &lt;b&gt;stock" in poison.text
+            assert "&lt;script&gt;alert(1)" in poison.text
+            denied = await asyncio.to_thread(vera.get, f"/queues/{name}/messages")
+            assert denied.status_code == 403
+            assert "alert(1)" not in denied.text
+            nothing = await asyncio.to_thread(olga.get, f"/queues/{dashboard.prefix}not-there/messages")
+            assert nothing.status_code == 200
+        assert [message.dequeue_count for message in await queue.peek()] == [0] * 5
+    rows = [row for row in audit_of(dashboard) if row["action"] == "queue.peek"]
+    assert [(row["actor"], row["target"], row["outcome"]) for row in rows] == [("vera", name, "denied")]
 
 
 async def _do(person: Person, queue: str, verb: str, **fields: str) -> None:

@@ -45,6 +45,7 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("queue-do", {"name": "orders-in", "verb": "clear"}, "queue.clear"),
     ("queue-do", {"name": "orders-in", "verb": "delete"}, "queue.delete"),
     ("queue-rule", {"name": "orders-in"}, "queue.rule"),
+    ("queue-messages", {"name": "orders-in"}, "queue.peek"),
     ("gates-unleash", {}, "gate.open"),
     ("queues-requeue", {}, "queue.requeue"),
     ("queues-clear", {}, "queue.clear"),

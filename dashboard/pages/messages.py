@@ -1,0 +1,30 @@
+"""Messages at the front of a queue, looked at without taking them."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from dashboard import peeking
+from dashboard.pages.common import show
+from dashboard.permissions import requires
+
+
+@requires("queue.peek")
+@require_safe
+@never_cache
+def messages(request: HttpRequest, name: str) -> HttpResponse:
+    """`?of=poison` looks into the poison queue."""
+    poison = request.GET.get("of") == "poison"
+    look = peeking.look(name, poison=poison)
+    return show(
+        request,
+        "messages.html",
+        "other",
+        live=False,
+        name=name,
+        poison=poison,
+        look=look,
+        most=peeking.MOST_MESSAGES,
+    )
