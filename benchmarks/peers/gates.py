@@ -34,14 +34,20 @@ async def broadcast() -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
-def channels() -> None:
+def channels(redis_url: str = "") -> None:
+    """In memory, or over Redis for several of these servers."""
+    layer: dict[str, Any] = {"BACKEND": "channels.layers.InMemoryChannelLayer"}
+    if redis_url:
+        # The faster of its two layers. By default a thousand consumers would run out of its connections.
+        config = {"hosts": [{"address": redis_url, "max_connections": 10_000}]}
+        layer = {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": config}
     import uvicorn
     from django.conf import settings
 
     settings.configure(
         SECRET_KEY="bench",  # noqa: S106 - nothing is signed with it
         INSTALLED_APPS=["channels"],
-        CHANNEL_LAYERS={"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}},
+        CHANNEL_LAYERS={"default": layer},
     )
     import django
 
@@ -72,6 +78,7 @@ def channels() -> None:
             ProtocolTypeRouter({"websocket": Consumer.as_asgi()}),
             log_level="critical",
             ws="websockets-sansio",
+            ws_ping_interval=None,
         )
     )
 
@@ -87,4 +94,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "broadcast":
         asyncio.run(broadcast())
     else:
-        channels()
+        channels(*sys.argv[2:])

@@ -16,10 +16,14 @@ CROWDED = 300
 
 
 class Waiting(BareWorker):
-    """Waits at a gate and passes it at the first hint of it: the receipt goes out at once."""
+    """Waits at a gate and passes it at the first hint of it: the receipt goes out at once. `told_at` is by topic."""
 
     gate = "start-order-processing"
     arrived_at = 0.0
+
+    def __init__(self, dashboard: Dashboard, name: str) -> None:
+        super().__init__(dashboard, name)
+        self.told_at: dict[str, float] = {}
 
     def waits(self) -> None:
         """From the next heartbeat on it waits (again)."""
@@ -31,8 +35,10 @@ class Waiting(BareWorker):
         async for frame in self._socket:
             message = protocol.decode_from_hub(frame)
             self.heard.append(message)
-            if isinstance(message, protocol.Hinted) and message.hint.topic == f"gate:{self.gate}":
-                await self.passes(message.hint.epoch)
+            if isinstance(message, protocol.Hinted):
+                self.told_at[message.hint.topic] = time.time()
+                if message.hint.topic == f"gate:{self.gate}":
+                    await self.passes(message.hint.epoch)
 
     async def passes(self, epoch: int) -> None:
         """Through the gate, if it waited."""
