@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, register
@@ -38,6 +39,26 @@ def problems() -> list[CheckMessage]:
             "No storage account is named.",
             "Set AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_ACCOUNT_URL.",
         )
+    if settings.AUDIT_DAYS and settings.AUDIT_DAYS < 1:
+        error(
+            6,
+            f"KENNEL_AUDIT_DAYS is {settings.AUDIT_DAYS:g}; the audit is kept for at least 1 day.",
+            "Set it to the days that you must be able to account for, or unset it to keep all.",
+        )
+    if settings.OIDC["url"]:
+        parts = urlsplit(settings.OIDC["url"])
+        if not settings.OIDC["client_id"] or not settings.OIDC["secret"]:
+            error(
+                7,
+                "KENNEL_OIDC_URL is set without KENNEL_OIDC_CLIENT_ID and KENNEL_OIDC_SECRET.",
+                "Register Kennel with the provider and set both, or unset KENNEL_OIDC_URL.",
+            )
+        if parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1"):
+            error(
+                8,
+                "KENNEL_OIDC_URL is not an https address: who is on the way could be anybody.",
+                "Use the provider's https address.",
+            )
     return found
 
 

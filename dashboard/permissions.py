@@ -18,6 +18,7 @@ from dashboard.scoping import ROLES, Role
 ACTIONS: dict[str, Role] = {
     "page.view": "viewer",
     "audit.export": "viewer",
+    "audit.prune": "admin",
     "gate.open": "operator",
     "gate.close": "operator",
     "gate.create": "operator",

@@ -266,14 +266,13 @@ class Runtime:
             await self.link.publish("receipts", msgspec.msgpack.encode(batch))
 
     async def _housekeeping(self) -> None:
-        from dashboard import audit
-        from dashboard.hub.housekeeping import sweep
+        from dashboard.hub.housekeeping import sweep, tidy_audit
 
         turn = 0
         while True:
             try:
                 if turn % RECONCILE_TURNS == 0:
-                    await database_sync_to_async(audit.reconcile)()
+                    await database_sync_to_async(tidy_audit)()
                 await sweep(self)
             except Exception:
                 # The database may be away for a while; sockets are looked at again at the next turn.

@@ -10,6 +10,7 @@ KENNEL_TRUSTED_ORIGINS  comma-separated origins behind a proxy, such as https://
 KENNEL_HTTPS          1 when people reach the dashboard over HTTPS: secure cookies, HSTS
 KENNEL_API_READS, KENNEL_API_WRITES, KENNEL_API_REFUSED
                       requests a minute of one token or user; refused ones from one address (default 6000, 600, 120)
+KENNEL_AUDIT_DAYS     how long the audit is kept, at least 1; default: for ever
 KENNEL_OIDC_URL       issuer for single sign-on, with KENNEL_OIDC_CLIENT_ID and KENNEL_OIDC_SECRET; KENNEL_OIDC_NAME is
                       what the button says, KENNEL_OIDC_CLAIM what names the user (default preferred_username)
 KENNEL_PREFIX, AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_URL   see `Storage.from_env`
@@ -47,6 +48,7 @@ DEBUG = _flag("DEBUG")
 HTTPS = _flag("KENNEL_HTTPS")
 PROCESSES = int(os.environ.get("KENNEL_PROCESSES") or 1)
 REDIS_URL = os.environ.get("REDIS_URL", "")
+AUDIT_DAYS = float(os.environ.get("KENNEL_AUDIT_DAYS") or 0)
 
 # Without a key of its own a process makes one: tools run, but `checks.refuse_unsafe` lets no server start.
 SECRET_KEY_GIVEN = bool(os.environ.get("KENNEL_SECRET_KEY"))

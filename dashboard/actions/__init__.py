@@ -10,11 +10,12 @@ from dashboard.actions.fleet import break_lease, step_down, worker_command
 from dashboard.actions.gates import create_gate, leash, unleash
 from dashboard.actions.named import by_name
 from dashboard.actions.queues import clear_queue, create_queue, delete_queue, put_message, requeue_poison
+from dashboard.actions.retention import prune_audit
 from dashboard.actions.teams import add_rule, remove_rule, set_member
 from dashboard.actions.tokens import create_token, revoke_token
 
 __all__ = [
     "ActionFailed", "Actor", "Denied", "add_rule", "audited", "break_lease", "by_name", "cancel_batch", "clear_queue", "create_gate", "create_queue",
     "create_token",
-    "delete_queue", "free_saga", "leash", "put_message", "remove_rule", "requeue_poison", "retry_batch", "revoke_token", "set_member", "step_down", "unleash", "worker_command",
+    "delete_queue", "free_saga", "leash", "prune_audit", "put_message", "remove_rule", "requeue_poison", "retry_batch", "revoke_token", "set_member", "step_down", "unleash", "worker_command",
 ]  # fmt: skip

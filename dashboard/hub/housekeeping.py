@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from channels.db import database_sync_to_async
+from django.conf import settings
 
 from coordinator import protocol
+from dashboard import audit
+from dashboard.actions.acting import Actor
+from dashboard.actions.retention import DAY_SECONDS, prune_audit
 from dashboard.hub import tokens
+from dashboard.models import AuditRow
 from dashboard.permissions import role_of, teams_of
 from dashboard.scoping import Role
 
@@ -38,6 +44,18 @@ async def sweep(runtime: Runtime) -> None:
             if standing != (viewer.view.role, viewer.view.teams)
         ]
     await asyncio.gather(*closing, return_exceptions=True)
+
+
+def tidy_audit() -> None:
+    """Close what a crash left open; once a day remove what is older than the settings keep, in one process of all."""
+    audit.reconcile()
+    days = settings.AUDIT_DAYS
+    if not days:
+        return
+    oldest = AuditRow.objects.order_by("pk").values_list("at", flat=True).first()
+    # A day's rows at a time: each removal is an act with two rows of its own.
+    if oldest is not None and oldest < time.time() - (days + 1) * DAY_SECONDS:
+        prune_audit(Actor("Kennel retention", "admin"), days)
 
 
 def standings_now(viewers: Sequence[Any]) -> list[tuple[Role, frozenset[str]]]:

@@ -94,14 +94,14 @@ def _moment(at: float | None) -> str:
     return "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
-def _cell(value: object) -> object:
+def cell(value: object) -> object:
     """A text that a spreadsheet would run as a formula is quoted."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def _lines(rows: Iterable[tuple[object, ...]]) -> str:
     text = StringIO()
-    csv.writer(text).writerows([_cell(value) for value in row] for row in rows)
+    csv.writer(text).writerows([cell(value) for value in row] for row in rows)
     return text.getvalue()
 
 

@@ -1,17 +1,23 @@
-"""``manage.py audit verify|head|reconcile``: whether the audit is whole."""
+"""``manage.py audit verify|head|reconcile|export|prune``: whether the audit is whole, and how long it is kept."""
 
 from __future__ import annotations
 
+import csv
+import json
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dashboard import audit
+from dashboard import actions, audit
 from dashboard.models import AuditRow
+from dashboard.pages.export import cell
 
 
 class Command(BaseCommand):
-    help = "Verify the audit's chain, show its end, or close intents that a crash left open."
+    help = "Verify the audit's chain, show its end, export it, remove what is old, or close intents left open by a crash."
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
@@ -21,13 +27,28 @@ class Command(BaseCommand):
         verify.add_argument(
             "--head", help="ID:DIGEST as `audit head` once printed; must still be in the chain"
         )
+        verify.add_argument("--file", type=Path, help="an export to verify instead, without the database")
+        export = verbs.add_parser("export", help="every row as a line of JSON or CSV, digests included")
+        export.add_argument("--format", choices=["jsonl", "csv"], default="jsonl")
+        export.add_argument("--to", type=Path, help="a new file; default: print")
+        prune = verbs.add_parser("prune", help="remove old rows; the rest still proves itself")
+        prune.add_argument("--keep-days", type=float, required=True)
+        prune.add_argument("--reason", default="")
         verbs.add_parser("head", help="print ID:DIGEST of the newest row, to be kept elsewhere")
         verbs.add_parser("reconcile", help="give an outcome of unknown to old intents without one")
 
     def handle(self, *args: Any, **options: Any) -> None:
         match options["verb"]:
             case "verify":
-                self.verify(options["head"] or "")
+                self.verify_file(options["file"]) if options["file"] else self.verify(options["head"] or "")
+            case "export":
+                self.export(options["format"], options["to"])
+            case "prune":
+                try:
+                    gone = actions.prune_audit(_ACTOR, options["keep_days"], reason=options["reason"])
+                except actions.ActionFailed as error:
+                    raise CommandError(str(error)) from error
+                self.stdout.write(f"{gone} rows removed.")
             case "head":
                 row, digest = audit.head()
                 self.stdout.write(f"{row}:{digest}")
@@ -38,13 +59,65 @@ class Command(BaseCommand):
         faults = list(audit.verify())
         for fault in faults:
             self.stderr.write(fault.what)
-        if head:
-            row, _, digest = head.partition(":")
-            if not row.isdigit() or not AuditRow.objects.filter(pk=int(row), digest=digest).exists():
-                faults.append(audit.Fault(0, f"the chain does not hold the row #{row} that was once its end"))
-                self.stderr.write(faults[-1].what)
+        if head and not self._holds(head):
+            faults.append(
+                audit.Fault(
+                    0, f"the chain does not hold the row #{head.partition(':')[0]} that was once its end"
+                )
+            )
+            self.stderr.write(faults[-1].what)
         if faults:
             raise CommandError(
                 f"{len(faults)} faults in {audit.head()[0]} rows: the audit is not as it was written"
             )
-        self.stdout.write(f"{audit.head()[0]} rows, each as it was written.")
+        last, _ = audit.pruned()
+        before = f", after {last} that retention removed" if last else ""
+        self.stdout.write(f"{audit.head()[0] - last} rows{before}, each as it was written.")
+
+    def _holds(self, head: str) -> bool:
+        row, _, digest = head.partition(":")
+        last, its_digest = audit.pruned()
+        if row.isdigit() and int(row) < last:
+            raise CommandError(
+                f"#{row} was removed by retention, as all up to #{last}: use a newer head, or an export"
+            )
+        if (row, digest) == (str(last), its_digest):
+            return True
+        return row.isdigit() and AuditRow.objects.filter(pk=int(row), digest=digest).exists()
+
+    def verify_file(self, path: Path) -> None:
+        with path.open(encoding="utf-8") as lines:
+            faults = list(audit.verify_lines(lines))
+        for fault in faults:
+            self.stderr.write(fault.what)
+        if faults:
+            raise CommandError(f"{len(faults)} faults: the export is not as it was written")
+        self.stdout.write("Each row as it was written.")
+
+    def export(self, form: str, to: Path | None) -> None:
+        rows = audit.lines()
+        if form == "csv":
+            rows = _csv(rows)
+        if to is None:
+            for row in rows:
+                self.stdout.write(row)
+            return
+        try:
+            with to.open("x", encoding="utf-8", newline="") as file:
+                file.writelines(f"{row}\n" for row in rows)
+        except FileExistsError as error:
+            raise CommandError(f"{to} exists; name a new file.") from error
+
+
+def _csv(rows: Iterator[str]) -> Iterator[str]:
+    names = (*audit.FIELDS, "previous", "digest")
+    yield ",".join(names)
+    for row in rows:
+        line = StringIO()
+        csv.DictWriter(line, names, extrasaction="ignore", lineterminator="").writerow(
+            {key: cell(value) for key, value in json.loads(row).items()}
+        )
+        yield line.getvalue()
+
+
+_ACTOR = actions.Actor("command line", "admin")

@@ -17,6 +17,8 @@ SAFE: dict[str, Any] = {
     "PROCESSES": 1,
     "REDIS_URL": "",
     "STORAGE_ENV": {"AZURE_STORAGE_ACCOUNT_URL": "https://x.blob.core.windows.net"},
+    "AUDIT_DAYS": 0.0,
+    "OIDC": {"url": "", "client_id": "", "secret": ""},
 }
 
 
@@ -38,6 +40,13 @@ def test_safe_settings_are_let_through(settings: Settings) -> None:
         ({"ALLOWED_HOSTS": ["*"]}, "kennel.E003", "Name the hosts"),
         ({"PROCESSES": 2}, "kennel.E004", "REDIS_URL"),
         ({"STORAGE_ENV": {}}, "kennel.E005", "AZURE_STORAGE_CONNECTION_STRING"),
+        ({"AUDIT_DAYS": 0.5}, "kennel.E006", "unset it to keep all"),
+        ({"OIDC": {"url": "https://x.example", "client_id": "k", "secret": ""}}, "kennel.E007", "set both"),
+        (
+            {"OIDC": {"url": "http://x.example", "client_id": "k", "secret": "s"}},
+            "kennel.E008",
+            "https address",
+        ),
     ],
 )
 def test_each_unsafe_setting_is_refused_with_its_remedy(
