@@ -1,4 +1,4 @@
-"""A worker that prices a batch of transactions every ten minutes, and closes each with a saga: something to watch.
+"""A worker that prices a batch of transactions every ten minutes, and opens each with a saga: something to watch.
 
 ``python -m coordinator run examples.nightly:worker``. One transaction in 2,500 fails at first, as if its tariff were not
 there yet: the batch ends with failures, and *Retry failed items* on the Batches page completes it.
@@ -43,32 +43,31 @@ nights = worker.storage.pipeline(
     reporter=billing.report,
     chunk_items=100,
 )
-closing: Saga[str] = worker.storage.saga("close-night", input=str)
+opening: Saga[str] = worker.storage.saga("open-night", input=str)
 worker.add(nights.initiators())
 worker.add(nights.processors(tasks=range(1, 3)))
 worker.add(nights.controllers())
-worker.add(closing.listener(tasks=range(1, 2)))
+worker.add(opening.listener(tasks=range(1, 2)))
 
 
-@closing.step
+@opening.step
 async def lock_accounts(context: SagaContext[str]) -> str:
     return f"accounts of {context.input} are locked"
 
 
-@closing.step
-async def send_statements(context: SagaContext[str]) -> str:
+@opening.step
+async def announce(context: SagaContext[str]) -> str:
     await asyncio.sleep(1.0)
-    return "statements are sent"
+    return f"{context.input} is announced"
 
 
 @worker.lead("nightly")
 async def start_nights(term: Term) -> None:
-    """Start a batch now and then, and close the ones that were priced; names make repetitions harmless."""
+    """Start a batch now and then; its name makes repetitions harmless."""
     while True:
         slot = int(time.time() // EVERY_SECONDS)
         name = time.strftime("%Y-%m-%d-%H%M", time.gmtime(slot * EVERY_SECONDS))
         source: dict[str, Any] = {"transactions": TRANSACTIONS, "seed": slot}
         await nights.start(name, source, sla_seconds=SLA_SECONDS, expected_items=TRANSACTIONS)
-        if (await nights.status(name)).state == "complete":
-            await closing.start(name, name)
+        await opening.start(name, name)
         await asyncio.sleep(10)

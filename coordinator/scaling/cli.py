@@ -116,7 +116,9 @@ async def _run(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, work.cancel)
-        with contextlib.suppress(asyncio.CancelledError):
-            await work
-        if drain_at_end and isinstance(driver, LocalProcessDriver):
-            await driver.close()
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+        finally:
+            if drain_at_end and isinstance(driver, LocalProcessDriver):
+                await driver.close()

@@ -79,7 +79,9 @@ class LocalProcessDriver:
             self._save([*staying, *leaving])
         if len(staying) > wanted:
             names = [each.name for each in staying]
-            going = set(victims(names, len(staying) - wanted, await self._leaders()))
+            # Where all must go there is no choice, and storage may be gone already.
+            leaders = await self._leaders() if wanted > 0 else set()
+            going = set(victims(names, len(staying) - wanted, leaders))
             leaving += [
                 _Instance(each.name, each.pid, each.born, time.time())
                 for each in staying

@@ -118,3 +118,14 @@ def test_an_agent_killed_is_started_again_and_its_workers_live_on() -> None:
         assert pool.pids() == before
         pids = list(before.values())
     assert not [pid for pid in pids if lives(pid)], "the demo left workers behind"
+
+
+@pytest.mark.slow
+def test_a_demo_killed_with_9_leaves_no_worker_of_its_pool_behind() -> None:
+    with live_stack(workers=2, orders=10, scale_to=3) as stack:
+        pool = pool_of(stack)
+        wait_until(lambda: len(pool.names()) == 2, "both workers are there")
+        wait_until(lambda: latest(stack), "the agent has decided")
+        pids = list(pool.pids().values())
+        stack.kill(stack.pids["demo"])
+        wait_until(lambda: not [pid for pid in pids if lives(pid)], "its workers have ended", 90)

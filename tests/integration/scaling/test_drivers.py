@@ -373,3 +373,16 @@ async def test_the_figure_for_keda_is_answered_with_its_age_and_refused_when_it_
                 assert answer.status == 401
     finally:
         await runner.cleanup()
+
+
+async def test_all_are_drained_though_nobody_can_tell_who_leads(tmp_path: Path) -> None:
+    async def leaders() -> set[str]:
+        raise StorageUnreachable("no answer")
+
+    driver = LocalProcessDriver(
+        "pool", [sys.executable, "-S", "-c", POLITE], state=tmp_path, leaders=leaders, drain_seconds=5.0
+    )
+    await driver.scale(2)
+    pids = driver.pids()
+    await driver.close()
+    assert all([await ended(pid) for pid in pids.values()])
