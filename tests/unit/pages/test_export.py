@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.pages.export import _cell, _file
+from dashboard.pages.export import cell, _file
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1"])
 def test_no_text_becomes_a_formula(text: str) -> None:
-    assert _cell(text) == f"'{text}"
+    assert cell(text) == f"'{text}"
 
 
 def test_figures_and_plain_text_stay_as_they_are() -> None:
-    assert [_cell(value) for value in (-5, "orders", "", None)] == [-5, "orders", "", None]
+    assert [cell(value) for value in (-5, "orders", "", None)] == [-5, "orders", "", None]
 
 
 def test_a_file_is_named_safely_and_quotes_what_needs_it() -> None:
