@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from coordinator.pipeline.pipeline import Pipeline
     from coordinator.queues.queue import Queue
     from coordinator.sequences.generator import UniqueIdGenerator
+    from coordinator.tables.bulk import BulkWrite
     from coordinator.tables.saga import Saga
     from coordinator.tables.table import Table
 
@@ -181,6 +182,12 @@ class Storage:
         from coordinator.tables.azure_tables import make_table
 
         return make_table(self, name)
+
+    def bulk(self) -> BulkWrite:
+        """More writes than a transaction takes, with one call (S17, S18). See `BulkWrite`."""
+        from coordinator.tables.azure_store import make_bulk
+
+        return make_bulk(self)
 
     def saga(self, name: str, input: type[T] | Any = Any, **options: Any) -> Saga[T]:
         """Steps that end done or undone, whoever crashes (S18). See `Saga`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordinator.tables.azure_tables import make_table
+from coordinator.tables.bulk import BulkOrder, BulkWrite
 from coordinator.tables.progress import Progress, State
 from coordinator.tables.saga import ROW, Saga, SagaMessage, decode_progress
 
@@ -21,6 +22,13 @@ def make_saga(storage: Storage, name: str, *, queue: str = "", **options: Any) -
         identity=lambda: storage.identity,
         **options,
     )
+
+
+def make_bulk(storage: Storage) -> BulkWrite:
+    """Bulk writes of this account; what is under way is kept in the table ``{prefix}bulk``."""
+    saga: Saga[BulkOrder] = make_saga(storage, "bulk-write", input_type=BulkOrder)
+    kept = make_table(storage, storage.config.table("bulk"))
+    return BulkWrite(saga, kept, lambda name: make_table(storage, name))
 
 
 class SagaHead(NamedTuple):

@@ -1,0 +1,162 @@
+"""`BulkWrite`: more writes than a transaction takes, split, and all done in the end, whoever crashes (S17, S18)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from coordinator.backoff import Backoff, retry
+from coordinator.errors import AlreadyExists, ConfigurationError, KennelError, NotFound
+from coordinator.queues.listener import QueueListener
+from coordinator.queues.outcomes import Retry
+from coordinator.tables.columns import MAX_PARTS, PART_BYTES, gather, spread
+from coordinator.tables.operations import ANY, Delete, Insert, Operation, Put, split
+from coordinator.tables.rows import Key, check_key
+from coordinator.tables.saga import Saga, SagaContext, SagaMessage
+from coordinator.tables.table import Table
+
+AT_ONCE = 8
+BACKOFF = Backoff(base_seconds=0.1, cap_seconds=5.0, deadline_seconds=60.0)
+_UUID = 1
+_ROW_BYTES = PART_BYTES * MAX_PARTS
+
+
+class BulkOrder(msgspec.Struct, frozen=True):
+    """Which table, and in how many rows the operations are kept."""
+
+    table: str
+    rows: int
+
+
+class BulkWrite:
+    """Writes any number of rows, of any partitions, with one call.
+
+    What fits in a transaction is one: all or nothing. More is kept in a table first, and then written transaction by
+    transaction by a saga. Guarantees: when `write` returns, all of it is written; if this process dies after the
+    operations were kept, any worker that runs `listener()` writes the rest, or the next `write` of that key does.
+    Does not guarantee that others never see a part of it, nor that a row which somebody else writes meanwhile stays so: only
+    operations that may be repeated are taken, `Put` and `Delete` with `ANY`. The same key must mean the same operations.
+    """
+
+    def __init__(self, saga: Saga[BulkOrder], kept: Table, table: Callable[[str], Table]) -> None:
+        self._saga, self._kept, self._table = saga, kept, table
+        saga.step(timeout_seconds=3600.0, attempts=None)(self.write_rows)
+        saga.step(attempts=None)(self.forget_rows)
+
+    async def write(self, key: str, table: str, operations: Iterable[Operation]) -> int:
+        """Write them all; returns in how many transactions. `key` names this write, for good.
+
+        Raises `ConfigurationError` before anything is sent if one of them cannot be written or repeated, and
+        `KennelError` if the saga was undone or is stuck, which only an operator's hand brings about.
+        """
+        check_key((key, key))
+        wanted = list(operations)
+        for operation in wanted:
+            if not isinstance(operation, Put) and not (
+                isinstance(operation, Delete) and operation.etag == ANY
+            ):
+                raise ConfigurationError(
+                    f"{type(operation).__name__} of {Key(*operation.key)} cannot be repeated: a bulk write takes Put, and "
+                    "Delete with ANY"
+                )
+        parts = split(wanted)
+        if len(parts) <= 1:
+            for part in parts:
+                await _write(self._table(table), part)
+            return len(parts)
+        try:
+            await self._saga.read(key)
+        except NotFound:
+            rows = await self._keep(key, wanted)
+            await self._saga.start(key, BulkOrder(table, rows))
+        await self._finish(key)
+        return len(parts)
+
+    def listener(self, **options: Any) -> QueueListener[SagaMessage]:
+        """A listener that carries on what a writer that died left; options as of `QueueListener`."""
+        return self._saga.listener(**options)
+
+    async def _finish(self, key: str) -> None:
+        while True:
+            try:
+                progress = await self._saga.run(key)
+                break
+            except Retry as later:
+                await self._kept.store.clock.sleep(later.after or 1.0)
+        progress = progress or await self._saga.wait(key)
+        if progress.state != "done":
+            raise KennelError(f"the bulk write {key} is {progress.state}: {progress.error}")
+
+    async def _keep(self, key: str, operations: Sequence[Operation]) -> int:
+        content = msgspec.msgpack.encode([_packed(each) for each in operations])
+        pieces = [content[start : start + _ROW_BYTES] for start in range(0, len(content), _ROW_BYTES)]
+        for number, piece in enumerate(pieces):
+            insert = Insert((key, f"{number:06d}"), spread("part", piece))
+            try:
+                await retry(
+                    lambda insert=insert: self._kept.write(insert),  # type: ignore[misc]
+                    backoff=BACKOFF,
+                    clock=self._kept.store.clock,
+                )
+            except AlreadyExists:  # an earlier try of this very write
+                continue
+        return len(pieces)
+
+    # --- the steps: each may run again ----------------------------------------------------------------------------
+
+    async def write_rows(self, context: SagaContext[BulkOrder]) -> None:
+        """Send the transactions, several partitions at a time."""
+        rows = [row async for row in self._kept.scan(partition=context.key)]
+        if len(rows) != context.input.rows:
+            raise KennelError(f"{len(rows)} of {context.input.rows} rows of operations are there")
+        content = b"".join(gather("part", row.values) for row in rows)
+        table, limit = self._table(context.input.table), asyncio.Semaphore(AT_ONCE)
+        partitions: dict[str, list[list[Operation]]] = {}
+        for part in split(_unpacked(each) for each in msgspec.msgpack.decode(content, ext_hook=_extended)):
+            partitions.setdefault(part[0].key[0], []).append(part)
+
+        async def send(parts: list[list[Operation]]) -> None:
+            async with limit:
+                for part in parts:
+                    await _write(table, part)
+
+        await asyncio.gather(*(send(parts) for parts in partitions.values()))
+
+    async def forget_rows(self, context: SagaContext[BulkOrder]) -> None:
+        """The operations are not needed any more."""
+        for number in range(context.input.rows):
+            await self._kept.write(Delete((context.key, f"{number:06d}"), ANY))
+
+
+async def _write(table: Table, part: Sequence[Operation]) -> None:
+    clock = table.store.clock
+    try:
+        await retry(lambda: table.transact(part), backoff=BACKOFF, clock=clock)
+    except (
+        NotFound
+    ):  # a row to delete is gone already, perhaps by an earlier try: one by one that is no fault
+        for operation in part:
+            await retry(lambda one=operation: table.write(one), backoff=BACKOFF, clock=clock)  # type: ignore[misc]
+
+
+def _packed(operation: Operation) -> list[Any]:
+    if isinstance(operation, Delete):
+        return list(operation.key)
+    values = {
+        name: msgspec.msgpack.Ext(_UUID, value.bytes) if isinstance(value, UUID) else value
+        for name, value in operation.values.items()
+    }
+    return [*operation.key, values]
+
+
+def _unpacked(content: list[Any]) -> Operation:
+    partition, row, *values = content
+    return Put((partition, row), values[0]) if values else Delete((partition, row), ANY)
+
+
+def _extended(code: int, data: memoryview) -> Any:
+    return UUID(bytes=bytes(data)) if code == _UUID else msgspec.msgpack.Ext(code, bytes(data))
