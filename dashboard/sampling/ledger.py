@@ -112,6 +112,7 @@ def page(
         return LedgerPage((), problem="unread")
     owners = owners_of(presence, sequence)
     answer, more = None, False
+    newest = number is None and before is None and not owner  # the front page of the ledger
     if number is not None:
         rows = _holding(book, number)
         answer = _answer(book, number, rows, owners)
@@ -134,8 +135,8 @@ def page(
         indexed=book.next,
         counter=book.counter,
         read_at=book.read_at or None,
-        hour=granted_since(book, now - 3600),
-        day=granted_since(book, now - 86400),
+        hour=granted_since(book, now - 3600) if newest else None,
+        day=granted_since(book, now - 86400) if newest else None,
         answer=answer,
     )
 

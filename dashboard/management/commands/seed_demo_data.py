@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import transaction
+from django.db import connection, transaction
 
 from coordinator.storage import Storage
 from dashboard import audit
-from dashboard.models import AuditHead, AuditRow, Chunk, Outcome, Series
+from dashboard.models import AuditHead, AuditRow, Chunk, LedgerBook, LedgerOwner, Outcome, Series
+from dashboard.runtime import current
 from dashboard.sampling.history import LEVELS, pack
+from dashboard.sampling.ledger_index import LedgerIndex
 
 BATCH = 2000
 RANGE = 1000
@@ -32,11 +34,12 @@ class Scale(NamedTuple):
     gates: int
     days: float
     grants: int
+    index_rows: int = 0
 
 
 SCALES = {
     "small": Scale(audit_rows=500, queues=8, gates=3, days=2, grants=200),
-    "large": Scale(audit_rows=200_000, queues=300, gates=20, days=31, grants=20_000),
+    "large": Scale(audit_rows=200_000, queues=300, gates=20, days=31, grants=20_000, index_rows=1_000_000),
 }
 
 
@@ -62,6 +65,8 @@ class Command(BaseCommand):
         rng = random.Random(options["seed"])
         names = [f"{kind}-{number:03}" for number, kind in zip(range(scale.queues), itertools.cycle(KINDS))]
         self._timed(f"{scale.audit_rows} audit rows", lambda: seed_audit(scale.audit_rows, names, rng))
+        if scale.index_rows:
+            self._timed(f"{scale.index_rows} rows of the ledger's index", lambda: seed_index(scale))
         self._timed(f"{scale.days:g} days of history", lambda: seed_history(scale.days, names, rng))
         if not options["without_storage"]:
             what = f"{len(names)} queues, {scale.gates} gates, {scale.grants} grants"
@@ -176,26 +181,50 @@ async def seed_storage(scale: Scale, queues: list[str], rng: random.Random) -> N
         await asyncio.gather(
             *(fill(name) for name in queues), *(gate(number) for number in range(scale.gates))
         )
-        await asyncio.to_thread(_grants, storage, scale.grants)
+        await asyncio.to_thread(_grants, storage, scale)
 
 
-def _grants(storage: Storage, count: int) -> None:
+OWNERS = 40
+
+
+def seed_index(scale: Scale) -> None:
+    """The index of a ledger longer than the one in the storage account, as after years: all settled but the newest."""
+    began = time.time() - scale.index_rows * 10.0
+    first = LedgerOwner.objects.bulk_create(
+        LedgerOwner(name=f"orders-{n}", host="host", pid=1000 + n, started_at=int(began))
+        for n in range(OWNERS)
+    )[0]
+    top = scale.index_rows * RANGE + 1
+    source = LedgerIndex(current().storage).source
+    book = LedgerBook.objects.create(name="orders", source=source, next=top, counter=top, read_at=time.time())
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < %s - 1) INSERT INTO "
+            "dashboard_ledgerrow (book_id, first, last, turn, step, owner_id, granted_at, state) SELECT %s, "
+            "i * %s + 1, i * %s + %s, 0, 1, CASE WHEN i %% 50000 = 49999 THEN NULL ELSE %s + i %% %s END, "
+            "%s + i * 10.0, CASE WHEN i %% 50000 = 49999 THEN 'unattributed' ELSE 'used' END FROM n",
+            [scale.index_rows, book.pk, RANGE, RANGE, RANGE, first.pk, OWNERS, began],
+        )
+
+
+def _grants(storage: Storage, scale: Scale) -> None:
     from coordinator.sequences.azure_store import BlobCounterStore, TableLedger
     from coordinator.sequences.grants import USED, Counter, Grant, Owner
 
+    count, below = scale.grants, max(scale.grants, scale.index_rows)
     if not count:
         return
     ledger, store = TableLedger(storage, "orders"), BlobCounterStore(storage, "orders")
-    began = time.time() - count * 10.0
-    owners = [Owner(f"orders-{number}", "host", 1000 + number, int(began)) for number in range(40)]
+    began = time.time() - below * 10.0
+    owners = [Owner(f"orders-{number}", "host", 1000 + number, int(began)) for number in range(OWNERS)]
 
     def grant(number: int) -> Grant:
         first = number * RANGE + 1
         owner = owners[number % len(owners)]
         return Grant(first, first + RANGE - 1, owner, uuid.uuid4().hex, began + number * 10, outcome=USED)
 
-    for start in range(0, count, 100):
-        ledger.record([grant(number) for number in range(start, min(start + 100, count))])
-    counter = Counter(count * RANGE + 1, None, noted=count * RANGE + 1, start=1)
+    for start in range(below - count, below, 100):
+        ledger.record([grant(number) for number in range(start, min(start + 100, below))])
+    counter = Counter(below * RANGE + 1, None, noted=below * RANGE + 1, start=1)
     if store.try_optimistic_write(counter.text(), etag=None, metadata=counter.metadata()) is None:
         raise CommandError("there is a sequence `orders` already; use a fresh storage account or prefix")
