@@ -1,6 +1,6 @@
 // Shortcuts of single keys. They can be switched off (on the help page), and never act while somebody types.
 
-const PLACES = { o: "/", g: "/gates/", q: "/queues/", w: "/workers/", l: "/leaders/", s: "/sequences/", c: "/cost/", a: "/audit/" };
+const PLACES = { o: "/", g: "/gates/", q: "/queues/", w: "/workers/", l: "/leaders/", s: "/sequences/", b: "/batches/", n: "/scaling/", c: "/cost/", a: "/audit/" };
 const PREFIX_MS = 1500;
 
 const read = () => { try { return localStorage.getItem("kennel-keys") !== "off"; } catch { return true; } };

@@ -28,6 +28,12 @@ Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node, kind) =>
 Idiomorph.defaults.callbacks.beforeNodeMorphed = (before, after) =>
   !(before.nodeName === "TIME" && after.nodeName === "TIME" && before.dateTime === after.dateTime && before.dataset.moment === after.dataset.moment);
 
+// Idiomorph's own extension takes every kind of swap for one of the whole element, so that #notice landed within #notice.
+htmx.defineExtension("morph", {
+  isInlineSwap: (style) => style === "morph",
+  handleSwap: (style, target, fragment) => style === "morph" && Idiomorph.morph(target, fragment.children),
+});
+
 function collect(html) {
   const holder = document.createElement("template");
   holder.innerHTML = html;
