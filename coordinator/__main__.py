@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 import click
 
-from coordinator import logs
+from coordinator import logs, remote
 from coordinator.doctor.cli import doctor
 from coordinator.errors import KennelError
+from coordinator.pipeline.cli import prune
 from coordinator.queues.cli import queue
 from coordinator.scaling.cli import scale
 from coordinator.sequences.cli import ids
@@ -37,9 +38,20 @@ class _Commands(click.Group):
 @click.group(cls=_Commands)
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 @click.option("--log-json", is_flag=True, help="One JSON object a line, for machines.")
-def main(log_level: str, log_json: bool) -> None:
+@click.option(
+    "--api",
+    envvar="KENNEL_API_URL",
+    show_envvar=True,
+    help="Release, leash and change queues through the dashboard at this address: as the token's owner, in the audit.",
+)
+@click.option("--api-token", envvar="KENNEL_API_TOKEN", show_envvar=True, help="Better from the environment.")
+@click.pass_context
+def main(
+    context: click.Context, log_level: str, log_json: bool, api: str | None, api_token: str | None
+) -> None:
     """Kennel: gates, order numbers, leaders and queues over an Azure Storage account."""
     logs.configure(level=log_level, as_json=log_json)
+    remote.use_api(context, api, api_token)
 
 
 @main.command()
@@ -51,26 +63,39 @@ def run(target: str) -> None:
 
 @main.command()
 @click.argument("gate")
-@click.option("--by", default=getpass.getuser, help="Who opens it (default: you).")
+@click.option("--by", help="Who opens it (default: you).")
 @click.option("--reason", default="", help="Why; shown to everybody.")
-def release(gate: str, by: str, reason: str) -> None:
+def release(gate: str, by: str | None, reason: str) -> None:
     """Open GATE: every worker that waits there goes."""
-    state = _with_storage(lambda storage: storage.gate(gate).open(by=by, reason=reason))
+    if (client := remote.api()) is not None:
+        remote.refuse_by(by)
+        told = client.open_gate(gate, reason=reason)
+        click.echo(f"{gate} is {told.state} (epoch {told.epoch})")
+        return
+    who = by or getpass.getuser()
+    state = _with_storage(lambda storage: storage.gate(gate).open(by=who, reason=reason))
     click.echo(f"{gate} is {state.state} (epoch {state.epoch})")
 
 
 @main.command()
 @click.argument("gate")
-@click.option("--by", default=getpass.getuser, help="Who closes it (default: you).")
+@click.option("--by", help="Who closes it (default: you).")
 @click.option("--reason", required=True, help="Why; shown to everybody.")
-def leash(gate: str, by: str, reason: str) -> None:
+def leash(gate: str, by: str | None, reason: str) -> None:
     """Close GATE: workers finish what they hold and take nothing new."""
-    state = _with_storage(lambda storage: storage.gate(gate).close(by=by, reason=reason))
+    if (client := remote.api()) is not None:
+        remote.refuse_by(by)
+        told = client.close_gate(gate, reason=reason)
+        click.echo(f"{gate} is {told.state} (epoch {told.epoch})")
+        return
+    who = by or getpass.getuser()
+    state = _with_storage(lambda storage: storage.gate(gate).close(by=who, reason=reason))
     click.echo(f"{gate} is {state.state} (epoch {state.epoch})")
 
 
 main.add_command(doctor)
 main.add_command(ids)
+main.add_command(prune)
 main.add_command(queue)
 main.add_command(scale)
 

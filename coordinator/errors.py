@@ -160,5 +160,37 @@ class MessageUndecodable(KennelError):
     """A message could not be decoded as the declared type; the message names the path of the fault."""
 
 
+class ApiError(KennelError):
+    """The dashboard's API refused a request; the message says why and what to do.
+
+    `status` is the HTTP status (None without an answer), `request_id` what the dashboard's log and audit know it by.
+    `maybe_done` is True if an act may have been carried out all the same.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, request_id: str = "", maybe_done: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.request_id = request_id
+        self.maybe_done = maybe_done
+
+
+class ApiUnavailable(ApiError):
+    """No answer came, storage is away, or the limit is reached: try again, after `retry_after_seconds` at the earliest."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        request_id: str = "",
+        maybe_done: bool = False,
+        retry_after_seconds: float = 0.0,
+    ) -> None:
+        super().__init__(message, status=status, request_id=request_id, maybe_done=maybe_done)
+        self.retry_after_seconds = retry_after_seconds
+
+
 class ProtocolViolation(KennelError):
     """A socket message was malformed, too large, too frequent or of an unknown version."""

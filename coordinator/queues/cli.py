@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from coordinator import remote
 from coordinator.queues import requeue
 from coordinator.queues.azure_queue import AzureQueue
 from coordinator.queues.azure_store import list_queues
@@ -90,6 +91,10 @@ def count(name: str) -> None:
 @click.argument("name")
 def create(name: str) -> None:
     """Make the queue NAME."""
+    if (client := remote.api()) is not None:
+        client.create_queue(name)
+        click.echo(f"{name} is there")
+        return
     made = _with_storage(lambda storage: storage.queue(name).create())
     click.echo(f"{name} {'made' if made else 'was there already'}")
 
@@ -100,7 +105,10 @@ def create(name: str) -> None:
 def clear(name: str, yes: bool) -> None:
     """Remove every message of NAME."""
     _confirm(f"This removes every message of {name}.", name, yes)
-    _with_storage(lambda storage: storage.queue(name).clear())
+    if (client := remote.api()) is not None:
+        client.clear_queue(name)
+    else:
+        _with_storage(lambda storage: storage.queue(name).clear())
     click.echo(f"{name} is empty")
 
 
@@ -110,7 +118,10 @@ def clear(name: str, yes: bool) -> None:
 def delete(name: str, yes: bool) -> None:
     """Remove the queue NAME with its messages."""
     _confirm(f"This removes {name} with all its messages.", name, yes)
-    _with_storage(lambda storage: storage.queue(name).delete())
+    if (client := remote.api()) is not None:
+        client.delete_queue(name)
+    else:
+        _with_storage(lambda storage: storage.queue(name).delete())
     click.echo(f"{name} is gone")
 
 
@@ -153,6 +164,11 @@ def move(source: str, target: str, limit: int | None) -> None:
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many messages (default: all).")
 def requeue_poison(name: str, limit: int | None) -> None:
     """Put what is in NAME's poison queue back into NAME, with its history."""
+    if (client := remote.api()) is not None:
+        if limit is not None:
+            raise click.UsageError("--limit cannot be given with the API: it puts all of them back")
+        click.echo(f"{client.requeue_poison(name)} messages are back in {name}")
+        return
 
     async def act(storage: Storage) -> int:
         return await requeue.requeue_poison(storage.queue(name), limit=limit, progress=_progress)

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI
 from ninja.parser import Parser
 
-from dashboard.api.v1 import gates, keys, machines, pools, problems, queues, records, replays
+from dashboard.api.v1 import gates, keys, machines, pools, problems, queues, records, replays, work
 from dashboard.api.v1.describing import described
 from dashboard.api.v1.operations import problem_responses
 
@@ -43,7 +43,16 @@ class KennelAPI(NinjaAPI):
         )
         schema["components"]["schemas"] |= problem.pop("$defs", {}) | {"Problem": problem}
         schema["components"]["responses"] = problem_responses()
+        _mend(schema)
         return schema
+
+
+def _mend(part: Any) -> None:
+    """Tuples as JSON Schema 2020-12, and so OpenAPI 3.1, has them; django-ninja writes the older form."""
+    for each in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _mend(each)
+    if isinstance(part, dict) and isinstance(part.get("items"), list):
+        part["prefixItems"] = part.pop("items")
 
 
 def _enveloped(run: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
@@ -86,8 +95,8 @@ def _api() -> NinjaAPI:
     )
     api.add_decorator(_enveloped, mode="view")
     api.add_decorator(replays.once, mode="operation")
-    for router in (records.router, gates.router, queues.router, machines.router, pools.router, keys.router):
-        api.add_router("", router)
+    for room in (records, gates, queues, machines, work, pools, keys):
+        api.add_router("", room.router)
     return api
 
 

@@ -33,7 +33,7 @@ Search = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=200)
 Limit = Annotated[int, Query(ge=1, le=500, description="At most so many in one page.")]
 Cursor = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z0-9._:@-]*$", max_length=200),
+    StringConstraints(pattern=r"^[^\x00]*$", max_length=300),
     Query(description="`next` of the page before."),
 ]
 Number = Annotated[int, Query(ge=1, le=2**63 - 1, description="Only the range that holds this number.")]

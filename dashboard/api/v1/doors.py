@@ -83,7 +83,7 @@ def _spend(request: HttpRequest, caller: str) -> None:
 
 def _allowed(request: HttpRequest, actor: Actor, action: str) -> Actor:
     match = request.resolver_match
-    target = str(next(iter(match.kwargs.values()), "")) if match is not None else ""
+    target = "/".join(str(value) for value in match.kwargs.values()) if match is not None else ""
     if role_may(actor.role, action, target, actor.teams):
         return actor
     if action != "page.view":

@@ -10,7 +10,7 @@ from ninja import Router
 
 from coordinator.errors import ConfigurationError
 from coordinator.queues.rules import Steps, TargetLatency, decode_rule
-from dashboard import actions, rules, selectors
+from dashboard import actions, peeking, rules, selectors
 from dashboard.actions import queues as queue_actions
 from dashboard.api.v1 import answering
 from dashboard.api.v1.bodies import Cursor, Limit, Name, NewMessage, NewQueue, NewRule, QueueName, Text, Why
@@ -70,6 +70,15 @@ def clear_queue(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Delete all messages of a queue. This cannot be undone."""
     actions.clear_queue(_actor(request), name, reason=body.reason)
     return done("queue.clear", name)
+
+
+@router.get("/queues/{name}/messages", **reads(peeking.Look, "peek", action="queue.peek", storage=True))
+def peek(request: HttpRequest, name: Name, poison: bool = False) -> HttpResponse:
+    """The first visible messages of a queue or of its poison queue, without taking them; long ones are cut."""
+    look = peeking.look(name, poison=poison)
+    if look.problem:
+        raise Refusal(503, look.problem)
+    return answering.answer(look)
 
 
 @router.post("/queues/{name}/messages", **acts(Done, "put_message", action="queue.put", status=201))

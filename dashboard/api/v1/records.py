@@ -32,10 +32,10 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Points(msgspec.Struct, frozen=True):
-    """A series, oldest first: moments (seconds since 1970) and values; a null value is a gap."""
+    """A series, oldest first: pairs of a moment (seconds since 1970) and a value; a null value is a gap."""
 
     series: str
-    points: tuple[tuple[float, float | None], ...]
+    points: tuple[tuple[float | None, ...], ...]
 
 
 @router.get("/fleet", **reads(Fleet, "fleet", tagged=True))
@@ -74,7 +74,7 @@ def sequence(request: HttpRequest, name: Name) -> HttpResponse:
     return answering.state(request, found)
 
 
-@router.get("/sequences/{name}/ledger", **reads(page_of(GrantView), "ledger", storage=True))
+@router.get("/sequences/{name}/ledger", **reads(page_of(GrantView), "ledger", missing=True, storage=True))
 def ledger(
     request: HttpRequest,
     name: Name,
@@ -85,6 +85,8 @@ def ledger(
 ) -> HttpResponse:
     """Who was granted which numbers, newest first: all, the range that holds `number`, or those of an owner."""
     page = selectors.ledger(name, before=_before(cursor), number=number, owner=owner, limit=limit)
+    if page.problem == "unread":
+        raise Refusal(404, f"the ledger of {name} has not been read, or there is no such sequence")
     if page.problem:
         raise Refusal(503, page.problem)
     return _page(page.rows, page.next)
@@ -93,7 +95,7 @@ def ledger(
 @router.get("/cost", **reads(described(cost.Bill), "cost"))
 def what_it_costs(request: HttpRequest) -> HttpResponse:
     """Requests and money by operation."""
-    return answering.answer(cost.bill(selectors.fleet()))
+    return answering.answer(cost.current(selectors.fleet()))
 
 
 @router.get("/audit", **reads(page_of(AuditView), "audit"))

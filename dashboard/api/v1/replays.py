@@ -93,7 +93,11 @@ def _replayed(known: ApiAnswer, content: str) -> HttpResponse:
         raise Refusal(422, f"this {HEADER} was used for another request; use a new one for each act")
     if known.status == 0:
         if time.time() - known.at < UNDER_WAY_SECONDS:
-            raise Refusal(409, f"the request with this {HEADER} is under way; ask again in a moment")
+            raise Refusal(
+                409,
+                f"the request with this {HEADER} is under way; ask again in a moment",
+                {"Retry-After": "1"},
+            )
         return problems.answered(
             409,
             "a request with this key began and never ended: look in the audit what became of it, then use a new key",

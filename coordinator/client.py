@@ -1,0 +1,359 @@
+"""A typed client of the dashboard's API, for programs and the command line. Blocking.
+
+What it does is decided and recorded as if it were done on the dashboard's pages, by the owner of the token. Workers don't
+need it: they reach storage themselves.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any, Self, TypeVar
+from urllib.parse import quote, urlsplit
+
+import msgspec
+import requests
+
+from coordinator.backoff import Backoff, retry_blocking
+from coordinator.errors import ApiError, ApiUnavailable, ConfigurationError
+
+__all__ = ["Act", "Audited", "Client", "Gate", "Grant", "Leader", "Queue", "Sequence", "Worker"]
+
+T = TypeVar("T")
+
+BACKOFF = Backoff(base_seconds=0.2, cap_seconds=5.0, deadline_seconds=30.0)
+PAGE = 500
+
+
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    """A gate. `waiting` names the workers held at it; after an act it is empty: look again."""
+
+    name: str
+    state: str
+    epoch: int
+    by: str = ""
+    reason: str = ""
+    not_before: float | None = None
+    share: float = 1.0
+    waiting: tuple[str, ...] = ()
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue. None means unknown."""
+
+    name: str
+    depth: int | None = None
+    poison: int | None = None
+    in_per_second: float | None = None
+    out_per_second: float | None = None
+    oldest_seconds: float | None = None
+    workers: int = 0
+    as_of: float | None = None
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker process. `presence` is "ok", "late" or "lost"."""
+
+    name: str
+    instance: str
+    host: str
+    pid: int
+    presence: str
+    last_seen: float
+
+
+class Leader(msgspec.Struct, frozen=True, kw_only=True):
+    """An election. `holder` is "" when nobody leads."""
+
+    name: str
+    holder: str
+    epoch: int
+    standbys: tuple[str, ...] = ()
+
+
+class Sequence(msgspec.Struct, frozen=True, kw_only=True):
+    """A sequence. `problem` quotes what is wrong with its counter, if anything."""
+
+    name: str
+    next_number: int | None = None
+    per_second: float | None = None
+    runway_seconds: float | None = None
+    problem: str = ""
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """A range of numbers and whose it is."""
+
+    first: int
+    last: int
+    owner: str
+    state: str
+    granted_at: float | None = None
+
+
+class Audited(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the audit."""
+
+    id: int
+    at: float
+    actor: str
+    action: str
+    target: str
+    outcome: str
+    before: str = ""
+    after: str = ""
+    reason: str = ""
+    request_id: str = ""
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done; the audit knows it by this request id."""
+
+    done: str
+    target: str
+    request_id: str
+
+
+class _Moved(msgspec.Struct):
+    moved: int
+
+
+class _Fault(msgspec.Struct):
+    where: str
+    what: str
+
+
+class _Problem(msgspec.Struct):
+    title: str = ""
+    detail: str = ""
+    outcome: str = ""
+    request_id: str = ""
+    errors: tuple[_Fault, ...] = ()
+
+
+class Client:
+    """The API at `url` (such as ``https://kennel.example.org``), as the owner of `token`.
+
+    Guarantees that an act is done at most once however often it is tried: each carries a key of its own, by which the
+    dashboard knows a repetition for a day. Tries again while there is no answer, storage is away (503) or the limit is
+    reached (429, after as long as was said), until `backoff` ends. Does not follow redirects, so that the token goes
+    nowhere else. Not for several threads at the same time.
+
+    Methods raise `ApiError` with what the dashboard said, `ApiUnavailable` when trying again did not help; `maybe_done`
+    says that an act may have been carried out all the same. `timeout_seconds` bounds one try.
+    """
+
+    def __init__(
+        self, url: str, token: str, *, timeout_seconds: float = 30.0, backoff: Backoff = BACKOFF
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.username:
+            raise ConfigurationError(
+                f"the API's address {url!r}: use https://HOST, without a name or a query"
+            )
+        if not token or not token.isascii() or not token.isprintable() or " " in token:
+            raise ConfigurationError("the API's token is empty or no token; the Access page makes one")
+        self.url = url.rstrip("/").removesuffix("/api/v1")
+        self._timeout = timeout_seconds
+        self._backoff = backoff
+        self._http = requests.Session()
+        self._http.trust_env = False  # no .netrc: it would replace the token
+        self._http.headers["Authorization"] = f"Bearer {token}"
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # --- gates ----------------------------------------------------------------------------------------------------
+
+    def gates(self) -> Iterator[Gate]:
+        """All gates by name."""
+        return self._pages("/gates", Gate)
+
+    def gate(self, name: str) -> Gate:
+        return self._get(f"/gates/{_part(name)}", Gate)
+
+    def create_gate(self, name: str, *, reason: str = "") -> Gate:
+        """Make a gate, closed."""
+        return self._act("POST", "/gates", Gate, {"name": name, "reason": reason})
+
+    def open_gate(
+        self, name: str, *, reason: str = "", at: float | None = None, share: float = 1.0, epoch: int | None = None
+    ) -> Gate:  # fmt: skip
+        """Open a gate: now or `at` a moment (seconds since 1970), for all or a share; with `epoch` only if it still has it."""
+        body = {"reason": reason, "at": at, "share": share}
+        return self._act("POST", f"/gates/{_part(name)}/open", Gate, body, epoch=epoch)
+
+    def close_gate(self, name: str, *, reason: str, epoch: int | None = None) -> Gate:
+        """Close a gate."""
+        return self._act("POST", f"/gates/{_part(name)}/close", Gate, {"reason": reason}, epoch=epoch)
+
+    # --- queues ---------------------------------------------------------------------------------------------------
+
+    def queues(self) -> Iterator[Queue]:
+        """All queues by name."""
+        return self._pages("/queues", Queue)
+
+    def queue(self, name: str) -> Queue:
+        return self._get(f"/queues/{_part(name)}", Queue)
+
+    def create_queue(self, name: str, *, reason: str = "") -> Act:
+        """Make a queue; harmless if it exists."""
+        return self._act("POST", "/queues", Act, {"name": name, "reason": reason})
+
+    def delete_queue(self, name: str, *, reason: str = "") -> Act:
+        """Delete a queue with all its messages."""
+        return self._act("DELETE", f"/queues/{_part(name)}", Act, params={"reason": reason})
+
+    def clear_queue(self, name: str, *, reason: str = "") -> Act:
+        """Delete all messages of a queue."""
+        return self._act("POST", f"/queues/{_part(name)}/clear", Act, {"reason": reason})
+
+    def put(self, name: str, item: Any, *, reason: str = "") -> Act:
+        """Put one item: anything that msgspec can encode, 64 KiB at most."""
+        return self._act("POST", f"/queues/{_part(name)}/messages", Act, {"item": item, "reason": reason})
+
+    def requeue_poison(self, name: str, *, reason: str = "") -> int:
+        """Put the messages of the poison queue back; returns how many."""
+        return self._act("POST", f"/queues/{_part(name)}/requeue", _Moved, {"reason": reason}).moved
+
+    # --- workers and leaders --------------------------------------------------------------------------------------
+
+    def workers(self) -> Iterator[Worker]:
+        """All workers by instance."""
+        return self._pages("/workers", Worker)
+
+    def drain_worker(self, instance: str, *, reason: str = "") -> Act:
+        """Ask a worker to finish what it has and take nothing new."""
+        return self._command(instance, "drain", reason)
+
+    def resume_worker(self, instance: str, *, reason: str = "") -> Act:
+        """Ask a drained worker to work again."""
+        return self._command(instance, "resume", reason)
+
+    def stop_worker(self, instance: str, *, reason: str = "") -> Act:
+        """Ask a worker to end its process."""
+        return self._command(instance, "stop", reason)
+
+    def leaders(self) -> Iterator[Leader]:
+        """All elections by name."""
+        return self._pages("/leaders", Leader)
+
+    def step_down(self, election: str, *, reason: str = "") -> Act:
+        """Ask the leader to step down."""
+        return self._act("POST", f"/leaders/{_part(election)}/step-down", Act, {"reason": reason})
+
+    def break_lease(self, election: str, *, reason: str = "") -> Act:
+        """Take the lease from its holder by force; the epoch rises."""
+        return self._act("POST", f"/leaders/{_part(election)}/break", Act, {"reason": reason})
+
+    # --- records --------------------------------------------------------------------------------------------------
+
+    def sequences(self) -> Iterator[Sequence]:
+        """All sequences by name."""
+        return self._pages("/sequences", Sequence)
+
+    def ledger(self, sequence: str, *, number: int | None = None, owner: str = "") -> Iterator[Grant]:
+        """Who was granted which numbers, newest first."""
+        return self._pages(f"/sequences/{_part(sequence)}/ledger", Grant, number=number, owner=owner)
+
+    def audit(self, q: str = "") -> Iterator[Audited]:
+        """The audit, newest first; `q` as on the page."""
+        return self._pages("/audit", Audited, q=q)
+
+    # --- how ------------------------------------------------------------------------------------------------------
+
+    def _command(self, instance: str, verb: str, reason: str) -> Act:
+        return self._act("POST", f"/workers/{_part(instance)}/{verb}", Act, {"reason": reason})
+
+    def _get(self, path: str, kind: type[T], **params: Any) -> T:
+        return self._tried("GET", path, kind, params=params)
+
+    def _pages(self, path: str, kind: type[T], **params: Any) -> Iterator[T]:
+        cursor = ""
+        while True:
+            page = self._get(path, dict[str, Any], **params, cursor=cursor, limit=PAGE)
+            yield from msgspec.convert(page["items"], list[kind])  # type: ignore[valid-type]
+            if not page["next"]:
+                return
+            cursor = page["next"]
+
+    def _act(
+        self, method: str, path: str, kind: type[T], body: Any = None, *, epoch: int | None = None, params: Any = None
+    ) -> T:  # fmt: skip
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        if epoch is not None:
+            headers["If-Match"] = f'"e{epoch}"'
+        content = None
+        if body is not None:
+            content, headers["Content-Type"] = msgspec.json.encode(body), "application/json"
+        return self._tried(method, path, kind, params=params, data=content, headers=headers)
+
+    def _tried(self, method: str, path: str, kind: type[T], **request: Any) -> T:
+        wait = 0.0
+
+        def once() -> T:
+            nonlocal wait
+            try:
+                return self._once(method, path, kind, **request)
+            except ApiUnavailable as error:
+                wait = error.retry_after_seconds
+                if wait >= self._backoff.deadline_seconds:
+                    raise ApiError(str(error), status=error.status, request_id=error.request_id) from error
+                raise
+
+        return retry_blocking(
+            once,
+            backoff=self._backoff,
+            on=(ApiUnavailable,),
+            sleep=lambda pause: time.sleep(max(pause, wait)),
+        )
+
+    def _once(self, method: str, path: str, kind: type[T], **request: Any) -> T:
+        try:
+            answer = self._http.request(
+                method, f"{self.url}/api/v1{path}", timeout=self._timeout, allow_redirects=False, **request
+            )
+        except requests.RequestException as error:
+            raise ApiUnavailable(
+                f"the API at {self.url} did not answer: {type(error).__name__}", maybe_done=method != "GET"
+            ) from error
+        if answer.ok and not answer.is_redirect:
+            try:
+                return msgspec.json.decode(answer.content, type=kind)
+            except msgspec.DecodeError as error:
+                raise ApiError(
+                    f"the API at {self.url} answered what is not understood: {error}",
+                    status=answer.status_code,
+                ) from error
+        raise _error(self.url, answer)
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _error(url: str, answer: requests.Response) -> ApiError:
+    """What a problem says, as an error."""
+    try:
+        told = msgspec.json.decode(answer.content, type=_Problem)
+    except msgspec.DecodeError:
+        told = _Problem(detail=f"{url} answered {answer.status_code}; is that the dashboard's address?")
+    detail = told.detail or told.title or f"the API answered {answer.status_code}"
+    faults = "; ".join(f"{fault.where}: {fault.what}" for fault in told.errors)
+    values: dict[str, Any] = {
+        "status": answer.status_code,
+        "request_id": told.request_id,
+        "maybe_done": told.outcome == "unknown",
+    }
+    again = answer.headers.get("Retry-After", "")
+    if answer.status_code in (429, 502, 503, 504) or again:
+        after = float(again) if again.isdigit() else 0.0
+        return ApiUnavailable(faults or detail, **values, retry_after_seconds=after)
+    return ApiError(faults or detail, **values)
