@@ -49,3 +49,15 @@ class Meter:
         for request, number in self.snapshot().items():
             totals[f"{request.service}.{request.operation}"] += number
         return dict(totals)
+
+    def by_queue(self, most: int = 100) -> dict[str, int]:
+        """Requests to the queue service by queue, the `most` busiest; those of all others under ""."""
+        totals: Counter[str] = Counter()
+        for request, number in self.snapshot().items():
+            if request.service == "queue":
+                totals[request.resource] += number
+        ranked = totals.most_common()
+        found = dict(ranked[:most])
+        if rest := sum(number for _, number in ranked[most:]):
+            found[""] = found.get("", 0) + rest
+        return found

@@ -85,7 +85,10 @@ class SequenceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WorkerState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that a worker tells about itself. Sent whole: the hub keeps no history of it."""
+    """All that a worker tells about itself. Sent whole: the hub keeps no history of it.
+
+    `requests` counts by operation, `queue_requests` those to queues by queue ("" for the sum of many small ones).
+    """
 
     mode: Literal["starting", "running", "draining", "stopping"] = "running"
     gates: tuple[GateStatus, ...] = ()
@@ -93,6 +96,7 @@ class WorkerState(msgspec.Struct, frozen=True, omit_defaults=True):
     elections: tuple[LeadershipStatus, ...] = ()
     sequences: tuple[SequenceStatus, ...] = ()
     requests: dict[str, int] = {}
+    queue_requests: dict[str, int] = {}
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
 

@@ -248,6 +248,7 @@ class Worker:
             elections=tuple(election.status() for election in self._campaigns()),
             sequences=tuple(sequence.status() for sequence in self._sequences.values()),
             requests=self.storage.meter.by_operation(),
+            queue_requests=self.storage.meter.by_queue(),
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             memory_bytes=usage.ru_maxrss * 1024,
         )

@@ -146,6 +146,13 @@ class Headline(msgspec.Struct, frozen=True):
     why: str
 
 
+class Today(msgspec.Struct, frozen=True):
+    """Requests by operation since midnight (UTC), or since the dashboard started if that was later."""
+
+    since: float
+    requests: dict[str, int] = {}
+
+
 class Fleet(msgspec.Struct, frozen=True):
     """Everything at one moment. `degraded` says in words what the dashboard itself lacks ("" = nothing)."""
 
@@ -161,6 +168,8 @@ class Fleet(msgspec.Struct, frozen=True):
     attention: tuple[Attention, ...] = ()
     requests_per_minute: float | None = None
     requests: dict[str, int] = {}
+    queue_requests: dict[str, int] = {}
+    today: Today | None = None
     degraded: str = ""
 
 

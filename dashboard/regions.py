@@ -67,7 +67,7 @@ def context_of(
         "queues": lambda: readings.sorted_queues(fleet, asked),
         "queue": lambda: readings.named(fleet.queues, asked.get("name", "")),
         "found": lambda: readings.sorted_workers(fleet, asked),
-        "bill": lambda: cost.bill(fleet),
+        "bill": lambda: cost.current(fleet),
         "batches": lambda: readings.sorted_batches(fleet, asked),
         "pool": lambda: readings.pool(fleet, asked),
         "pressing_gates": lambda: readings.pressing_gates(fleet),

@@ -10,6 +10,8 @@ KENNEL_TRUSTED_ORIGINS  comma-separated origins behind a proxy, such as https://
 KENNEL_HTTPS          1 when people reach the dashboard over HTTPS: secure cookies, HSTS
 KENNEL_API_READS, KENNEL_API_WRITES, KENNEL_API_REFUSED
                       requests a minute of one token or user; refused ones from one address (default 6000, 600, 120)
+KENNEL_DAILY_BUDGET   dollars a day for storage requests; beyond 80 % of it the dashboard warns; default: none
+KENNEL_PRICES         JSON: dollars for 10,000 requests by kind, such as {"queue": 0.005, "as_of": "2026-11"}
 KENNEL_AUDIT_DAYS     how long the audit is kept, at least 1; default: for ever
 KENNEL_OIDC_URL       issuer for single sign-on, with KENNEL_OIDC_CLIENT_ID and KENNEL_OIDC_SECRET; KENNEL_OIDC_NAME is
                       what the button says, KENNEL_OIDC_CLAIM what names the user (default preferred_username)
@@ -147,6 +149,8 @@ if REDIS_URL:
         "KEY_PREFIX": STORAGE_ENV.get("KENNEL_PREFIX", "kennel-"),
         "OPTIONS": {"socket_connect_timeout": 0.5, "socket_timeout": 0.5},
     }
+DAILY_BUDGET = float(os.environ.get("KENNEL_DAILY_BUDGET") or 0)
+PRICES = os.environ.get("KENNEL_PRICES") or "{}"
 # Requests a minute: of one token or user, and refused ones from one address.
 API_LIMITS = {
     "reads": int(os.environ.get("KENNEL_API_READS") or 6000),

@@ -87,6 +87,11 @@ class Presence:
         self.entries: dict[str, Entry] = {}
         self.tracks: dict[str, Track] = {}
         self.requests: Counter[str] = Counter()
+        self.queue_requests: Counter[str] = Counter()
+        self.since = clock.time()
+        self.lately: Counter[str] = (
+            Counter()
+        )  # as `requests`, without what was sent before this process began
         self.requests_seen = 0
         self._hinted: dict[str, tuple[int, dict[str, str]]] = {}
         self.done: Counter[str] = Counter()
@@ -98,7 +103,7 @@ class Presence:
         entry = Entry(hello, self.clock.monotonic() - age_seconds, home or self.home)
         before = self.entries.get(hello.instance)
         self.entries[hello.instance] = entry
-        self._count(before.state if before else None, hello.state)
+        self._count(before.state if before else None, hello.state, is_new=hello.started_at >= self.since)
         for instance, other in list(self.entries.items()):
             # The same name started again: the lost one has its successor.
             if other.hello.worker == hello.worker and instance != hello.instance and not other.connected:
@@ -227,13 +232,17 @@ class Presence:
             self.left(instance)
         self.version += 1
 
-    def _count(self, before: WorkerState | None, now: WorkerState) -> None:
+    def _count(self, before: WorkerState | None, now: WorkerState, *, is_new: bool = False) -> None:
         """Keep sums that only grow, however often workers restart."""
         old_requests = before.requests if before else {}
         for operation, number in now.requests.items():
             more = max(0, number - old_requests.get(operation, 0))
             self.requests[operation] += more
             self.requests_seen += more if before else 0
+            self.lately[operation] += more if before or is_new else 0
+        old_queues = before.queue_requests if before else {}
+        for queue, number in now.queue_requests.items():
+            self.queue_requests[queue] += max(0, number - old_queues.get(queue, 0))
         old_done = {listener.queue: listener.done for listener in before.listeners} if before else {}
         for listener in now.listeners:
             # Work done before we ever heard of this worker was not done now.

@@ -6,6 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from coordinator.queues.poison import poison_name
 from dashboard import peeking
 from dashboard.pages.common import show
 from dashboard.permissions import requires
@@ -24,6 +25,7 @@ def messages(request: HttpRequest, name: str) -> HttpResponse:
         "other",
         live=False,
         name=name,
+        lies_in=poison_name(name) if poison else name,
         poison=poison,
         look=look,
         most=peeking.MOST_MESSAGES,

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from dashboard import cost
 from dashboard.fleet import Attention, Fleet, QueueView
 
 SHORT_RUNWAY_SECONDS = 0.5  # refills take milliseconds and begin in time; below this they do not keep up
@@ -42,6 +43,16 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
         )
     if fleet.degraded:
         yield Attention("warning", fleet.degraded, _("Check Redis; workers fall back to polling storage."))
+    spending = cost.current(fleet)
+    if spending.verdict in ("warn", "over"):
+        yield Attention(
+            "warning",
+            _("Requests cost ${today:.2f} today; the budget is ${budget:.2f}").format(
+                today=spending.today, budget=spending.budget
+            ),
+            _("See which operation and which queue it is. Work is never slowed for it."),
+            "/cost/",
+        )
     lost = [worker.name for worker in fleet.workers if worker.presence == "lost"]
     if lost:
         yield Attention(

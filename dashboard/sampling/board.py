@@ -9,7 +9,7 @@ import msgspec
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.gates.state import GateState
-from dashboard.fleet import Fleet, Point, Release
+from dashboard.fleet import Fleet, Point, Release, Today
 from dashboard.hub.link import Link
 from dashboard.hub.presence import Presence
 from dashboard.sampling.compose import Rates, compose
@@ -18,6 +18,7 @@ from dashboard.sampling.sample import NOTHING, Sample
 KEPT_SECONDS = 120
 RATE_SECONDS = 6.0
 FRESH_SECONDS = 0.2
+DAY_SECONDS = 86_400.0
 
 
 class Board:
@@ -32,6 +33,7 @@ class Board:
         self._composed: tuple[float, tuple[int, int], Fleet] | None = None
         self._ring: deque[tuple[float, dict[str, float]]] = deque(maxlen=KEPT_SECONDS)
         self._marks: deque[tuple[float, dict[str, int], Counter[str], dict[str, int], int]] = deque()
+        self._day: tuple[float, Counter[str], Counter[str]] | None = None
         link.on("sample", self._sample_from)
         link.on("gate", self._gate_from)
 
@@ -103,6 +105,8 @@ class Board:
                 self._rates(),
                 now=self.clock.time(),
                 requests=self._requests(),
+                queue_requests=dict(self.presence.queue_requests + Counter(self.sample.queue_requests)),
+                today=self._today(),
                 degraded=self._degraded(),
             )
             self._composed = (now, stamp, fleet)
@@ -121,6 +125,16 @@ class Board:
 
     def _requests(self) -> dict[str, int]:
         return dict(self.presence.requests + Counter(self.sample.requests))
+
+    def _today(self) -> Today:
+        """What was sent since midnight (UTC), as far as this process was there to count it."""
+        now, own = self.clock.time(), Counter(self.sample.requests)
+        midnight = now // DAY_SECONDS * DAY_SECONDS
+        if self._day is None or self._day[0] < midnight:
+            seen = self.presence.lately.copy() if self._day is not None else Counter()
+            self._day = (max(midnight, self.presence.since), seen, own)
+        since, seen, sampled = self._day
+        return Today(since, dict((self.presence.lately - seen) + (own - sampled)))
 
     def _degraded(self) -> str:
         if self.link.down_since is None:

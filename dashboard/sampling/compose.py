@@ -20,6 +20,7 @@ from dashboard.fleet import (
     SequenceView,
     StorageView,
     TaskDecision,
+    Today,
     WorkerView,
 )
 from dashboard.sampling.attention import attention, some
@@ -52,6 +53,8 @@ def compose(
     *,
     now: float,
     requests: Mapping[str, int],
+    queue_requests: Mapping[str, int] | None = None,
+    today: Today | None = None,
     degraded: str = "",
 ) -> Fleet:
     """The fleet at `now` (wall-clock seconds)."""
@@ -70,6 +73,8 @@ def compose(
         work=sample.work,
         requests_per_minute=rates.requests_per_minute,
         requests=dict(requests),
+        queue_requests=dict(queue_requests or {}),
+        today=today,
         degraded=degraded,
     )
     return replace(fleet, attention=attention(fleet, sample.every_seconds))

@@ -35,6 +35,7 @@ class Sample(msgspec.Struct, frozen=True):
     sequences: tuple[SequenceView, ...] = ()
     work: Work = Work()
     requests: dict[str, int] = {}
+    queue_requests: dict[str, int] = {}
     every_seconds: float = 1.0
     took_seconds: float = 0.0
 

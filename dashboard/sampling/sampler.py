@@ -122,6 +122,7 @@ class Sampler:
             sequences=before.sequences if sequences.error else sequences.value,
             work=seen_work,
             requests=storage.meter.by_operation(),
+            queue_requests=storage.meter.by_queue(),
             every_seconds=self.every_seconds,
             took_seconds=self.clock.monotonic() - began,
         )

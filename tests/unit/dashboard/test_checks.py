@@ -42,6 +42,8 @@ def test_safe_settings_are_let_through(settings: Settings) -> None:
         ({"STORAGE_ENV": {}}, "kennel.E005", "AZURE_STORAGE_CONNECTION_STRING"),
         ({"AUDIT_DAYS": 0.5}, "kennel.E006", "unset it to keep all"),
         ({"OIDC": {"url": "https://x.example", "client_id": "k", "secret": ""}}, "kennel.E007", "set both"),
+        ({"PRICES": '{"queue": "dear"}'}, "kennel.E009", "KENNEL_PRICES"),
+        ({"DAILY_BUDGET": -1.0}, "kennel.E009", "KENNEL_DAILY_BUDGET"),
         (
             {"OIDC": {"url": "http://x.example", "client_id": "k", "secret": "s"}},
             "kennel.E008",

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from dashboard.cost import Prices, bill
-from tests.unit.pages.fleets import full, nothing
+from coordinator.errors import ConfigurationError
+from coordinator.protocol import WorkerState
+from coordinator.queues.cost import Budget
+from dashboard.cost import Prices, bill, settled
+from dashboard.fleet import Today
+from dashboard.sampling.attention import attention
+from tests.unit.pages.fleets import NOW, full, nothing, worker
 
 
 def test_each_operation_is_billed_by_its_class() -> None:
@@ -35,3 +42,45 @@ def test_what_is_not_known_stays_unknown() -> None:
     made = bill(nothing())
     assert (made.requests_a_day, made.dollars_a_day, made.polling_dollars_a_day) == (None, None, None)
     assert bill(msgspec.structs.replace(nothing(), requests_per_minute=0.0)).dollars_a_day is None
+
+
+def test_queues_and_workers_have_bills_of_their_own() -> None:
+    busy = msgspec.structs.replace(worker("w-1"), state=WorkerState(requests={"queue.GetMessages": 20_000}))
+    fleet = msgspec.structs.replace(full(), queue_requests={"a": 10_000, "b": 30_000}, workers=(busy,))
+    made = bill(fleet, Prices(queue=0.004))
+    assert [(line.operation, line.requests, line.dollars) for line in made.queues] == [
+        ("b", 30_000, pytest.approx(0.012)),
+        ("a", 10_000, pytest.approx(0.004)),
+    ]
+    assert [(line.operation, line.dollars) for line in made.workers] == [("w-1", pytest.approx(0.008))]
+
+
+@pytest.mark.parametrize(
+    ("requests", "verdict"), [(100, "ok"), (2_100_000, "warn"), (2_600_000, "over")], ids=str
+)
+def test_the_daily_budget_is_judged_by_what_was_spent_today(requests: int, verdict: str) -> None:
+    fleet = msgspec.structs.replace(full(), today=Today(NOW, {"queue.GetMessages": requests}))
+    made = bill(fleet, Prices(queue=0.004), Budget(per_day=1.0))
+    assert (made.verdict, made.budget, made.today_since) == (verdict, 1.0, NOW)
+    assert bill(fleet).verdict == ""
+    assert bill(full(), budget=Budget(1.0)).verdict == ""
+
+
+def test_a_budget_nearly_spent_is_something_to_look_at(settings: Any) -> None:
+    fleet = msgspec.structs.replace(full(), today=Today(NOW, {"queue.GetMessages": 2_100_000}))
+    assert not [item for item in attention(fleet, 1.0) if "budget" in item.what]
+    settings.DAILY_BUDGET = 1.0
+    (told,) = [item for item in attention(fleet, 1.0) if "budget" in item.what]
+    assert (told.level, told.what) == ("warning", "Requests cost $0.84 today; the budget is $1.00")
+
+
+@pytest.mark.parametrize("prices", ["", "7", '{"queue": "dear"}', '{"queue": -1}', '{"egress": 1}'])
+def test_prices_that_are_none_are_refused(prices: str) -> None:
+    with pytest.raises(ConfigurationError):
+        settled(prices, 0.0)
+
+
+def test_the_operator_s_prices_go_before_the_defaults() -> None:
+    prices, budget = settled('{"queue": 0.01, "as_of": "2026-11"}', 2.5)
+    assert (prices.queue, prices.as_of, prices.table) == (0.01, "2026-11", Prices().table)
+    assert budget == Budget(2.5)
