@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import os
 import re
 import sys
@@ -31,7 +32,17 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "telemetry.md",
         "testing.md",
     ),
-    "Operate": ("deployment.md", "dashboard.md", "security.md", "doctor.md", "runbooks.md", "performance.md"),
+    "Operate": (
+        "deployment.md",
+        "dashboard.md",
+        "api.md",
+        "client.md",
+        "webhooks.md",
+        "security.md",
+        "doctor.md",
+        "runbooks.md",
+        "performance.md",
+    ),
 }
 OTHERS = "Guides"
 MOVED = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "reporting.md"}
@@ -73,6 +84,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made rather than written."""
     for name, text in reference().items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
+    files.append(File.generated(config, "openapi.json", content=json.dumps(openapi(), indent=1)))
     for source, target in MOVED.items():
         text = re.sub(r"\]\((?:\./)?docs/", "](", (ROOT / source).read_text())
         files.append(File.generated(config, target, content=text))
@@ -99,7 +111,34 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"[{words}]({here}{'#' + anchor if anchor else ''})"
         return words
 
-    return LINK.sub(replaced, markdown).replace("<!-- benchmarks -->", benchmarks())
+    made = {"<!-- benchmarks -->": benchmarks, "<!-- operations -->": operations}
+    markdown = LINK.sub(replaced, markdown)
+    for mark, text in made.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, text())
+    return markdown
+
+
+def openapi() -> dict[str, Any]:
+    """The schema of the API, as the dashboard serves it."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
+    import django
+
+    django.setup()
+    from dashboard.api.v1.api import api
+
+    schema: dict[str, Any] = api.get_openapi_schema(path_prefix="/api/v1/")
+    return schema
+
+
+def operations() -> str:
+    """A table of the API's operations."""
+    rows = ["| operation | does | role |", "|---|---|---|"]
+    for path, methods in sorted(openapi()["paths"].items()):
+        for method, told in methods.items():
+            does = " ".join(told["description"].split("\n\n")[0].split())
+            rows.append(f"| `{method.upper()} {path}` | {does} | {told['x-kennel-role']} |")
+    return "\n".join(rows)
 
 
 def benchmarks() -> str:
@@ -119,6 +158,7 @@ def reference() -> dict[str, str]:
         if isinstance(node, ast.ImportFrom) and node.module and node.module != "coordinator.errors":
             rooms[node.module.split(".")[1]] += [f"{node.module}.{alias.name}" for alias in node.names]
     rooms["config"].append("coordinator.config.StorageConfig")
+    rooms["client"] = ["coordinator.client"]
     rooms["doctor"] = ["coordinator.doctor.examine", "coordinator.doctor.findings.Finding"]
     pages = {
         room: f"# {TITLES.get(room, room.capitalize())}\n\n" + "\n".join(f"::: {name}\n" for name in names)
