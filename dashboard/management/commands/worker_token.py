@@ -1,4 +1,4 @@
-"""``manage.py worker_token create|list|revoke``: what workers show to connect."""
+"""``manage.py worker_token create|list|revoke``: what workers and services show to come in."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ from django.utils import timezone
 from dashboard import actions
 from dashboard.hub import tokens
 from dashboard.models import Scope, WorkerToken
+from dashboard.scoping import ROLES
 
 
 class Command(BaseCommand):
-    help = "Make, list and revoke the tokens of workers. A token is shown once, when it is made."
+    help = "Make, list and revoke the tokens of workers and services. A token is shown once, when it is made."
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
         create = verbs.add_parser("create", help="make a token and print it")
         create.add_argument("name", help="what it is for")
         create.add_argument(
-            "--scope", choices=Scope.values, default="worker", help="what it opens: the hub, or reading"
+            "--scope",
+            choices=Scope.values,
+            default="worker",
+            help="what it opens: the hub, or the API to read or to act",
         )
+        create.add_argument("--role", choices=ROLES, default="", help="what a token of scope act may do")
+        create.add_argument("--team", default="", help="whose gates and queues it acts on")
         create.add_argument("--days", type=float, help="how long it is valid; default: until revoked")
         verbs.add_parser("list", help="show all tokens, never the secrets")
         revoke = verbs.add_parser("revoke", help="end a token; its sockets close within seconds")
@@ -30,15 +36,16 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         match options["verb"]:
             case "create":
-                self.create(options["name"], options["days"], options["scope"])
+                self.create(options)
             case "list":
                 self.list()
             case "revoke":
                 self.revoke(options["start"])
 
-    def create(self, name: str, days: float | None, scope: str) -> None:
+    def create(self, options: dict[str, Any]) -> None:
+        wanted = {name: options[name] for name in ("scope", "days", "role", "team")}
         try:
-            token = actions.create_token(_ACTOR, name, scope=scope, days=days)
+            token = actions.create_token(_ACTOR, options["name"], **wanted)
         except actions.ActionFailed as error:
             raise CommandError(str(error)) from error
         self.stdout.write("Keep it safe; it is not shown again:")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import Group, User
+from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from dashboard.actions import ActionFailed, Actor, Denied, create_token, revoke_token
@@ -124,3 +126,24 @@ def test_the_use_of_a_token_is_noted_to_the_minute() -> None:
     tokens.actor_of_token(token)
     assert first is not None
     assert WorkerToken.objects.get().last_used_at == first
+
+
+def test_the_command_line_makes_tokens_of_services_too() -> None:
+    Group.objects.create(name="payments")
+    out = io.StringIO()
+    call_command(
+        "worker_token",
+        "create",
+        "deploys",
+        "--scope",
+        "act",
+        "--role",
+        "operator",
+        "--team",
+        "payments",
+        stdout=out,
+    )
+    actor = tokens.actor_of_token(out.getvalue().split()[-1])
+    assert actor == Actor("service deploys", "operator", teams=frozenset({"payments"}))
+    with pytest.raises(CommandError, match="needs a role"):
+        call_command("worker_token", "create", "deploys", "--scope", "act")
