@@ -71,16 +71,24 @@ class BlobClaims:
             return
 
     async def expired(self, before: float) -> list[str]:
-        names = []
+        return [name for name, expires, _ in await self._all() if 0 < expires < before]
+
+    async def lasting(self, before: float) -> list[str]:
+        return [name for name, expires, written in await self._all() if not expires and written < before]
+
+    async def _all(self) -> list[tuple[str, int, float]]:
+        """Name, when it expires (0: never), when it was last written."""
+        found = []
         container = self._storage.aio.blobs.get_container_client(self._container)
         try:
             with translated("list the claims of", self._queue):
                 async for blob in container.list_blobs(
                     name_starts_with=f"{self._queue}/", include=["metadata"]
                 ):
-                    expires = (blob.metadata or {}).get("expires", "0")
-                    if expires.isdigit() and 0 < int(expires) < before:
-                        names.append(blob.name.removeprefix(f"{self._queue}/"))
+                    expires = (blob.metadata or {}).get("expires", "")
+                    if expires.isdigit():
+                        name = blob.name.removeprefix(f"{self._queue}/")
+                        found.append((name, int(expires), blob.last_modified.timestamp()))
         except NotFound:
             return []
-        return names
+        return found

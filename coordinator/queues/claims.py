@@ -121,6 +121,14 @@ class Claims:
             await self._store.delete(name)
         return len(names)
 
+    async def lasting(self, *, grace_seconds: float) -> list[str]:
+        """The claims that never expire, those written in the last `grace_seconds` excepted."""
+        return await self._store.lasting(self._clock.time() - grace_seconds)
+
+    async def remove(self, name: str) -> None:
+        """Remove a claim that no message needs."""
+        await self._store.delete(name)
+
 
 def _without_traces(envelope: Envelope) -> Envelope:
     history = [msgspec.structs.replace(failure, trace="") for failure in envelope.history]

@@ -15,6 +15,7 @@ from coordinator.queues import requeue
 from coordinator.queues.azure_queue import AzureQueue
 from coordinator.queues.azure_store import list_queues
 from coordinator.queues.queue import Queue, QueueConfig
+from coordinator.queues.sweeping import sweep as sweep_claims
 from coordinator.storage import Storage
 
 
@@ -179,5 +180,12 @@ def requeue_poison(name: str, limit: int | None) -> None:
 @queue.command()
 @click.argument("name")
 def sweep(name: str) -> None:
-    """Remove the large payloads of NAME whose messages expired a day ago or more."""
-    click.echo(f"{_with_storage(lambda storage: storage.queue(name).claims.sweep())} payloads removed")
+    """Remove the large payloads of NAME that no message needs any more, those of the last day excepted."""
+    swept = _with_storage(lambda storage: sweep_claims(storage.queue(name)))
+    click.echo(f"{swept.removed} payloads removed")
+    if swept.unknown:
+        click.echo(
+            f"{swept.unknown} that never expire stay: the queue holds more than can be looked through; "
+            "sweep again when it and its poison queue are short",
+            err=True,
+        )

@@ -85,3 +85,6 @@ class ClaimStore(Protocol):
 
     async def expired(self, before: float) -> list[str]:
         """The names of what expired before that moment."""
+
+    async def lasting(self, before: float) -> list[str]:
+        """The names of what never expires and was last written before that moment."""

@@ -200,23 +200,34 @@ class MemoryQueueTransport:
 class MemoryClaimStore:
     """`ClaimStore` in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.blobs: dict[str, tuple[bytes, float]] = {}
+        self._written: dict[str, float] = {}
+        self._clock = clock
 
     async def put(self, name: str, content: bytes, *, expires_at: float) -> None:
         self.blobs[name] = (content, expires_at)
+        self._written[name] = self._clock.time()
 
     async def get(self, name: str) -> bytes:
         return self._found(name)[0]
 
     async def keep(self, name: str) -> None:
         self.blobs[name] = (self._found(name)[0], 0.0)
+        self._written[name] = self._clock.time()
 
     async def delete(self, name: str) -> None:
         self.blobs.pop(name, None)
 
     async def expired(self, before: float) -> list[str]:
         return [name for name, (_, expires_at) in self.blobs.items() if 0 < expires_at < before]
+
+    async def lasting(self, before: float) -> list[str]:
+        return [
+            name
+            for name, (_, expires_at) in self.blobs.items()
+            if not expires_at and self._written[name] < before
+        ]
 
     def _found(self, name: str) -> tuple[bytes, float]:
         if name not in self.blobs:
@@ -246,7 +257,7 @@ def memory_queue(
     config = config or QueueConfig()
     return Queue(
         transport(name),
-        Claims(claims or MemoryClaimStore(), clock=clock, max_payload_bytes=config.max_payload_bytes),
+        Claims(claims or MemoryClaimStore(clock), clock=clock, max_payload_bytes=config.max_payload_bytes),
         schema=Schema(type=type, **schema),
         bus=bus or (lambda: own_bus),
         make_transport=transport,

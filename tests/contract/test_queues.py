@@ -195,8 +195,19 @@ async def test_a_claim_is_kept_until_it_is_deleted(claims: ClaimStore) -> None:
         await claims.get(name)
 
 
+async def test_a_claim_that_never_expires_is_known_by_when_it_was_written(claims: ClaimStore) -> None:
+    await claims.put("0" * 32, b"x", expires_at=0)
+    await claims.put("1" * 32, b"x", expires_at=100)
+    assert await claims.lasting(10**12) == ["0" * 32]
+    assert await claims.lasting(10**9) == []
+    await claims.keep("1" * 32)
+    assert sorted(await claims.lasting(10**12)) == ["0" * 32, "1" * 32]
+    assert await claims.expired(10**12) == []
+
+
 async def test_nothing_has_expired_where_nothing_was_kept(claims: ClaimStore) -> None:
     assert await claims.expired(10**12) == []
+    assert await claims.lasting(10**12) == []
 
 
 async def test_the_queues_of_an_account_are_listed(storage: Storage, storage_prefix: str) -> None:
