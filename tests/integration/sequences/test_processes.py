@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -250,32 +249,6 @@ def test_a_closed_generator_refuses(storage: Storage) -> None:
     with pytest.raises(SequenceClosed):
         ids.next_id()
     assert not [thread for thread in threading.enumerate() if thread.name == "kennel-sequence-closed-here"]
-
-
-def test_callers_never_wait_once_the_refill_is_known_to_be_slow(behind: Storage, proxy: FaultProxy) -> None:
-    # 4: with prefetch at a fixed share of a range (100 of 1000 left, say) callers at this rate would run dry.
-    proxy.always(delayed(0.05))
-    with behind.sequence("orders", range_size=1000, max_range_size=2000) as ids:
-
-        def work(seconds: float) -> None:
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
-                for _ in range(20):
-                    ids.next_id()
-                time.sleep(0.004)
-
-        work(1.5)
-        blocked = []
-        for _ in range(
-            3
-        ):  # a machine busy with other things may stall us once; a wrong rule stalls every refill
-            before = ids.blocked_calls
-            work(1.5)
-            blocked.append(ids.blocked_calls - before)
-            if not blocked[-1]:
-                break
-        assert 0 in blocked
-        proxy.heal()
 
 
 def test_a_plain_client_beside_ours_gets_other_numbers_and_shows_as_unattributed(
