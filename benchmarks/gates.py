@@ -14,13 +14,13 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import secrets
 import subprocess
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import redis.asyncio as redis
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 
-from coordinator import protocol
-from coordinator.bus import Hint, LocalBus
+from benchmarks.peers.gate_clients import GATE, GateClient, Site
+from coordinator.bus import LocalBus
 from coordinator.config import StorageConfig
-from coordinator.gates.azure_store import BlobGateStore, SharedGateStore
 from coordinator.gates.gate import Gate
 from coordinator.gates.polling import PollingRelease
-from coordinator.hub import HubConnection
 from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite
 from coordinator.testing.clock import ManualClock
@@ -44,7 +42,7 @@ from coordinator.testing.gates import MemoryGateStore
 from tests.support.dashboard import TOKEN, Dashboard
 from tests.support.redis import running_redis
 
-GATE = "bench-gate"
+PROCESSES = 2
 SECTIONS = ("gate", "peers", "polling", "cost")
 
 
@@ -62,85 +60,127 @@ def summary(rounds: list[list[float]]) -> dict[str, float]:
     }
 
 
-# --- the gate ---------------------------------------------------------------------------------------------------------
+# --- the clients ------------------------------------------------------------------------------------------------------
 
 
-class BenchWorker:
-    """One worker: its own socket, its own gate."""
+class Clients:
+    """The waiting side of a measurement: the same number of processes, whatever they wait for."""
 
-    def __init__(self, storage: Storage, url: str, number: int) -> None:
-        self.name, self.instance = f"w-{number:04}", uuid.uuid4().hex
-        self.prefix = storage.config.prefix
-        self.hub = HubConnection(url, TOKEN, hello=self.hello, on_command=lambda command: None)
-        self.gate = Gate(
-            SharedGateStore(BlobGateStore(storage, GATE), storage), identity=self.name, bus=lambda: self.hub
-        )
-        self.gate.on_pass = lambda release: self.hub.receipt(
-            protocol.Receipt(GATE, release.epoch, release.source, release.delay_seconds, time.time())
-        )
-        self.heard = 0.0
-        self.hub.subscribe(f"gate:{GATE}", self.hear)
-        self.connection = asyncio.create_task(self.hub.run())
+    def __init__(self, processes: list[asyncio.subprocess.Process]) -> None:
+        self.processes = processes
 
-    def hear(self, hint: Hint) -> None:
-        self.heard = self.heard or time.perf_counter()
+    async def wait(self) -> None:
+        """Everybody waits for the next press."""
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write(b"wait\n")
+        await self.hear("waiting")
 
-    def hello(self) -> protocol.Hello:
-        state = protocol.WorkerState(gates=(self.gate.status(),))
-        return protocol.Hello(
-            protocol.VERSION, self.name, self.instance, "bench", 1, time.time(), "bench", self.prefix, state
-        )
+    async def hear(self, event: str) -> list[dict[str, Any]]:
+        told = []
+        for process in self.processes:
+            assert process.stdout is not None
+            line = json.loads(await process.stdout.readline() or "{}")
+            if line.get("event") != event:
+                raise RuntimeError(f"a process of clients said {line!r:.100} instead of {event}")
+            told.append(line)
+        return told
 
-    async def passed(self) -> tuple[float, int]:
-        self.heard = 0.0
-        release = await self.gate.wait()
-        return time.perf_counter(), release.epoch
+
+@asynccontextmanager
+async def clients(kind: str, url: str, number: int, **environ: str) -> AsyncIterator[Clients]:
+    program = Path(__file__).parent / "peers" / "gate_clients.py"
+    count = min(PROCESSES, number)
+    shares = [number // count + (index < number % count) for index in range(count)]
+    running = Clients(
+        [
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(program),
+                *(kind, url, str(share), str(sum(shares[:index]))),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=os.environ | environ,
+                limit=2**24,
+            )
+            for index, share in enumerate(shares)
+        ]
+    )
+    try:
+        await running.hear("ready")
+        yield running
+    finally:
+        for process in running.processes:
+            assert process.stdin is not None
+            process.stdin.close()
+            await process.wait()
+
+
+async def presses_of(
+    waiting: Clients,
+    presses: int,
+    press: Callable[[], Awaitable[int]],
+    again: Callable[[], Awaitable[None]] | None = None,
+) -> dict[str, Any]:
+    """Press again and again; `press` returns the epoch that everybody is to pass, `again` makes ready for the next."""
+    pressed_rounds, written_rounds, heard_rounds, exactly_once, requests = [], [], [], True, 0
+    for number in range(presses + 1):
+        await waiting.wait()
+        await asyncio.sleep(0.3)
+        pressed = time.monotonic()
+        epoch = await press()
+        written = time.monotonic()
+        told = await waiting.hear("passed")
+        passes = [each for line in told for each in line["passes"]]
+        if again is not None:
+            await again()
+            await asyncio.sleep(0.7)
+        if number == 0:
+            continue  # the first opens connections and fills caches
+        requests = sum(line["requests"] for line in told)
+        exactly_once &= {each[1] for each in passes} == {epoch}
+        pressed_rounds.append([at - pressed for at, _, _ in passes])
+        written_rounds.append([max(0.0, at - written) for at, _, _ in passes])
+        heard_rounds.append([heard - pressed for _, _, heard in passes])
+    return {
+        "press": summary(pressed_rounds),
+        "written": summary(written_rounds),
+        "hint_heard": summary(heard_rounds),
+        "each_once_per_epoch": exactly_once,
+        "requests_per_release": requests,
+    }
+
+
+# --- what they wait for -----------------------------------------------------------------------------------------------
 
 
 async def gate_over_hub(dashboard: Dashboard, azurite: Azurite, number: int, presses: int) -> dict[str, Any]:
-    async with Storage.from_connection_string(
-        azurite.connection_string, config=StorageConfig(prefix=dashboard.prefix)
-    ) as storage:
-        workers = []
-        for start in range(number):
-            workers.append(BenchWorker(storage, dashboard.hub_url, start))
-            if start % 50 == 49:
-                await asyncio.sleep(0.3)
-        while not all(worker.hub.is_connected for worker in workers):
-            await asyncio.sleep(0.05)
-        press = BenchWorker(storage, dashboard.hub_url, 9999)
-        while not press.hub.is_connected:
-            await asyncio.sleep(0.05)
-        pressed_rounds, written_rounds, heard_rounds, exactly_once = [], [], [], True
-        requests = 0
-        for _ in range(presses):
-            waits = [asyncio.create_task(worker.passed()) for worker in workers]
-            await asyncio.sleep(1.0 + number / 500)
-            before = storage.meter.total
-            pressed = time.perf_counter()
-            opened = await press.gate.open(by="bench")
-            written = time.perf_counter()
-            passes = await asyncio.gather(*waits)
-            requests = storage.meter.total - before
-            exactly_once &= {epoch for _, epoch in passes} == {opened.epoch}
-            pressed_rounds.append([at - pressed for at, _ in passes])
-            written_rounds.append([max(0.0, at - written) for at, _ in passes])
-            heard_rounds.append([worker.heard - pressed for worker in workers if worker.heard])
-            await press.gate.close(by="bench")
-            await asyncio.sleep(0.5 + number / 1000)
-        for worker in (*workers, press):
-            worker.connection.cancel()
-        await asyncio.gather(*(worker.connection for worker in (*workers, press)), return_exceptions=True)
-        return {
-            "press": summary(pressed_rounds),
-            "written": summary(written_rounds),
-            "hint_heard": summary(heard_rounds),
-            "each_once_per_epoch": exactly_once,
-            "requests_per_release": requests,
-        }
+    environ = {
+        "BENCH_STORAGE": azurite.connection_string,
+        "BENCH_PREFIX": dashboard.prefix,
+        "BENCH_TOKEN": TOKEN,
+    }
+    async with (
+        Storage.from_connection_string(
+            azurite.connection_string, config=StorageConfig(prefix=dashboard.prefix)
+        ) as storage,
+        clients("gate", dashboard.hub_url, number, **environ) as waiting,
+    ):
+        operator = GateClient(Site(storage), dashboard.hub_url, TOKEN, "operator")
+        storage.bus = operator.hub
+        gate = storage.gate(GATE)
+        await operator.connect()
 
+        async def press() -> int:
+            return (await gate.open(by="bench")).epoch
 
-# --- the peers --------------------------------------------------------------------------------------------------------
+        async def leashed() -> None:
+            await gate.close(by="bench")
+
+        found = await presses_of(waiting, presses, press, leashed)
+        operator.connection.cancel()
+        await asyncio.gather(operator.connection, return_exceptions=True)
+        return found
 
 
 @asynccontextmanager
@@ -160,54 +200,27 @@ async def fan_out_peer(kind: str, number: int, presses: int) -> dict[str, Any]:
     """A press is a message on a socket of its own; the server sends to all others."""
     async with peer_server(kind) as port:
         url = f"ws://127.0.0.1:{port}/"
-        sockets: list[ClientConnection] = []
-        for start in range(0, number, 50):
-            sockets += await asyncio.gather(
-                *(connect(url, compression=None) for _ in range(min(50, number - start)))
-            )
-        rounds = []
-        async with connect(url + "press", compression=None) as press:
-            for _ in range(presses):
+        async with (
+            clients("socket", url, number) as waiting,
+            connect(url + "press", compression=None) as socket,
+        ):
 
-                async def heard(socket: ClientConnection) -> float:
-                    await socket.recv()
-                    return time.perf_counter()
+            async def press() -> int:
+                await socket.send("go")
+                return 0
 
-                waits = [asyncio.create_task(heard(socket)) for socket in sockets]
-                await asyncio.sleep(0.5)
-                pressed = time.perf_counter()
-                await press.send("go")
-                rounds.append([at - pressed for at in await asyncio.gather(*waits)])
-        await asyncio.gather(*(socket.close() for socket in sockets))
-        return {"press": summary(rounds)}
+            return await presses_of(waiting, presses, press)
 
 
 async def redis_peer(number: int, presses: int) -> dict[str, Any]:
     with running_redis() as url:
-        client = redis.Redis.from_url(url)
-        subscribers = []
-        for _ in range(number):
-            subscriber = redis.Redis.from_url(url, single_connection_client=True).pubsub()
-            await subscriber.subscribe("gate")
-            await subscriber.get_message(timeout=5)
-            subscribers.append(subscriber)
-        rounds = []
-        for _ in range(presses):
+        async with clients("redis", url, number) as waiting, redis.Redis.from_url(url) as publisher:
 
-            async def heard(subscriber: Any) -> float:
-                while not await subscriber.get_message(ignore_subscribe_messages=True, timeout=30):
-                    pass
-                return time.perf_counter()
+            async def press() -> int:
+                await publisher.publish("gate", "go")
+                return 0
 
-            waits = [asyncio.create_task(heard(subscriber)) for subscriber in subscribers]
-            await asyncio.sleep(0.5)
-            pressed = time.perf_counter()
-            await client.publish("gate", "go")
-            rounds.append([at - pressed for at in await asyncio.gather(*waits)])
-        for subscriber in subscribers:
-            await subscriber.aclose()
-        await client.aclose()
-        return {"press": summary(rounds)}
+            return await presses_of(waiting, presses, press)
 
 
 async def polling_peer(azurite: Azurite, number: int) -> dict[str, Any]:

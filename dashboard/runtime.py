@@ -40,8 +40,11 @@ Ts = TypeVarTuple("Ts")
 SUMMARY_SECONDS = 1.0
 RECEIPTS_SECONDS = 0.05
 HOUSEKEEPING_SECONDS = 2.0
+WEBHOOKS_SECONDS = 0.5
 RECONCILE_TURNS = 15
 LOOKED_SECONDS = 5.0
+# Workers pass first; storage is looked at when they have.
+AFTER_RELEASE_SECONDS = 0.3
 
 
 class Socket(Protocol):
@@ -149,6 +152,8 @@ class Runtime:
             asyncio.create_task(self.viewers.run(), name="viewers"),
             asyncio.create_task(self._housekeeping(), name="housekeeping"),
         ]
+        if settings.WEBHOOKS:
+            self._tasks.append(asyncio.create_task(self._webhooks(), name="webhooks"))
         if self.link.is_shared:
             self._tasks += [
                 asyncio.create_task(self._summaries(), name="summaries"),
@@ -208,8 +213,9 @@ class Runtime:
         kind, _, name = hint.topic.partition(":")
         if kind == "gate":
             self.presence.hinted(name, hint.epoch)
-            if self.sampler is not None:
-                self.sampler.wake()
+            self.viewers.hold()
+            if self.sampler is not None and self._loop is not None:
+                self._loop.call_later(AFTER_RELEASE_SECONDS, self.sampler.wake)
 
     async def opened(
         self, gate: str, epoch: int, *, written_at: float, share: float, expected: dict[str, str]
@@ -265,14 +271,27 @@ class Runtime:
             batch, self._receipts = self._receipts, []
             await self.link.publish("receipts", msgspec.msgpack.encode(batch))
 
+    async def _webhooks(self) -> None:
+        from dashboard.webhooks import send_due
+
+        while True:
+            try:
+                if self.sampler is not None and self.sampler.is_leading:
+                    await database_sync_to_async(send_due)()
+            except Exception:
+                log.exception("Sending webhooks failed; trying again")
+            await self.clock.sleep(WEBHOOKS_SECONDS)
+
     async def _housekeeping(self) -> None:
         from dashboard.hub.housekeeping import sweep, tidy_audit
+        from dashboard.tidying import tidy
 
         turn = 0
         while True:
             try:
                 if turn % RECONCILE_TURNS == 0:
                     await database_sync_to_async(tidy_audit)()
+                    await database_sync_to_async(tidy)()
                 await sweep(self)
             except Exception:
                 # The database may be away for a while; sockets are looked at again at the next turn.

@@ -80,30 +80,38 @@ class GateView:
     async def change(
         self, transition: Callable[[GateState, float, str], GateState], *, deadline_seconds: float
     ) -> GateState:
-        """Apply `transition(state, now, nonce)` to the stored state, once, against all rivals; returns what is stored."""
+        """Apply `transition(state, now, nonce)` to the stored state, once, against all rivals; returns what is stored.
+
+        What is known of the gate is taken for the stored state until a write shows that it is not: one request if it
+        is. Nothing but a write is decided by it, no refusal and no "so it is already".
+        """
         nonce = uuid.uuid4().hex
         backoff = Backoff(deadline_seconds=deadline_seconds)
         started, attempt, sent = self._clock.monotonic(), 0, False
         while True:
             try:
-                answer = await self.look("poll", whole=True)
-                current = answer.state
-                assert current is not None
-                # Our write may have won and lost its answer, and others may have written since: then it is done.
-                if sent and nonce in current.recent:
-                    return current
-                wanted = transition(current, self.now(), nonce)
-                if wanted is current:
-                    return current
+                wanted, etag = self._from_known(transition, nonce) if attempt == 0 else None, self._etag
+                if wanted is None:
+                    answer = await self.look("poll", whole=True)
+                    current, etag = answer.state, answer.etag
+                    assert current is not None
+                    # Our write may have won and lost its answer, and others may have written since: then it is done.
+                    if sent and nonce in current.recent:
+                        return current
+                    wanted = transition(current, self.now(), nonce)
+                    if wanted is current:
+                        return current
                 sent = True
                 self.sends += 1
                 number = self.sends
-                etag = await self._store.write(wanted, answer.etag)
-                self._apply(number, wanted, etag, "poll")
+                written = await self._store.write(wanted, etag)
+                self._apply(number, wanted, written, "poll")
                 self.notify()
                 return wanted
             except (*_CONTENDED, *TRANSIENT) as error:
                 pause = backoff.delay(attempt)
+                if attempt == 0 and isinstance(error, _CONTENDED):
+                    pause = 0.0  # what we knew was old: ask before anybody is suspected of a race
                 if self._clock.monotonic() + pause - started >= backoff.deadline_seconds:
                     if isinstance(error, _CONTENDED):
                         raise GateContended(
@@ -112,6 +120,18 @@ class GateView:
                     raise
             attempt += 1
             await self._clock.sleep(pause)
+
+    def _from_known(
+        self, transition: Callable[[GateState, float, str], GateState], nonce: str
+    ) -> GateState | None:
+        """The change of the gate as it is known; None if only storage can say what becomes of it."""
+        if self.state is None:
+            return None
+        try:
+            wanted = transition(self.state, self.now(), nonce)
+        except KennelError:
+            return None
+        return None if wanted is self.state else wanted
 
     @asynccontextmanager
     async def notified(self) -> AsyncIterator[asyncio.Event]:

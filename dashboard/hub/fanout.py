@@ -152,12 +152,16 @@ class FanoutBus(LocalBus):
         return True
 
     async def publish(self, hint: Hint) -> None:
-        await self.relay(hint)
+        self.tell(hint)
+        await self.tell_others(hint)
 
-    async def relay(self, hint: Hint, *, but: str = "") -> None:
-        """Pass on a hint, to all but the worker that it came from."""
+    def tell(self, hint: Hint, *, but: str = "") -> None:
+        """To all workers of this process but the one that it came from, and to this process itself."""
         self._sockets.send_all(protocol.Hinted(hint), but=but)
         self.deliver(hint)
+
+    async def tell_others(self, hint: Hint) -> None:
+        """To the other processes, which tell their workers."""
         await self._link.publish("hint", msgspec.msgpack.encode(hint))
 
     def _from_elsewhere(self, home: str, body: bytes) -> None:

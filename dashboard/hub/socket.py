@@ -40,7 +40,7 @@ class Socket(AsyncWebsocketConsumer):
 
     async def send_text(self, frame: str) -> None:
         """Send one frame."""
-        await self.send(text_data=frame)  # type: ignore[no-untyped-call]
+        await self.base_send({"type": "websocket.send", "text": frame})
 
     async def go_away(self, code: int, reason: str) -> None:
         """Close, telling why."""

@@ -95,10 +95,11 @@ class WorkerConsumer(Socket):
             case protocol.Receipt() as receipt:
                 runtime.passed(self.hello.instance, receipt)
             case protocol.Announce(hint):
+                passed_on = Hint(hint.topic, hint.epoch, hint.size, origin=self.hello.worker)
+                runtime.bus.tell(passed_on, but=self.hello.instance)
+                # Nothing was awaited since: nobody who waited has been heard to move yet.
                 runtime.announced(hint)
-                await runtime.bus.relay(
-                    Hint(hint.topic, hint.epoch, hint.size, origin=self.hello.worker), but=self.hello.instance
-                )
+                await runtime.bus.tell_others(passed_on)
             case protocol.Hello():
                 raise ProtocolViolation("a second Hello")
 

@@ -50,7 +50,7 @@ async def test_a_hint_reaches_every_socket_in_order_but_not_the_one_it_came_from
     heard: list[str] = []
     bus = FanoutBus(sockets, Link())
     bus.subscribe("gate:x", lambda hint: heard.append(hint.topic))
-    await bus.relay(Hint("gate:x", 1), but="a")
+    bus.tell(Hint("gate:x", 1), but="a")
     await bus.publish(Hint("gate:x", 2))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
