@@ -73,7 +73,7 @@ def counts(fleet: Fleet) -> dict[str, int]:
         "late": presence.count("late"),
         "lost": presence.count("lost"),
         "leaders": len(fleet.leaders),
-        "leaderless": sum(1 for leader in fleet.leaders if not leader.holder),
+        "leaderless": sum(1 for leader in fleet.leaders if not leader.holder and leader.lease != "unknown"),
         "sequences": len(fleet.sequences),
         "late_batches": sum(batch.sla_risk == "at risk" for batch in running(fleet)),
         "partial_batches": sum(batch.state == "partial" for batch in fleet.work.batches),

@@ -157,6 +157,8 @@ def _each_or_all(
 
 def _leaders(fleet: Fleet) -> Iterator[Attention]:
     for leader in fleet.leaders:
+        if leader.lease == "unknown":
+            continue  # not read yet
         if not leader.holder and (leader.standbys or leader.lease == "available"):
             yield Attention(
                 "critical" if leader.standbys else "warning",

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from coordinator.leadership.terms import TermRecord
 from dashboard import words as words_of_scripts
-from dashboard.fleet import GateView, GrantView, QueueView
+from dashboard.fleet import GateView, GrantView, LeaderView, QueueView
 from dashboard.readings import is_holding
 
 register = template.Library()
@@ -118,6 +118,21 @@ def tone(name: str) -> str:
 def gate_state(gate: GateView) -> str:
     """The gate's state as people see it: a closed gate with workers before it is holding."""
     return "holding" if gate.state == "closed" and is_holding(gate) else gate.state
+
+
+@register.filter
+def leader_state(leader: LeaderView) -> str:
+    """Led, vacant, or not known because storage has not been read."""
+    if leader.holder:
+        return "leased"
+    return "unknown" if leader.lease == "unknown" else "leaderless"
+
+
+@register.filter
+def epoch(thing: GateView | LeaderView) -> str:
+    """Its epoch; what was never read has none that we know."""
+    unread = thing.lease == "unknown" if isinstance(thing, LeaderView) else thing.state == "unknown"
+    return figure(None) if unread and not thing.epoch else str(thing.epoch)
 
 
 @register.filter
