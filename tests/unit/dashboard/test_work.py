@@ -1,0 +1,54 @@
+"""Batches, sagas and pools on their way from storage to the pages."""
+
+from __future__ import annotations
+
+import msgspec
+from django.http import QueryDict
+
+from coordinator.tables.azure_store import SagaHead
+from dashboard import readings
+from dashboard.fleet import StorageView
+from dashboard.sampling.attention import attention
+from dashboard.sampling.sample import Sample
+from dashboard.work import Work
+from tests.unit.pages.fleets import NOW, batch, full, work
+
+
+def test_what_one_process_sampled_is_the_same_in_another() -> None:
+    sample = Sample(at=NOW, storage=StorageView(as_of=NOW), work=work(NOW))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(sample), type=Sample) == sample
+
+
+def test_an_operator_is_told_of_late_failed_and_stuck_work_and_of_nothing_else() -> None:
+    calm = Work(batches=(batch("a", "running"), batch("b", "complete", sla_risk="missed")), as_of=NOW)
+    fleet = msgspec.structs.replace(full(), work=calm)
+    before = len(attention(fleet, 1.0))
+    pressing = Work(
+        batches=(
+            batch("slow", "running", sla_risk="at risk"),
+            batch("late", "running", sla_risk="missed"),
+            batch("odd", "partial", items_failed=3),
+        ),
+        sagas=(SagaHead("trip", "t-1", "stuck", 4, NOW),),
+        as_of=NOW,
+    )
+    told = attention(msgspec.structs.replace(full(), work=pressing), 1.0)
+    assert len(told) == before + 4
+    said = {(each.level, each.what.rpartition(": ")[2], each.url) for each in told}
+    assert {
+        ("warning", "slow", "/batches/?state=running"),
+        ("critical", "late", "/batches/?state=running"),
+        ("warning", "odd", "/batches/?state=partial"),
+        ("critical", "t-1", "/batches/#sagas-title"),
+    } <= said
+
+
+def test_batches_are_found_by_name_pipeline_and_state() -> None:
+    def names(query: str) -> list[str]:
+        return [each.batch for each in readings.sorted_batches(full(), QueryDict(query))]
+
+    assert names("") == ["night", "late", "odd", "old", "given-up"]
+    assert names("q=OLD") == ["old"]
+    assert names("q=bill") == names("")
+    assert names("state=running") == ["night", "late"]
+    assert names("state=running&q=odd") == []
