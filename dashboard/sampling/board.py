@@ -142,6 +142,8 @@ class Board:
         return "The line between dashboard processes is down: workers of other processes may be missing here"
 
     def _mark(self, sample: Sample) -> None:
+        if sample.storage.unreachable_since is not None:
+            return  # the depths are the last ones read: they would make a rate of 0 out of what is not known
         now = self.clock.monotonic()
         depths = {queue.name: queue.depth for queue in sample.queues if queue.depth is not None}
         numbers = {row.name: row.next_number for row in sample.sequences if row.next_number is not None}
