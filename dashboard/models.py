@@ -227,6 +227,7 @@ class LedgerRow(models.Model):
         constraints = [models.UniqueConstraint(fields=["book", "last", "turn"], name="ledger_row_once")]
         indexes = [
             models.Index(fields=["book", "owner", "-last"], name="ledger_by_owner"),
+            models.Index(fields=["book", "granted_at"], name="ledger_by_time"),
             models.Index(
                 fields=["book", "last"], name="ledger_unsettled", condition=models.Q(state__in=UNSETTLED)
             ),

@@ -89,6 +89,7 @@ class Migration(migrations.Migration):
             options={
                 "indexes": [
                     models.Index(fields=["book", "owner", "-last"], name="ledger_by_owner"),
+                    models.Index(fields=["book", "granted_at"], name="ledger_by_time"),
                     models.Index(
                         condition=models.Q(("state__in", ("granted", "free", "missing"))),
                         fields=["book", "last"],

@@ -112,7 +112,6 @@ def page(
         return LedgerPage((), problem="unread")
     owners = owners_of(presence, sequence)
     answer, more = None, False
-    newest = number is None and before is None and not owner  # the front page of the ledger
     if number is not None:
         rows = _holding(book, number)
         answer = _answer(book, number, rows, owners)
@@ -135,8 +134,8 @@ def page(
         indexed=book.next,
         counter=book.counter,
         read_at=book.read_at or None,
-        hour=granted_since(book, now - 3600) if newest else None,
-        day=granted_since(book, now - 86400) if newest else None,
+        hour=granted_since(book, now - 3600),
+        day=granted_since(book, now - 86400),
         answer=answer,
     )
 
@@ -197,19 +196,12 @@ def _chunks(rows: QuerySet[LedgerRow], chunk: int) -> Iterator[LedgerRow]:
 
 
 def granted_since(book: LedgerBook, moment: float) -> int | None:
-    """How many numbers were granted since a moment, others' included; found by halving, some twenty short looks."""
+    """How many numbers were granted since a moment, others' among them included; None while not all is read."""
     if book.next <= book.start or book.next < book.counter:
         return None
-    granted = LedgerRow.objects.filter(book=book, turn=0, granted_at__isnull=False).order_by("last")
-    low, high = book.start, book.next
-    while low < high:
-        middle = (low + high) // 2
-        row = granted.filter(last__gte=middle).values_list("last", "granted_at").first()
-        if row is None or (row[1] or 0.0) >= moment:
-            high = middle
-        else:
-            low = row[0] + 1
-    return book.next - low
+    rows = LedgerRow.objects.filter(book=book, granted_at__gte=moment, turn=0).order_by("granted_at")
+    first = rows.values_list("first", flat=True).first()
+    return 0 if first is None else book.next - first
 
 
 def grant_of(row: LedgerRow) -> Grant:

@@ -156,6 +156,14 @@ def test_what_is_not_read_yet_is_called_unread_and_not_missing() -> None:
     assert page().hour is None
 
 
+def test_the_page_tells_how_fast_numbers_were_granted() -> None:
+    now, rows = time.time(), MemoryLedger()
+    ages = (90_000, 80_000, 4_000, 3_000, 10)
+    rows.record([grant(10 * n + 1, 10 * n + 10, at=now - age) for n, age in enumerate(ages)])
+    copy(rows, Counter(51, '"1"', noted=51, start=1))
+    assert (page().hour, page().day) == (20, 40)
+
+
 def test_a_lowered_counter_or_another_account_begins_the_index_anew() -> None:
     rows = MemoryLedger()
     rows.record([grant(1, 10), grant(11, 20)])
