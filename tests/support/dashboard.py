@@ -35,6 +35,7 @@ TOKEN = "kw_test_0123456789_0123456789_0123456789"
 PASSWORD = "correct horse battery"
 USERS = {"vera": "viewer", "olga": "operator", "otto": "operator", "adam": "admin"}
 START_SECONDS = 40.0
+OPEN_SECONDS = 60.0
 
 T = TypeVar("T")
 
@@ -207,6 +208,7 @@ class Person:
             origin=websockets.Origin(origin or self.dashboard.url),
             additional_headers={"Cookie": cookies},
             max_size=2**24,
+            open_timeout=OPEN_SECONDS,
         )
 
 
@@ -242,6 +244,7 @@ class BareWorker:
             additional_headers={"Authorization": f"Bearer {self.token}"},
             subprotocols=[websockets.Subprotocol(protocol.SUBPROTOCOL)],
             compression=None,
+            open_timeout=OPEN_SECONDS,
         )
         await self.send(self.hello())
         self._tasks = [asyncio.create_task(self._listen())]

@@ -40,9 +40,9 @@ async def _soak(dashboard: Dashboard, *, warm_up_seconds: float, seconds: float)
         warm = process.memory_info().rss
         await asyncio.sleep(seconds)
         worked = process.memory_info().rss
+        print("warm, worked:", warm, worked)
         stop.set()
         await asyncio.gather(*churn)
-        print("warm, worked:", warm, worked)
         assert worked < warm * 1.05 + 2 * 2**20, (warm, worked)
         await until(
             lambda: len(process.net_connections("tcp")) <= before + 2, seconds=15, what="sockets stay open"

@@ -1,0 +1,90 @@
+"""When one of two dashboard processes dies in mid-release: real workers, real gates, one address before both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from coordinator import Worker
+from tests.support.dashboard import TOKEN, Dashboard, Person, until
+from tests.support.relay import relay
+
+GATE = "start-order-processing"
+COUNT = 8
+
+
+@pytest.fixture
+def pair(
+    tmp_path: Path, connection_string: str, storage_prefix: str, redis_url: str
+) -> Iterator[tuple[Dashboard, Dashboard]]:
+    extra = {"REDIS_URL": redis_url, "KENNEL_PROCESSES": "2"}
+    with Dashboard(tmp_path, connection_string, storage_prefix, extra) as one:
+        other = one.sibling().start()
+        try:
+            yield one, other
+        finally:
+            other.stop()
+
+
+async def test_all_pass_by_polling_and_the_other_process_has_every_receipt(
+    pair: tuple[Dashboard, Dashboard],
+) -> None:
+    one, other = pair
+    async with relay(one.port) as address:
+        ports = [address.port, other.port] * (COUNT // 2)
+        workers = [_worker(one, f"worker-{n}", port) for n, port in enumerate(ports)]
+        waits = [asyncio.create_task(worker.gate(GATE).wait()) for worker in workers]
+        runs = [asyncio.create_task(worker.run()) for worker in workers]
+        try:
+            with Person(one, "olga") as olga, Person(other, "vera") as vera:
+                await until(lambda: len(_gate(vera).get("waiting", ())) == COUNT, seconds=60)
+                press = asyncio.create_task(asyncio.to_thread(_try_to_press, olga))
+                await until(lambda: any(wait.done() for wait in waits), seconds=30)
+                one.stop(kill=True)
+                address.target = other.port
+                releases = await asyncio.wait_for(asyncio.gather(*waits), 60)
+                await press
+                assert {release.epoch for release in releases} == {_gate(vera)["epoch"]}
+                assert {release.source for release in releases} <= {"push", "poll"}
+                await until(lambda: _release(vera) == (COUNT, COUNT, []), seconds=60)
+                await until(lambda: _presence(vera) == {"ok"}, seconds=60)
+        finally:
+            for worker in workers:
+                worker.stop()
+            await asyncio.gather(*runs)
+
+
+def _worker(dashboard: Dashboard, name: str, port: int) -> Worker:
+    environ = {
+        "AZURE_STORAGE_CONNECTION_STRING": dashboard.connection_string,
+        "KENNEL_PREFIX": dashboard.prefix,
+        "KENNEL_HUB_URL": f"ws://127.0.0.1:{port}/ws/workers/",
+        "KENNEL_WORKER_TOKEN": TOKEN,
+    }
+    return Worker("killed", environ=environ, identity=name)
+
+
+def _try_to_press(person: Person) -> None:
+    """The process may be gone before it answers."""
+    with contextlib.suppress(requests.ConnectionError):
+        person.post(f"/gates/{GATE}/unleash", page="/accounts/logout/")
+
+
+def _gate(person: Person) -> dict[str, Any]:
+    gates = person.get("/api/v1/fleet").json()["gates"]
+    return next((gate for gate in gates if gate["name"] == GATE), {})
+
+
+def _release(person: Person) -> tuple[int, int, list[str]] | None:
+    release = _gate(person).get("release")
+    return (release["expected"], release["passed"], release["stragglers"]) if release else None
+
+
+def _presence(person: Person) -> set[str]:
+    return {worker["presence"] for worker in person.get("/api/v1/fleet").json()["workers"]}
