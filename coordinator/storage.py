@@ -8,7 +8,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from urllib.parse import urlsplit
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from coordinator.leadership.semaphore import BlobDistributedSemaphore
     from coordinator.pipeline.pipeline import Pipeline
     from coordinator.queues.queue import Queue
+    from coordinator.queues.shards import ShardedQueue
     from coordinator.sequences.generator import UniqueIdGenerator
     from coordinator.tables.bulk import BulkWrite
     from coordinator.tables.saga import Saga
@@ -177,6 +178,18 @@ class Storage:
 
         return make_queue(self, check_name("queue", name), type=type, **options)
 
+    def sharded_queue(
+        self, name: str, type: Any = Any, *, shards: int = 4, **options: Any
+    ) -> ShardedQueue[Any]:
+        """A queue over several whose number the account keeps (S14); `shards` until one is stored. See `ShardedQueue`."""
+        from coordinator.queues.azure_shards import BlobShards
+        from coordinator.queues.shards import ShardedQueue
+
+        def make(shard: str) -> Queue[Any]:
+            return self.queue(shard, type=type, **options)
+
+        return ShardedQueue(make, check_name("queue", name), shards=shards, store=BlobShards(self))
+
     def table(self, name: str) -> Table:
         """A table, by its full name (S17). See `Table`."""
         from coordinator.tables.azure_tables import make_table
@@ -287,11 +300,19 @@ class _AioClients:
         credential: Any = endpoints.credential
         if hasattr(credential, "get_token"):
             credential = AioCredential(credential)
-        self.blobs = AioBlobServiceClient(endpoints.blob, credential, **options("blob", endpoints.blob))
-        self.queues = AioQueueServiceClient(endpoints.queue, credential, **options("queue", endpoints.queue))
-        self.tables = AioTableServiceClient(
-            endpoints.table, credential=credential, **options("table", endpoints.table)
-        )
+        try:
+            self.blobs = AioBlobServiceClient(endpoints.blob, credential, **options("blob", endpoints.blob))
+            self.queues = AioQueueServiceClient(
+                endpoints.queue, credential, **options("queue", endpoints.queue)
+            )
+            self.tables = AioTableServiceClient(
+                endpoints.table, credential=credential, **options("table", endpoints.table)
+            )
+        except BaseException:
+            # The SDK refused the credential. A session that was never used closes without waiting for anything.
+            with suppress(StopIteration):
+                self.session.close().send(None)
+            raise
 
 
 class _BlockingClients:

@@ -11,11 +11,12 @@ from typing import Any
 
 from coordinator.bus import Bus, Hint, LocalBus
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.errors import InvalidRequest, NotFound, ReceiptStale
+from coordinator.errors import InvalidRequest, NotFound, PreconditionFailed, ReceiptStale
 from coordinator.queues.claims import Claims
 from coordinator.queues.envelope import Schema, wire_bytes
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.queues.rules import ScalingRule
+from coordinator.queues.shards import Layout
 from coordinator.queues.transport import (
     MAX_BATCH,
     MAX_MESSAGE_BYTES,
@@ -265,6 +266,23 @@ def memory_queue(
         config=config,
         rules=rules,
     )
+
+
+class MemoryShards:
+    """`ShardStore` in memory."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[str, tuple[Layout, str]] = {}
+
+    async def read(self, name: str) -> tuple[Layout | None, str]:
+        return self._layouts.get(name, (None, ""))
+
+    async def write(self, name: str, layout: Layout, etag: str) -> None:
+        if etag != self._layouts.get(name, (None, ""))[1]:
+            raise PreconditionFailed(
+                f"the shards of {name} were changed", resource=name, status=412, code="ConditionNotMet"
+            )
+        self._layouts[name] = (layout, uuid.uuid4().hex)
 
 
 class MemoryRules:

@@ -9,16 +9,18 @@ import pytest
 
 from coordinator import Storage
 from coordinator.config import StorageConfig
-from coordinator.errors import InvalidRequest, NotFound, ReceiptStale
+from coordinator.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed, ReceiptStale
 from coordinator.queues.azure_claims import BlobClaims
 from coordinator.queues.azure_queue import AzureQueue
 from coordinator.queues.azure_rules import BlobRules
+from coordinator.queues.azure_shards import BlobShards
 from coordinator.queues.azure_store import list_queues
 from coordinator.queues.growth import RuleStore
 from coordinator.queues.rules import Steps, TargetLatency
+from coordinator.queues.shards import Layout, ShardStore
 from coordinator.queues.transport import ClaimStore, QueueTransport
 from coordinator.testing.queue_service import QueueService
-from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, MemoryRules
+from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, MemoryRules, MemoryShards
 
 
 @pytest.fixture
@@ -177,6 +179,24 @@ async def test_a_message_of_64_kib_fits_and_one_byte_more_is_refused(queue: Queu
     await queue.put("x" * 65536)
     with pytest.raises(InvalidRequest):
         await queue.put("x" * 65537)
+
+
+@pytest.fixture(params=["memory", "azurite"])
+def shards(request: pytest.FixtureRequest) -> ShardStore:
+    return MemoryShards() if request.param == "memory" else BlobShards(request.getfixturevalue("storage"))
+
+
+async def test_the_number_of_shards_is_stored_only_over_the_one_that_was_read(shards: ShardStore) -> None:
+    assert await shards.read("work") == (None, "")
+    await shards.write("work", Layout(2, 2), "")
+    layout, etag = await shards.read("work")
+    assert layout == Layout(2, 2)
+    with pytest.raises((PreconditionFailed, AlreadyExists)):
+        await shards.write("work", Layout(9, 9), "")
+    await shards.write("work", Layout(4, 4), etag)
+    with pytest.raises(PreconditionFailed):
+        await shards.write("work", Layout(9, 9), etag)
+    assert (await shards.read("work"))[0] == Layout(4, 4)
 
 
 async def test_a_claim_is_kept_until_it_is_deleted(claims: ClaimStore) -> None:

@@ -20,7 +20,7 @@ from coordinator.queues.running import MessageContext, current_message
 from coordinator.queues.shards import ShardedQueue
 from coordinator.tables.table import Table
 from coordinator.testing.clock import ManualClock
-from coordinator.testing.queues import MemoryQueueTransport, memory_queue
+from coordinator.testing.queues import MemoryQueueTransport, MemoryShards, memory_queue
 from coordinator.testing.tables import MemoryTableStore
 
 
@@ -172,11 +172,46 @@ async def test_resharding_while_running_loses_nothing(desk: Desk, before: int, a
     async with desk.running(sharded.listener(desk.keep)):
         for number in range(20):
             await sharded.put(number)
-        sharded.reshard(after)
+        await sharded.reshard(after)
         for number in range(20, 40):
             await sharded.put(number)
         await desk.clock.advance(10)
     assert sorted(desk.got) == list(range(40))
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 5), (5, 2)])
+async def test_resharding_in_one_process_is_followed_by_putters_and_listeners_of_others(
+    desk: Desk, before: int, after: int
+) -> None:
+    store = MemoryShards()
+
+    def process() -> ShardedQueue[int]:
+        return ShardedQueue(desk.queue, "work", shards=before, store=store)
+
+    operator, putter, worker = process(), process(), process()
+    async with desk.running(worker.listener(desk.keep)):
+        for number in range(20):
+            await putter.put(number)
+        await operator.reshard(after)
+        await putter.put(20)  # not yet aware
+        await desk.clock.advance(11)
+        for number in range(21, 40):
+            await putter.put(number)
+        await desk.clock.advance(30)
+    assert (putter.shards, worker.shards) == (after, after)
+    assert sorted(desk.got) == list(range(40))
+    late = process()
+    await late.follow()
+    assert (late.shards, len(late.queues)) == (after, 5), "what was filled once is drained by newcomers, too"
+
+
+async def test_two_who_reshard_at_once_agree_in_the_end(desk: Desk) -> None:
+    store = MemoryShards()
+    first, second = (ShardedQueue(desk.queue, "work", shards=1, store=store) for _ in range(2))
+    await asyncio.gather(first.reshard(3), second.reshard(7))
+    layout, _ = await store.read("work")
+    assert layout is not None
+    assert (layout.shards in (3, 7), layout.most) == (True, 7)
 
 
 async def test_a_heavier_queue_gets_more_and_a_lighter_one_still_its_turn(desk: Desk) -> None:
