@@ -1,0 +1,61 @@
+"""Promises of what operators do to batches and sagas when it cannot be done, and over the socket."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+
+from coordinator import Saga, Storage
+from coordinator.config import StorageConfig
+from tests.support.dashboard import Dashboard, Person, audit_of
+
+
+async def test_what_cannot_be_done_to_a_batch_or_saga_is_said_and_in_the_audit(dashboard: Dashboard) -> None:
+    config = StorageConfig(prefix=dashboard.prefix)
+    async with Storage.from_connection_string(dashboard.connection_string, config=config) as storage:
+        squares = storage.pipeline("squares", range, abs, _add, item=int, result=int)
+        await squares.start("b1", 5)
+        trip: Saga[str] = storage.saga("trip", input=str)
+        await trip.start("t1", "olga")
+        with Person(dashboard, "adam") as adam:
+
+            async def said(path: str, **fields: str) -> str:
+                answer = await asyncio.to_thread(adam.post, path, fields, page="/batches/")
+                assert answer.status_code == 200
+                return html.unescape(answer.text)
+
+            told = await said("/batches/squares/b1/retry")
+            assert "atch b1 of squares is running; only a partial batch has failures" in told
+            assert "There is no batch b9 of squares." in await said("/batches/squares/b9/cancel")
+            assert "There is no batch b1 of circles." in await said("/batches/circles/b1/retry")
+            assert "trip t1 is running, not stuck" in await said("/sagas/trip/t1/retry")
+            assert "There is no saga trip with the key t9." in await said("/sagas/trip/t9/retry")
+            page = html.unescape(
+                (await asyncio.to_thread(adam.get, "/batches/?pipeline=squares&batch=b9")).text
+            )
+            assert "There is no batch b9 of squares." in page
+
+            async with adam.socket("batches") as socket:
+                for target in ("squares", "squares/b1"):
+                    await socket.send(json.dumps({"action": "batch.cancel", "target": target}))
+                answers: list[dict[str, object]] = []
+                while len(answers) < 2:
+                    frame = await asyncio.wait_for(socket.recv(), 30)
+                    if str(frame).startswith('{"ok"'):
+                        answers.append(json.loads(frame))
+            assert [each["ok"] for each in answers] == [False, True]
+            assert "Name a pipeline and a batch" in str(answers[0]["error"])
+        assert (await squares.status("b1")).state == "cancelled"
+    rows = [(row["action"], row["target"], row["outcome"]) for row in audit_of(dashboard)]
+    for expected in (
+        ("batch.retry", "squares/b1", "failed"),
+        ("batch.cancel", "squares/b9", "failed"),
+        ("saga.retry", "trip/t1", "failed"),
+        ("batch.cancel", "squares/b1", "done"),
+    ):
+        assert expected in rows
+
+
+def _add(total: int | None, results: list[int]) -> int:
+    return (total or 0) + sum(results)
