@@ -66,6 +66,17 @@ def problems() -> list[CheckMessage]:
                 "KENNEL_OIDC_URL is not an https address: who is on the way could be anybody.",
                 "Use the provider's https address.",
             )
+    if settings.WEBHOOKS and len(settings.WEBHOOK_SECRET) < 16:
+        error(
+            10,
+            "KENNEL_WEBHOOKS is set without KENNEL_WEBHOOK_SECRET, or with one of less than 16 characters.",
+            "Set it to a long random text that the receivers know, too.",
+        )
+    if any(
+        urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname
+        for url in settings.WEBHOOKS
+    ):
+        error(11, "KENNEL_WEBHOOKS names what is no http(s) address.", "Write them as https://HOST/PATH.")
     return found
 
 

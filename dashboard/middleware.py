@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,15 @@ from django.utils.decorators import sync_and_async_middleware
 
 request_id_var: ContextVar[str] = ContextVar("kennel_request_id", default="")
 _SAFE = re.compile(r"[A-Za-z0-9._-]{8,64}")
+
+
+class WithRequestId(logging.Filter):
+    """Gives every line that belongs to a request its `request_id`."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if number := request_id_var.get():
+            record.request_id = number
+        return True
 
 
 def new_request_id() -> str:

@@ -138,6 +138,18 @@ class ApiAnswer(models.Model):
         return f"{self.status} for {self.key[:8]}…"
 
 
+class WebhookMark(models.Model):
+    """How far an address has been told of the audit; `address` is a digest: it may hold a secret."""
+
+    address = models.CharField(max_length=64, unique=True)
+    last_id = models.BigIntegerField()
+    tries = models.PositiveSmallIntegerField(default=0)
+    next_at = models.FloatField(default=0.0)
+
+    def __str__(self) -> str:
+        return f"{self.address[:8]}… up to #{self.last_id}"
+
+
 class Series(models.Model):
     """The name of a measured thing, such as ``depth:orders-in``."""
 

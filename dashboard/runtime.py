@@ -277,7 +277,8 @@ class Runtime:
         while True:
             try:
                 if self.sampler is not None and self.sampler.is_leading:
-                    await database_sync_to_async(send_due)()
+                    # In a thread of its own: a slow receiver must not hold up what needs the database.
+                    await database_sync_to_async(send_due, thread_sensitive=False)()
             except Exception:
                 log.exception("Sending webhooks failed; trying again")
             await self.clock.sleep(WEBHOOKS_SECONDS)

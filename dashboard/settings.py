@@ -8,6 +8,8 @@ KENNEL_PROCESSES      how many dashboard processes serve this fleet (default 1; 
 ALLOWED_HOSTS         comma-separated host names; default: this machine only
 KENNEL_TRUSTED_ORIGINS  comma-separated origins behind a proxy, such as https://kennel.example.org
 KENNEL_HTTPS          1 when people reach the dashboard over HTTPS: secure cookies, HSTS
+KENNEL_WEBHOOKS       comma-separated addresses to tell of releases, signed with KENNEL_WEBHOOK_SECRET
+KENNEL_LOG_JSON       1 for a log of one JSON object a line
 KENNEL_API_READS, KENNEL_API_WRITES, KENNEL_API_REFUSED
                       requests a minute of one token or user; refused ones from one address (default 6000, 600, 120)
 KENNEL_DAILY_BUDGET   dollars a day for storage requests; beyond 80 % of it the dashboard warns; default: none
@@ -158,6 +160,9 @@ API_LIMITS = {
     "refused": int(os.environ.get("KENNEL_API_REFUSED") or 120),
 }
 
+WEBHOOKS = _list("KENNEL_WEBHOOKS")
+WEBHOOK_SECRET = os.environ.get("KENNEL_WEBHOOK_SECRET", "")
+
 STATIC_URL = "static/"
 STATIC_ROOT = STATE_DIR / "static"
 STATIC_ROOT.mkdir(parents=True, exist_ok=True)
@@ -259,8 +264,18 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 256 * 1024
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "formatters": {
+        "line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
+        "json": {"()": "coordinator.logs.JsonFormatter"},
+    },
+    "filters": {"request_id": {"()": "dashboard.middleware.WithRequestId"}},
+    "handlers": {
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "formatter": "json" if _flag("KENNEL_LOG_JSON") else "line",
+            "filters": ["request_id"],
+        }
+    },
     "root": {"handlers": ["stderr"], "level": "INFO"},
     # These two tell of every request and every socket.
     "loggers": {

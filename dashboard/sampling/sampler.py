@@ -64,6 +64,11 @@ class Sampler:
     def every_seconds(self) -> float:
         return WATCHED_SECONDS if self.watched() else UNWATCHED_SECONDS
 
+    @property
+    def is_leading(self) -> bool:
+        """Whether this process does what one does for all."""
+        return self._leading
+
     def wake(self) -> None:
         """Look now rather than at the next turn."""
         self._wake.set()
