@@ -8,6 +8,7 @@ import tracemalloc
 
 import pytest
 from channels.db import database_sync_to_async
+from django.core.management import CommandError, call_command
 from django.db import connection
 
 from coordinator.clock import SYSTEM_CLOCK
@@ -154,6 +155,22 @@ def test_what_is_not_read_yet_is_called_unread_and_not_missing() -> None:
     assert [answer(30), answer(31), answer(101)] == ["used", "unread", "future"]
     assert page().is_behind
     assert page().hour is None
+
+
+def test_an_index_can_be_forgotten_and_is_made_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = MemoryLedger()
+    rows.record([grant(1, 10), grant(11, 20)])
+    counter = Counter(21, '"1"', noted=21, start=1)
+    copy(rows, counter)
+    before = kept()
+    with pytest.raises(CommandError, match="no index of a sequence 'other'"):
+        call_command("ledger_index", rebuild="other")
+    call_command("ledger_index", rebuild="orders")
+    assert capsys.readouterr().out == "orders: 0 rows, read up to 0 of 20\n"
+    ledger_index.write_span(LedgerBook.objects.get().pk, read_span(rows, counter, 11))  # of a look under way
+    assert [answer(5), answer(15)] == ["unread", "unread"]
+    copy(rows, counter)
+    assert kept() == before
 
 
 def test_the_page_tells_how_fast_numbers_were_granted() -> None:
