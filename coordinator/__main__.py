@@ -23,6 +23,7 @@ from coordinator.storage import Storage
 from coordinator.worker import Worker
 
 T = TypeVar("T")
+PATIENCE_SECONDS = 1.5
 
 
 class _Commands(click.Group):
@@ -126,7 +127,10 @@ def load(target: str) -> Worker:
 def _with_storage(action: Callable[[Storage], Awaitable[T]]) -> T:
     async def act() -> T:
         async with Storage.from_env() as storage:
-            return await action(storage)
+            acting = asyncio.ensure_future(action(storage))
+            if not (await asyncio.wait([acting], timeout=PATIENCE_SECONDS))[0]:
+                click.echo("Storage has not answered yet; still trying.", err=True)
+            return await acting
 
     return asyncio.run(act())
 

@@ -44,9 +44,9 @@ class HintsFirst(ClientConnection):
     take: Callable[[str | bytes], bool] | None = None
 
     def process_event(self, event: Event) -> None:
-        if self.take is not None and isinstance(event, Frame) and event.opcode is Opcode.TEXT and event.fin:
-            if self.take(bytes(event.data)):
-                return
+        frame = event if isinstance(event, Frame) and event.opcode is Opcode.TEXT and event.fin else None
+        if self.take is not None and frame is not None and self.take(bytes(frame.data)):
+            return
         super().process_event(event)
 
 

@@ -58,11 +58,11 @@ async def test_a_clean_hand_over_takes_a_moment_and_the_lease_is_never_free(
                 await asyncio.sleep(0.1)
             assert states == {"leased"}
             ended = {line["name"]: line["at"] for line in old.events("end")}
-            gaps = sorted(line["at"] - ended[line["name"]] for line in new.events("begin"))
-            assert gaps[0] > 0, "two acted at the same time"
+            assert ended.keys() == {line["name"] for line in new.events("begin")}
+            for line in new.events("begin"):
+                assert line["at"] > ended[line["name"]], f"two acted at the same time on {line['name']}"
             assert {line["epoch"] for line in new.events("begin")} == {2}
-            # The benchmark shows p99 on a quiet machine; here other load may delay three of four.
-            assert gaps[len(gaps) // 4] <= 0.1, gaps
+            # How long a hand-over takes is for the benchmark to say: other programs may hold these processes up.
             terms = await list_terms(storage, "job-0")
             while terms[1].ended is None or terms[1].how == RAN_OUT:
                 terms = await list_terms(storage, "job-0")
