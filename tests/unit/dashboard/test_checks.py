@@ -43,6 +43,8 @@ def test_safe_settings_are_let_through(settings: Settings) -> None:
         ({"AUDIT_DAYS": 0.5}, "kennel.E006", "unset it to keep all"),
         ({"OIDC": {"url": "https://x.example", "client_id": "k", "secret": ""}}, "kennel.E007", "set both"),
         ({"PRICES": '{"queue": "dear"}'}, "kennel.E009", "KENNEL_PRICES"),
+        ({"WEBHOOKS": ["https://x.example/"], "WEBHOOK_SECRET": "short"}, "kennel.E010", "receivers know"),
+        ({"WEBHOOKS": ["x.example"], "WEBHOOK_SECRET": "long " * 9}, "kennel.E011", "https://HOST/PATH"),
         ({"DAILY_BUDGET": -1.0}, "kennel.E009", "KENNEL_DAILY_BUDGET"),
         (
             {"OIDC": {"url": "http://x.example", "client_id": "k", "secret": "s"}},
