@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest
+from django.utils.translation import gettext
 
 from coordinator.errors import KennelError
 from dashboard import audit, scoping
@@ -64,13 +65,21 @@ class Act:
 def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterator[Act]:
     """Permission and intent before the block, outcome after it."""
     if len(reason) > MAX_REASON:
-        raise ActionFailed(f"The reason has {len(reason)} characters; at most {MAX_REASON} are kept.")
+        raise ActionFailed(
+            gettext("The reason has {length} characters; at most {most} are kept.").format(
+                length=len(reason), most=MAX_REASON
+            )
+        )
     if not role_may(actor.role, action, target, actor.teams):
         audit.denied(actor, action, target, reason=reason)
         needed = ACTIONS.get(action, "nobody")
         whose = scoping.whose(action.partition(".")[0], target)
         of = f", in the team {' or '.join(whose)} that {target} belongs to" if whose else ""
-        raise Denied(f"{actor.name} may not do this: {action} needs the role {needed}{of}.")
+        raise Denied(
+            gettext("{name} may not do this: {action} needs the role {needed}{of}.").format(
+                name=actor.name, action=action, needed=needed, of=of
+            )
+        )
     row = audit.intent(actor, action, target, reason=reason)
     act = Act()
     try:
@@ -82,12 +91,13 @@ def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterato
         maybe = bool(getattr(error, "maybe_done", False))
         result = Outcome.UNKNOWN if maybe else Outcome.FAILED
         audit.outcome(row, result, before=act.before, after=str(error))
-        hint = " It may have been carried out all the same: look again before you repeat it." if maybe else ""
-        raise ActionFailed(f"{_sentence(str(error))}{hint}") from error
+        hint = gettext("It may have been carried out all the same: look again before you repeat it.")
+        told = _sentence(str(error))
+        raise ActionFailed(f"{told} {hint}" if maybe else told) from error
     except Exception as error:
         audit.outcome(row, Outcome.UNKNOWN, before=act.before, after=type(error).__name__)
         log.exception("%s of %s failed", action, target)
-        raise ActionFailed("Something went wrong inside the dashboard; see its log.") from error
+        raise ActionFailed(gettext("Something went wrong inside the dashboard; see its log.")) from error
     audit.outcome(row, Outcome.DONE, before=act.before, after=act.after)
 
 

@@ -6,6 +6,8 @@ import json
 import uuid
 from typing import Any, cast
 
+from django.utils.translation import gettext
+
 from coordinator import protocol
 from coordinator.config import check_name
 from dashboard.actions.acting import ActionFailed, Actor, audited
@@ -16,13 +18,15 @@ from dashboard.storage import call
 def worker_command(actor: Actor, instance: str, verb: str, *, reason: str = "") -> None:
     """Ask a worker to drain, resume or stop. Needs its socket: a worker that only polls cannot be asked."""
     if verb not in ("drain", "resume", "stop"):
-        raise ActionFailed(f"A worker can be asked to drain, resume or stop, not to {verb[:40]!r}.")
+        raise ActionFailed(
+            gettext("A worker can be asked to drain, resume or stop, not to {verb!r}.").format(verb=verb[:40])
+        )
     entry = current().presence.entries.get(instance)
     name = entry.hello.worker if entry is not None else instance
     with audited(actor, f"worker.{verb}", name, reason) as act:
         command = protocol.Command(verb=cast(Any, verb), id=uuid.uuid4().hex, by=actor.name)
         if not call(current().command, instance, command):
-            raise ActionFailed(f"Worker {name} is not connected; nothing was sent.")
+            raise ActionFailed(gettext("Worker {name} is not connected; nothing was sent.").format(name=name))
         act.after = json.dumps({"sent": verb})
 
 
@@ -36,7 +40,11 @@ def step_down(actor: Actor, election: str, *, reason: str = "") -> None:
             and any(e.name == election and e.role == "leader" for e in entry.state.elections)
         ]
         if not holders:
-            raise ActionFailed(f"No connected worker leads {election}; break its lease instead.")
+            raise ActionFailed(
+                gettext("No connected worker leads {election}; break its lease instead.").format(
+                    election=election
+                )
+            )
         for instance in holders:
             command = protocol.Command(verb="step_down", id=uuid.uuid4().hex, target=election, by=actor.name)
             call(current().command, instance, command)

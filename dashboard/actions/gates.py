@@ -6,6 +6,8 @@ import json
 import time
 from typing import Any
 
+from django.utils.translation import gettext
+
 from coordinator.config import check_name
 from coordinator.errors import AlreadyExists, PreconditionFailed
 from coordinator.gates.state import GateState, phase
@@ -84,7 +86,7 @@ async def _create(gate: str, by: str, reason: str) -> GateState:
     try:
         await BlobGateStore(runtime.storage, gate).write(made, "")
     except (AlreadyExists, PreconditionFailed) as error:
-        raise ActionFailed(f"There is a gate {gate} already.") from error
+        raise ActionFailed(gettext("There is a gate {gate} already.").format(gate=gate)) from error
     await runtime.board.gate_changed(made)
     return made
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from django.utils.translation import gettext
+
 from coordinator.config import check_name
 from coordinator.errors import NotFound
 from coordinator.queues.requeue import requeue_poison as move_back
@@ -52,12 +54,14 @@ def put_message(actor: Actor, queue: str, body: str, *, reason: str = "") -> Non
         check_name("queue", queue)
         if len(body.encode()) > MAX_BODY:
             raise ActionFailed(
-                f"The message has {len(body.encode())} bytes; at most {MAX_BODY} can be put here."
+                gettext("The message has {length} bytes; at most {most} can be put here.").format(
+                    length=len(body.encode()), most=MAX_BODY
+                )
             )
         try:
             value = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise ActionFailed(f"The message is not JSON: {error}.") from error
+            raise ActionFailed(gettext("The message is not JSON: {error}.").format(error=error)) from error
 
         async def put() -> None:
             await storage().queue(queue).put(value)
@@ -80,6 +84,6 @@ def _queue(actor: Actor, action: str, queue: str, reason: str, do: Callable[[Any
         try:
             call(run)
         except NotFound as error:
-            raise ActionFailed(f"There is no queue {queue}.") from error
+            raise ActionFailed(gettext("There is no queue {queue}.").format(queue=queue)) from error
         act.after = json.dumps({"queue": word})
         current().look_again()

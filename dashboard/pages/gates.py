@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST
 
 from dashboard import actions
@@ -31,7 +32,7 @@ def create(request: HttpRequest) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.create_gate(actor, name),
-        f"Gate {name} is there, and closed.",
+        gettext("Gate {name} is there, and closed.").format(name=name),
         back=reverse("gates"),
         page="gates",
     )
@@ -49,10 +50,16 @@ def unleash(request: HttpRequest, name: str) -> HttpResponse:
     except ValueError:
         messages.error(
             request,
-            "Nothing was opened: the time or the share could not be read. Write the time as 2026-07-31 18:00:00.",
+            gettext(
+                "Nothing was opened: the time or the share could not be read. Write the time as 2026-07-31 18:00:00."
+            ),
         )
         return redirect(back)
-    how = f"{name} opens at {at:%Y-%m-%d %H:%M:%S} UTC." if at else f"Unleashed {name}."
+    how = (
+        gettext("{name} opens at {at:%Y-%m-%d %H:%M:%S} UTC.").format(name=name, at=at)
+        if at
+        else gettext("Unleashed {name}.").format(name=name)
+    )
     return act(
         request,
         lambda actor: actions.unleash(
@@ -72,12 +79,16 @@ def leash(request: HttpRequest, name: str) -> HttpResponse:
     back = reverse("gates") if page == "gates" else reverse("overview")
     reason = text(request, "reason")
     if not reason:
-        messages.error(request, f"{name} was not leashed: say why, others will read it.")
+        messages.error(
+            request, gettext("{name} was not leashed: say why, others will read it.").format(name=name)
+        )
         return redirect(back)
     return act(
         request,
         lambda actor: actions.leash(actor, name, reason=reason),
-        f"Leashed {name}: workers finish what they have in hand and take nothing new.",
+        gettext("Leashed {name}: workers finish what they have in hand and take nothing new.").format(
+            name=name
+        ),
         back=back,
         page=page,
     )

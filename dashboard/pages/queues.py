@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_safe
 
 from coordinator.queues.rules import Steps
@@ -32,7 +33,7 @@ def create(request: HttpRequest) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.create_queue(actor, name),
-        f"Queue {name} is there.",
+        gettext("Queue {name} is there.").format(name=name),
         back=reverse("queues"),
     )
 
@@ -82,7 +83,7 @@ def put(request: HttpRequest, name: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.put_message(actor, name, body),
-        "The message is in the queue.",
+        gettext("The message is in the queue."),
         back=back,
     )
 
@@ -95,7 +96,7 @@ def requeue(request: HttpRequest, name: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.requeue_poison(actor, name),
-        f"The poison messages of {name} are being tried again.",
+        gettext("The poison messages of {name} are being tried again.").format(name=name),
         back=back,
     )
 
@@ -105,19 +106,28 @@ def clear(request: HttpRequest, name: str) -> HttpResponse:
     """Asks for the typed name, then deletes every message."""
     back = reverse("queue", args=[name])
     if request.method == "POST" and text(request, "typed") == name:
-        return act(request, lambda actor: actions.clear_queue(actor, name), f"{name} was cleared.", back=back)
+        return act(
+            request,
+            lambda actor: actions.clear_queue(actor, name),
+            gettext("{name} was cleared.").format(name=name),
+            back=back,
+        )
     lost = _find(name).depth
     return _confirm(
         request,
         name,
-        title=f"Clear {name}?",
-        verb="Clear it",
+        title=gettext("Clear {name}?").format(name=name),
+        verb=gettext("Clear it"),
         consequences=(
-            "An unknown number of messages is deleted."
-            if lost is None
-            else f"About {lost:,} messages are deleted.",
-            "What workers have in hand is deleted under them: it is processed, and not tried again if that fails.",
-            "This cannot be undone.",
+            (
+                gettext("An unknown number of messages is deleted.")
+                if lost is None
+                else gettext("About {lost:,} messages are deleted.").format(lost=lost)
+            ),
+            gettext(
+                "What workers have in hand is deleted under them: it is processed, and not tried again if that fails."
+            ),
+            gettext("This cannot be undone."),
         ),
     )
 
@@ -129,20 +139,26 @@ def delete(request: HttpRequest, name: str) -> HttpResponse:
         return act(
             request,
             lambda actor: actions.delete_queue(actor, name),
-            f"{name} was deleted.",
+            gettext("{name} was deleted.").format(name=name),
             back=reverse("queues"),
         )
     found = _find(name)
     return _confirm(
         request,
         name,
-        title=f"Delete {name}?",
-        verb="Delete it",
+        title=gettext("Delete {name}?").format(name=name),
+        verb=gettext("Delete it"),
         consequences=(
-            f"The queue and {'an unknown number of' if found.depth is None else f'about {found.depth:,}'} messages are deleted.",
-            f"{found.workers} workers listen to it; they fail until it is there again.",
-            "The service refuses to make it again for about half a minute.",
-            "This cannot be undone.",
+            (
+                gettext("The queue and an unknown number of messages are deleted.")
+                if found.depth is None
+                else gettext("The queue and about {depth:,} messages are deleted.").format(depth=found.depth)
+            ),
+            gettext("{workers} workers listen to it; they fail until it is there again.").format(
+                workers=found.workers
+            ),
+            gettext("The service refuses to make it again for about half a minute."),
+            gettext("This cannot be undone."),
         ),
     )
 
@@ -162,5 +178,7 @@ def _confirm(
         verb=verb,
         consequences=consequences,
         back=reverse("queue", args=[name]),
-        problem=f"Nothing was done: what you typed is not {name}." if wrong else "",
+        problem=(
+            gettext("Nothing was done: what you typed is not {name}.").format(name=name) if wrong else ""
+        ),
     )

@@ -187,7 +187,3 @@ def workers(number: int) -> str:
 def messages(number: int) -> str:
     """The number of messages, with the noun."""
     return ngettext("{number} message", "{number} messages", number).format(number=number)
-
-
-def some(number: int, noun: str) -> str:
-    return workers(number) if noun == "worker" else messages(number)

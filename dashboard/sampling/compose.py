@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from django.utils.translation import gettext
 from msgspec.structs import replace
 
 from coordinator.gates.state import phase
@@ -23,7 +24,8 @@ from dashboard.fleet import (
     Today,
     WorkerView,
 )
-from dashboard.sampling.attention import attention, some
+from dashboard.sampling.attention import attention, messages
+from dashboard.sampling.attention import workers as count_of_workers
 from dashboard.sampling.sample import Depth, Sample
 
 
@@ -226,22 +228,37 @@ def _headline(
 ) -> Headline:
     present = [worker for worker in workers if worker.presence != "lost"]
     if storage.as_of is None:
-        return Headline("unknown", storage.error or "storage has not answered yet")
+        return Headline("unknown", storage.error or gettext("storage has not answered yet"))
     if storage.unreachable_since is not None:
-        return Headline("unknown", "storage is unreachable; figures are from before")
+        return Headline("unknown", gettext("storage is unreachable; figures are from before"))
     if not present:
-        return Headline("stalled" if workers else "idle", "no worker is connected")
+        return Headline("stalled" if workers else "idle", gettext("no worker is connected"))
+    there = count_of_workers(len(present))
     held = {name for gate in gates if gate.state != "open" for name in gate.waiting}
     working = sum(queue.in_hand or 0 for queue in queues)
     waiting = sum(queue.depth or 0 for queue in queues if queue.workers)
     if held:
         closed = ", ".join(sorted(gate.name for gate in gates if gate.state != "open" and gate.waiting))
-        return Headline("held", f"{len(held)} of {len(present)} workers wait at {closed}")
+        return Headline(
+            "held",
+            gettext("{held} of {present} workers wait at {gates}").format(
+                held=len(held), present=len(present), gates=closed
+            ),
+        )
     if working:
-        return Headline("running", f"{some(len(present), 'worker')}, {some(working, 'message')} in hand")
+        return Headline(
+            "running",
+            gettext("{workers}, {messages} in hand").format(workers=there, messages=messages(working)),
+        )
     if waiting:
         moving = any((queue.out_per_second or 0) > 0 for queue in queues)
         if not moving and not any(queue.active_tasks for queue in queues):
-            return Headline("stalled", f"{some(waiting, 'message')} in queues and no task takes any")
-        return Headline("running", f"{some(len(present), 'worker')}, {some(waiting, 'message')} waiting")
-    return Headline("idle", f"{some(len(present), 'worker')}, nothing waits")
+            return Headline(
+                "stalled",
+                gettext("{messages} in queues and no task takes any").format(messages=messages(waiting)),
+            )
+        return Headline(
+            "running",
+            gettext("{workers}, {messages} waiting").format(workers=there, messages=messages(waiting)),
+        )
+    return Headline("idle", gettext("{workers}, nothing waits").format(workers=there))
