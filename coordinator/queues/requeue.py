@@ -51,7 +51,10 @@ async def requeue_poison(
     """
 
     async def revive(text: str) -> bool:
-        _, items = await queue.poison.open(text)
+        try:
+            _, items = await queue.poison.open(text)
+        except MessageUndecodable:  # not ours: somebody put it there by hand
+            return False
         for _, record in items:
             if not isinstance(record, PoisonRecord):
                 return False
