@@ -18,7 +18,9 @@ PASSWORD = "correct horse battery"
 
 
 def sign_in(client: Client, name: str, password: str, address: str = "10.0.0.1") -> HttpResponse:
-    return client.post(reverse("account_login"), {"username": name, "password": password}, REMOTE_ADDR=address)  # type: ignore[return-value]
+    return client.post(
+        reverse("account_login"), {"username": name, "password": password}, REMOTE_ADDR=address
+    )  # type: ignore[return-value]
 
 
 @pytest.fixture(autouse=True)
