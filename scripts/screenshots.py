@@ -1,14 +1,17 @@
 """Takes the pictures of the pages: the product started by itself, each page x three widths x two themes, as people see it.
 
-python scripts/screenshots.py [--out FOLDER]      `make screenshots` does this
+python scripts/screenshots.py [--out FOLDER] [--states normal,viewer,gone,empty]      `make screenshots` takes all
 
-The picture of the README, docs/images/overview.png, is taken on the way. Says which pages overflow their width, and fails then.
+The states: `normal` (orders flow, an admin looks), `viewer` (who may only look), `gone` (storage is cut: everything is old
+and says so), `empty` (nothing was ever there). The six pictures of the README and the documentation, docs/images, are taken
+on the way. Says which pages overflow their width, and fails then.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -23,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.support.browser import LAUNCH_ARGS, REMEDY, find_chromium  # noqa: E402
+from tests.support.stack import empty_stack  # noqa: E402
 
 WIDTHS = (1440, 768, 360)
 THEMES = ("dark", "light")
@@ -40,10 +44,21 @@ PAGES = {
     "scaling": "/scaling/",
     "cost": "/cost/",
     "audit": "/audit/",
+    "access": "/access/",
     "help": "/help/",
     "search": "/search/?q=o",
     "tv": "/tv",
     "not-found": "/nowhere/",
+}
+STATES = ("normal", "viewer", "gone", "empty")
+# The best, for the README and the documentation: name of the picture -> page.
+BEST = {
+    "overview": "overview",
+    "gates": "gates",
+    "queue": "queue",
+    "workers": "workers",
+    "sequences": "sequences",
+    "leaders": "leaders",
 }
 GATE = "start-order-processing"
 RUNNING_SECONDS = 20.0
@@ -52,7 +67,16 @@ RUNNING_SECONDS = 20.0
 @contextmanager
 def demo(*, orders: int) -> Iterator[dict[str, Any]]:
     """The whole product; what it tells about itself."""
-    command = [sys.executable, "manage.py", "demo", "--json", "--workers", "4", "--orders", str(orders)]
+    command = [
+        sys.executable,
+        "manage.py",
+        "demo",
+        "--json",
+        "--workers",
+        "4",
+        "--orders",
+        str(orders),
+    ]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -82,60 +106,107 @@ def settle(page: Page) -> None:
 
 
 def take(page: Page, name: str, out: Path) -> list[str]:
-    """One page at each width; names those that are wider than the window."""
+    """One page in each theme at each width; names those that are wider than the window."""
     too_wide = []
-    for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": HEIGHT})
-        page.wait_for_timeout(250)
-        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            too_wide.append(f"{name} at {width} px")
-        page.screenshot(path=out / f"{name}-{width}.png", full_page=True)
+    for theme in THEMES:
+        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": HEIGHT})
+            page.wait_for_timeout(200)
+            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                too_wide.append(f"{name} at {width} px")
+            page.screenshot(path=out / f"{name}-{theme}-{width}.png", full_page=True)
     return too_wide
 
 
-def pictures(browser: Browser, told: dict[str, Any], out: Path) -> list[str]:
-    too_wide: list[str] = []
-    contexts = {theme: browser.new_context(color_scheme=theme) for theme in THEMES}  # type: ignore[arg-type]
-    pages = {theme: context.new_page() for theme, context in contexts.items()}
-    for theme, page in pages.items():
-        page.goto(f"{told['url']}/accounts/login/")
-        too_wide += take(page, f"sign-in-{theme}", out)
-        sign_in(page, told, "admin")
-        page.locator(".gate .state", has_text="Holding").wait_for(timeout=30_000)
-        settle(page)
-        too_wide += take(page, f"overview-held-{theme}", out)
-    page = pages["dark"]
+def each_page(page: Page, told: dict[str, Any], state: str, out: Path) -> list[str]:
+    """Every page in this state."""
+    too_wide = []
+    for name, path in PAGES.items():
+        page.goto(told["url"] + path)
+        if state != "gone":
+            settle(page)
+        too_wide += take(page, f"{name}-{state}", out)
+    return too_wide
+
+
+def pictures(browser: Browser, told: dict[str, Any], states: list[str], out: Path) -> list[str]:
+    """Those of the demo that has something to do."""
+    page = browser.new_context(color_scheme="dark").new_page()
+    page.goto(f"{told['url']}/accounts/login/")
+    too_wide = take(page, "sign-in", out)
+    sign_in(page, told, "admin")
+    page.locator(".gate .state", has_text="Holding").wait_for(timeout=30_000)
+    settle(page)
+    too_wide += take(page, "overview-held", out)
+    page.emulate_media(color_scheme="dark")
     page.set_viewport_size({"width": 1440, "height": HEIGHT})
     page.locator(f"#unleash-{GATE}").click()
     page.locator("[data-released]", has_text="4 of 4").first.wait_for()
     page.wait_for_timeout(RUNNING_SECONDS * 1000)
-    (ROOT / "docs" / "images").mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=ROOT / "docs" / "images" / "overview.png")
-    for theme, page in pages.items():
-        for name, path in PAGES.items():
-            page.goto(told["url"] + path)
-            settle(page)
-            too_wide += take(page, f"{name}-{theme}", out)
-    viewer = browser.new_context(color_scheme="dark").new_page()
-    sign_in(viewer, told, "viewer")
-    settle(viewer)
-    too_wide += take(viewer, "overview-viewer-dark", out)
+    if "normal" in states:
+        best(page, told)
+        too_wide += each_page(page, told, "normal", out)
+    if "viewer" in states:
+        viewer = browser.new_context(color_scheme="dark").new_page()
+        sign_in(viewer, told, "viewer")
+        too_wide += each_page(viewer, told, "viewer", out)
+    if "gone" in states:
+        page.goto(told["url"])
+        os.kill(told["pids"]["azurite"], signal.SIGSTOP)
+        try:
+            page.locator("#region-storage", has_text="unreachable").wait_for(timeout=60_000)
+            too_wide += each_page(page, told, "gone", out)
+        finally:
+            os.kill(told["pids"]["azurite"], signal.SIGCONT)
     return too_wide
+
+
+def best(page: Page, told: dict[str, Any]) -> None:
+    """The six of the documentation, alternating the themes, as much as fits a window."""
+    folder = ROOT / "docs" / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    for n, (name, shown) in enumerate(BEST.items()):
+        page.emulate_media(color_scheme=THEMES[n % 2])  # type: ignore[arg-type]
+        page.goto(told["url"] + PAGES[shown])
+        settle(page)
+        page.wait_for_timeout(2000)
+        page.screenshot(path=folder / f"{name}.png")
+    page.emulate_media(color_scheme="dark")
+
+
+def empty(browser: Browser, out: Path) -> list[str]:
+    """Those of a demo in which nothing was ever there."""
+    with empty_stack() as stack:
+        told = {"url": stack.url, "users": list(stack.users.values())}
+        page = browser.new_context(color_scheme="dark").new_page()
+        sign_in(page, told, "admin")
+        return each_page(page, told, "empty", out)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Take the pictures of the pages.")
     parser.add_argument("--out", type=Path, default=ROOT / ".kennel" / "screenshots", help="folder for them")
-    out: Path = parser.parse_args().out
+    parser.add_argument("--states", default=",".join(STATES), help=f"some of {', '.join(STATES)}")
+    given = parser.parse_args()
+    out: Path = given.out
+    states = given.states.split(",")
+    if unknown := set(states) - set(STATES):
+        parser.error(f"there is no state {', '.join(sorted(unknown))}; there are {', '.join(STATES)}")
     out.mkdir(parents=True, exist_ok=True)
     chromium = find_chromium()
     if chromium is None:
         print(f"There is no Chromium; {REMEDY}.", file=sys.stderr)
         return 1
-    with demo(orders=20_000) as told, sync_playwright() as playwright:
+    too_wide: list[str] = []
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=LAUNCH_ARGS)
         try:
-            too_wide = pictures(browser, told, out)
+            if states != ["empty"]:
+                with demo(orders=20_000) as told:
+                    too_wide += pictures(browser, told, states, out)
+            if "empty" in states:
+                too_wide += empty(browser, out)
         finally:
             browser.close()
     for place in too_wide:

@@ -25,20 +25,24 @@ def stack() -> Iterator[LiveStack]:
         yield running
 
 
+async def signed_in(page: Page, stack: LiveStack, role: str, path: str = "/") -> Page:
+    """Somebody of that role signs in at `page` and comes to `path`; returns when the page is live."""
+    await page.goto(f"{stack.url}/accounts/login/?next={path}")
+    await page.get_by_label("Name").fill(stack.users[role]["name"])
+    await page.get_by_label("Password").fill(stack.users[role]["password"])
+    await page.get_by_role("button", name="Sign in").click()
+    await page.wait_for_load_state()
+    if await page.locator("[data-live]:not([hidden])").count():
+        await expect(page.locator("[data-live]")).to_have_attribute("data-state", "on")
+    return page
+
+
 @pytest.fixture
 def person(new_page: PageFactory, stack: LiveStack) -> People:
     """`await person("operator")`: somebody of that role, at a browser of their own, on `path`."""
 
     async def sign_in(role: str, path: str = "/", **context: Any) -> Page:
-        page = await new_page(**context)
-        await page.goto(f"{stack.url}/accounts/login/?next={path}")
-        await page.get_by_label("Name").fill(stack.users[role]["name"])
-        await page.get_by_label("Password").fill(stack.users[role]["password"])
-        await page.get_by_role("button", name="Sign in").click()
-        await page.wait_for_load_state()
-        if context.get("java_script_enabled", True) and await page.locator("[data-live]").count():
-            await expect(page.locator("[data-live]")).to_have_attribute("data-state", "on")
-        return page
+        return await signed_in(await new_page(**context), stack, role, path)
 
     return sign_in
 

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,6 +17,8 @@ from typing import Any, TypeVar
 
 import psutil
 import requests
+
+from dashboard.demo.stack import Stack
 
 PROJECT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
@@ -172,3 +175,15 @@ def live_stack(
             process.stdout.close()
             process.stderr.close()
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+@contextmanager
+def empty_stack() -> Iterator[LiveStack]:
+    """A dashboard and its storage in which nothing was ever there: no worker, no gate, no order."""
+    with tempfile.TemporaryDirectory(prefix="kennel-") as folder:
+        stack = Stack(Path(folder), lambda *_: None)
+        try:
+            stack.start(workers=0)
+            yield LiveStack(stack.describe())
+        finally:
+            stack.stop()

@@ -1,0 +1,122 @@
+"""Pages that have nothing to show, that show what is old, and that people may not use: still for everybody, in every theme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page, expect
+
+from tests.browser.conftest import People, signed_in
+from tests.browser.test_pages import AXE
+from tests.conftest import PageFactory
+from tests.support.stack import LiveStack, empty_stack
+
+LIVE = (
+    "/", "/gates/", "/queues/", "/queues/orders-in/", "/workers/", "/leaders/", "/sequences/", "/batches/",
+    "/scaling/", "/cost/", "/audit/", "/access/", "/tv",
+)  # fmt: skip
+FOR_OPERATORS = (
+    "/", "/gates/", "/queues/", "/queues/orders-in/", "/workers/", "/leaders/", "/batches/", "/scaling/", "/access/",
+    "/queues/orders-in/clear",
+)  # fmt: skip
+# Every kind of part is on one of these.
+IN_BOTH_THEMES = ("/", "/gates/", "/queues/orders-in/", "/workers/", "/sequences/", "/cost/", "/access/")
+CONTRAST = {"runOnly": ["color-contrast"]}
+SEEN = """async (options) => (await axe.run({...options, resultTypes: ["violations"]})).violations.map(
+    (found) => `${found.id}: ${found.help}: ${found.nodes[0].html.slice(0, 160)}`)"""
+
+
+# Every figure that comes from storage, outside a panel that is marked as old. Workers tell the dashboard themselves.
+LOOKS_NEW = """() => [...document.querySelectorAll("[data-panel] :is(.num, .big, .strong, .wall-figure, dd)")]
+    .filter((each) => /\\d/.test(each.textContent))
+    .filter((each) => { const panel = each.closest("[data-panel]");
+        return panel.dataset.panel !== "workers" && !panel.hasAttribute("data-stale"); })
+    .map((each) => each.textContent.trim())"""
+
+
+async def found_by_axe(page: Page, place: str) -> list[str]:
+    """All rules in the theme that is on, and contrast once more in the other one."""
+    await page.evaluate(Axe().axe_script)
+    found: list[str] = await page.evaluate(SEEN, AXE)
+    if place in IN_BOTH_THEMES:
+        await page.evaluate("document.documentElement.dataset.theme = 'light'")
+        found += [f"light: {each}" for each in await page.evaluate(SEEN, CONTRAST)]
+    return [f"{place}: {each}" for each in found]
+
+
+@pytest.fixture(scope="module")
+def nothing() -> Iterator[LiveStack]:
+    with empty_stack() as running:
+        yield running
+
+
+async def test_axe_finds_nothing_on_pages_that_have_nothing_to_show(
+    new_page: PageFactory, nothing: LiveStack
+) -> None:
+    page = await signed_in(await new_page(color_scheme="dark"), nothing, "admin")
+    found, empty = [], 0
+    for path in LIVE:
+        answer = await page.goto(nothing.url + path)
+        if path != "/queues/orders-in/":
+            assert answer is not None and answer.ok, path
+        empty += await page.locator(".empty").count()
+        found += await found_by_axe(page, path)
+    assert empty >= 5, "these pages do have something to show"
+    assert not found, "\n".join(found)
+
+
+async def test_axe_finds_nothing_while_storage_is_gone_and_everything_is_old(
+    person: People, stack: LiveStack
+) -> None:
+    page = await person("admin", "/", color_scheme="dark")
+    found = []
+    with stack.suspended(stack.azurite_pid):
+        await expect(page.locator("#region-storage")).to_contain_text("Storage unreachable", timeout=40_000)
+        for path in LIVE:
+            await page.goto(stack.url + path)
+            await expect(page.locator("#region-storage")).to_contain_text("Storage unreachable")
+            if await page.locator("[data-live]").count():
+                await expect(page.locator("[data-live]")).to_have_attribute(
+                    "data-state", "on", timeout=20_000
+                )
+            new_looking = await page.evaluate(LOOKS_NEW)
+            assert not new_looking, f"{path} shows as if it were new: {new_looking}"
+            found += await found_by_axe(page, path)
+    await expect(page.locator("#region-storage")).not_to_contain_text("unreachable", timeout=40_000)
+    assert not found, "\n".join(found)
+
+
+async def test_axe_finds_nothing_on_the_pages_of_whoever_may_only_look(
+    person: People, stack: LiveStack
+) -> None:
+    page = await person("viewer", "/", color_scheme="dark")
+    found = []
+    for path in FOR_OPERATORS:
+        await page.goto(stack.url + path)
+        assert await page.locator("form[action*=unleash], form[action*=drain]").count() == 0
+        found += await found_by_axe(page, path)
+    assert not found, "\n".join(found)
+
+
+async def test_states_and_focus_can_be_told_apart_in_forced_colours(person: People) -> None:
+    page = await person("operator", "/workers/", forced_colors="active")
+    assert await page.evaluate("matchMedia('(forced-colors: active)').matches")
+    state = page.locator(".state").first
+    assert await state.evaluate("(each) => getComputedStyle(each).borderTopStyle") == "solid"
+    button = page.get_by_role("button", name="Drain orders-1")
+    await button.focus()
+    await page.keyboard.press("Shift+Tab")
+    await page.keyboard.press("Tab")
+    outline = await button.evaluate("(each) => getComputedStyle(each).outlineStyle")
+    assert outline not in ("none", ""), "the focus cannot be seen"
+
+
+async def test_nothing_moves_for_whoever_asked_for_that(person: People) -> None:
+    style = """() => { const bar = document.createElement("progress"); document.body.append(bar);
+        bar.style.transition = "opacity 2s"; return getComputedStyle(bar).transitionDuration; }"""
+    still = await person("viewer", "/help/", reduced_motion="reduce")
+    assert await still.evaluate(style) == "0s"
+    moving = await person("viewer", "/help/", reduced_motion="no-preference")
+    assert await moving.evaluate(style) == "2s"
