@@ -19,7 +19,7 @@ READ_SECONDS = 6.0
 class Failure(NamedTuple):
     """An item that failed. Not the item itself: it may hold what not everybody may see."""
 
-    index: int
+    position: int  # `index` is a method of tuples
     error: str
 
 
