@@ -12,6 +12,7 @@ from coordinator.protocol import WorkerState
 from coordinator.queues.cost import Budget
 from dashboard.cost import Prices, bill, settled
 from dashboard.fleet import Today
+from dashboard.regions import render
 from dashboard.sampling.attention import attention
 from tests.unit.pages.fleets import NOW, full, nothing, worker
 
@@ -84,3 +85,12 @@ def test_the_operator_s_prices_go_before_the_defaults() -> None:
     prices, budget = settled('{"queue": 0.01, "as_of": "2026-11"}', 2.5)
     assert (prices.queue, prices.as_of, prices.table) == (0.01, "2026-11", Prices().table)
     assert budget == Budget(2.5)
+
+
+@pytest.mark.parametrize(("budget", "said"), [(1.0, "More than 80 %"), (0.5, "exceeded"), (9.0, "")])
+def test_the_page_warns_of_the_budget(settings: Any, budget: float, said: str) -> None:
+    settings.DAILY_BUDGET = budget
+    fleet = msgspec.structs.replace(full(), today=Today(NOW, {"queue.GetMessages": 2_100_000}))
+    page = render("cost", "cost", fleet, "viewer")
+    assert said in page
+    assert ("banner" in page) == bool(said)
