@@ -136,9 +136,8 @@ async def _write(table: Table, part: Sequence[Operation]) -> None:
     clock = table.store.clock
     try:
         await retry(lambda: table.transact(part), backoff=BACKOFF, clock=clock)
-    except (
-        NotFound
-    ):  # a row to delete is gone already, perhaps by an earlier try: one by one that is no fault
+    except NotFound:
+        # A row to delete is gone already, perhaps by an earlier try: one by one that is no fault.
         for operation in part:
             await retry(lambda one=operation: table.write(one), backoff=BACKOFF, clock=clock)  # type: ignore[misc]
 

@@ -61,6 +61,8 @@ async def test_a_write_of_the_same_key_is_done_once(storage: Storage) -> None:
     await table.write(Put(("p0", "00000"), {"n": -1}))
     await bulk.write("import-2", table.name, many(300))
     assert (await table.read(("p0", "00000")))["n"] == -1
+    kept = storage.table(storage.config.table("bulk"))
+    assert [row async for row in kept.scan()] == [], "nothing is kept of a write that is done"
 
 
 async def test_what_fits_in_a_transaction_is_one_and_leaves_no_saga(storage: Storage) -> None:
