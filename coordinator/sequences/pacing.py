@@ -13,10 +13,10 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-LONGEST_TURN_WRITES = 16
-LONGEST_TURN_SECONDS = 0.3
+LONGEST_TURN_WRITES = 12
+LONGEST_TURN_SECONDS = 0.2
 LONGEST_WINDOW_WRITES, LONGEST_WINDOW_SECONDS = 200, 5.0
-WIDEN_MET, WIDEN_LOST, NARROW = 1.2, 1.8, 0.8
+WIDEN_MET, WIDEN_LOST, NARROW = 1.2, 1.8, 0.7
 AGE = 0.7
 """Each turn met in one refill takes the next try from a smaller part of the window: who waited long goes first."""
 
