@@ -179,7 +179,7 @@ def live_stack(
 
 @contextmanager
 def empty_stack() -> Iterator[LiveStack]:
-    """A dashboard and its storage in which nothing was ever there: no worker, no gate, no order."""
+    """A dashboard and its storage in which nothing was ever done: one closed gate, no worker, no order."""
     with tempfile.TemporaryDirectory(prefix="kennel-") as folder:
         stack = Stack(Path(folder), lambda *_: None)
         try:
