@@ -129,7 +129,9 @@ def write_span(book_id: int, span: Span) -> None:
     rows += [LedgerRow(book_id=book_id, first=h.first, last=h.last, state=h.state) for h in span.holes]
     with transaction.atomic():
         book = LedgerBook.objects.select_for_update().get(pk=book_id)
-        if span.start > book.next:  # the index was cleared meanwhile: this would leave a gap that nobody closes
+        if (
+            span.start > book.next
+        ):  # the index was cleared meanwhile: this would leave a gap that nobody closes
             return
         LedgerRow.objects.filter(book_id=book_id, last__gte=span.start, last__lte=span.end).delete()
         LedgerRow.objects.bulk_create(rows)
