@@ -65,10 +65,10 @@ def symbol(name: str, body: str, width: str = "1.75") -> str:
 def body_of(name: str) -> str:
     """The shapes of one icon of the set."""
     shapes = ET.parse(SET / f"{name}.svg").getroot()
-    return "".join(
-        ET.tostring(shape, encoding="unicode").replace(f' xmlns:ns0="{SVG}"', "").replace("ns0:", "").strip()
-        for shape in shapes
-    )
+    for shape in shapes.iter():
+        # Another library may have given the namespace a prefix of its own.
+        shape.tag = shape.tag.removeprefix(f"{{{SVG}}}")
+    return "".join(ET.tostring(shape, encoding="unicode").strip() for shape in shapes)
 
 
 def sprite() -> str:
