@@ -60,7 +60,7 @@ async def test_a_release_on_one_process_reaches_and_counts_the_workers_of_both(
     pair: tuple[Dashboard, Dashboard],
 ) -> None:
     one, other = pair
-    async with BareWorker(one, "here") as here, BareWorker(other, "there") as there:
+    async with BareWorker(one, "here") as here, BareWorker(other, "beyond-the-bridge") as there:
         for worker in (here, there):
             await until(lambda worker=worker: worker.heard)
             await worker.wait_at(GATE)
@@ -86,7 +86,7 @@ async def test_a_hint_of_a_worker_reaches_the_workers_of_the_other_process(
     pair: tuple[Dashboard, Dashboard],
 ) -> None:
     one, other = pair
-    async with BareWorker(one, "here") as here, BareWorker(other, "there") as there:
+    async with BareWorker(one, "here") as here, BareWorker(other, "beyond-the-bridge") as there:
         await until(lambda: here.heard and there.heard)
         await here.send(Announce(Hint("queue:orders-in")))
         await until(lambda: there.hints() == ["queue:orders-in"])
@@ -95,11 +95,11 @@ async def test_a_hint_of_a_worker_reaches_the_workers_of_the_other_process(
 
 async def test_a_command_finds_its_worker_on_the_other_process(pair: tuple[Dashboard, Dashboard]) -> None:
     one, other = pair
-    async with BareWorker(other, "there") as there:
+    async with BareWorker(other, "beyond-the-bridge") as there:
         await until(lambda: there.heard)
         there.beat()
         with Person(one, "olga") as olga:
-            await until(lambda: "there" in olga.get("/workers/").text)
+            await until(lambda: "beyond-the-bridge" in olga.get("/workers/").text)
             await asyncio.to_thread(olga.post, f"/workers/{there.instance}/drain", page="/workers/")
             await until(
                 lambda: any(isinstance(m, protocol.Command) and m.verb == "drain" for m in there.heard)
@@ -129,7 +129,7 @@ async def test_without_redis_pages_say_degraded_workers_are_kept_and_all_recover
             one,
             other,
         ):
-            async with BareWorker(one, "here") as here, BareWorker(other, "there") as there:
+            async with BareWorker(one, "here") as here, BareWorker(other, "beyond-the-bridge") as there:
                 await until(lambda: here.heard and there.heard)
                 here.beat()
                 there.beat()

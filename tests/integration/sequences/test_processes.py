@@ -271,7 +271,7 @@ def test_a_plain_client_beside_ours_gets_other_numbers_and_shows_as_unattributed
             except ResourceModifiedError:
                 continue
             theirs.extend(range(number, number + 7))
-            stop.wait(0.01)
+            stop.wait(0.05)
 
     other = threading.Thread(target=plain)
     other.start()
