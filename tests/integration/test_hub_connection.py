@@ -79,7 +79,7 @@ async def connected(hub: Hub, commands: list | None = None):
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def until(condition, seconds: float = 10.0) -> None:
+async def until(condition, seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)

@@ -288,7 +288,7 @@ class BareWorker:
         return [message.hint.topic for message in self.heard if isinstance(message, protocol.Hinted)]
 
 
-async def until(condition: Callable[[], T], *, seconds: float = 10.0, what: str = "") -> T:
+async def until(condition: Callable[[], T], *, seconds: float = 60.0, what: str = "") -> T:
     """Look until it is true; fails after a while, saying what was last seen."""
     deadline = time.monotonic() + seconds
     while True:

@@ -137,11 +137,11 @@ async def test_without_redis_pages_say_degraded_workers_are_kept_and_all_recover
                     await until(lambda: _presence(vera) == {"here": "ok", "there": "ok"})
                     assert _fleet(vera)["degraded"] == ""
                     stop_server(redis)
-                    await until(lambda: "processes is down" in vera.get("/").text, seconds=15)
+                    await until(lambda: "processes is down" in vera.get("/").text, seconds=60)
                     assert _presence(vera)["there"] == "ok"
                     assert (here.closed, there.closed) == (None, None)
                     redis = _redis(port, tmp_path)
-                    await until(lambda: _fleet(vera)["degraded"] == "", seconds=15)
+                    await until(lambda: _fleet(vera)["degraded"] == "", seconds=60)
                     await until(lambda: _presence(vera) == {"here": "ok", "there": "ok"})
                     await here.send(Announce(Hint("queue:orders-in")))
                     await until(lambda: there.hints() == ["queue:orders-in"])
