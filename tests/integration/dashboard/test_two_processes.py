@@ -60,7 +60,7 @@ async def test_a_release_on_one_process_reaches_and_counts_the_workers_of_both(
     pair: tuple[Dashboard, Dashboard],
 ) -> None:
     one, other = pair
-    async with BareWorker(one, "here") as here, BareWorker(other, "beyond-the-bridge") as there:
+    async with BareWorker(one, "here") as here, BareWorker(other, "there") as there:
         for worker in (here, there):
             await until(lambda worker=worker: worker.heard)
             await worker.wait_at(GATE)
@@ -86,7 +86,7 @@ async def test_a_hint_of_a_worker_reaches_the_workers_of_the_other_process(
     pair: tuple[Dashboard, Dashboard],
 ) -> None:
     one, other = pair
-    async with BareWorker(one, "here") as here, BareWorker(other, "beyond-the-bridge") as there:
+    async with BareWorker(one, "here") as here, BareWorker(other, "there") as there:
         await until(lambda: here.heard and there.heard)
         await here.send(Announce(Hint("queue:orders-in")))
         await until(lambda: there.hints() == ["queue:orders-in"])
@@ -129,7 +129,7 @@ async def test_without_redis_pages_say_degraded_workers_are_kept_and_all_recover
             one,
             other,
         ):
-            async with BareWorker(one, "here") as here, BareWorker(other, "beyond-the-bridge") as there:
+            async with BareWorker(one, "here") as here, BareWorker(other, "there") as there:
                 await until(lambda: here.heard and there.heard)
                 here.beat()
                 there.beat()
