@@ -67,7 +67,7 @@ async def test_a_slow_line_delays_the_page_and_loses_nothing(person: People, hel
     await expect(page.locator(f"#gate-{GATE} [data-released]")).to_have_text(
         f"{WORKERS} of {WORKERS}", timeout=30_000
     )
-    await expect(page.locator("#notice")).to_contain_text(f"Unleashed {GATE}.")
+    await expect(page.locator("#notice")).to_contain_text(f"Unleashed {GATE}.", timeout=30_000)
     await expect(page.locator("[data-panel=gates] [data-age]")).to_contain_text("updated", timeout=20_000)
 
 
