@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import ContentSettings
 
-from coordinator.errors import AlreadyExists, NotFound
+from coordinator.creating import in_container
+from coordinator.errors import NotFound
 from coordinator.gates import state as rules
 from coordinator.gates.gate import Gate
 from coordinator.gates.sharing import SharedReads
@@ -21,8 +21,6 @@ from coordinator.service_errors import translated
 
 if TYPE_CHECKING:
     from coordinator.storage import Storage
-
-T = TypeVar("T")
 
 _MIRROR = "gate"
 _JSON = ContentSettings(content_type="application/json")
@@ -82,7 +80,7 @@ class BlobGateStore:
                     )
             return str(answer["etag"])
 
-        return await _in_container(self._storage, self._container, upload)
+        return await in_container(self._storage, self._container, upload)
 
 
 class SharedGateStore:
@@ -135,7 +133,7 @@ class BlobFlag:
                     await blob.delete_blob()
 
         if value:
-            await _in_container(self._storage, self._container, upload)
+            await in_container(self._storage, self._container, upload)
         else:
             try:
                 await delete()
@@ -182,16 +180,3 @@ async def list_gates(storage: Storage) -> list[GateState]:
         if answer.state is not None:
             found.append(answer.state)
     return sorted(found, key=lambda state: state.name)
-
-
-async def _in_container(storage: Storage, container: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Make the container only when it turns out to be missing."""
-    try:
-        return await call()
-    except NotFound:
-        try:
-            with translated("create the container", container):
-                await storage.aio.blobs.create_container(container)
-        except AlreadyExists:
-            pass
-        return await call()

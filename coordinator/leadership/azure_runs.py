@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from azure.core import MatchConditions
 from azure.data.tables import UpdateMode
 
+from coordinator.creating import in_table
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
 from coordinator.service_errors import translated
 
@@ -40,12 +40,7 @@ class TableRunLog:
                 )
             return
         try:
-            try:
-                await self._insert(row)
-            except NotFound:
-                with suppress(AlreadyExists), translated("create the table", self._table):
-                    await self._storage.aio.tables.create_table(self._table)
-                await self._insert(row)
+            await in_table(self._storage, self._table, lambda: self._insert(row))
         except AlreadyExists as error:
             raise PreconditionFailed(
                 str(error), resource=job, status=error.status, code=error.code

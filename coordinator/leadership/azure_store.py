@@ -11,6 +11,7 @@ from azure.core import MatchConditions
 from azure.storage.blob.aio import BlobClient, BlobLeaseClient
 
 from coordinator.bus import Hint
+from coordinator.creating import in_container
 from coordinator.errors import AlreadyExists, LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
 from coordinator.leadership.azure_terms import TableTermLog
 from coordinator.leadership.election import Election
@@ -111,18 +112,8 @@ class BlobLeaseStore:
             with translated("create the lease blob of", self.name):
                 await self._blob().upload_blob(b"")
 
-        try:
-            try:
-                await upload()
-            except NotFound:
-                try:
-                    with translated("create the container", self._container):
-                        await self._storage.aio.blobs.create_container(self._container)
-                except AlreadyExists:
-                    pass
-                await upload()
-        except (AlreadyExists, LeaseHeld):
-            return  # another candidate made it, and may lead already
+        with suppress(AlreadyExists, LeaseHeld):  # another candidate made it, and may lead already
+            await in_container(self._storage, self._container, upload)
 
     def _blob(self, suffix: str = "") -> BlobClient:
         return self._storage.aio.blobs.get_blob_client(self._container, self.name + suffix)

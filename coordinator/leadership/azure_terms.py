@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from azure.core import MatchConditions
 from azure.data.tables import UpdateMode
 
+from coordinator.creating import in_table
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
 from coordinator.leadership.terms import RAN_OUT, TermRecord
 from coordinator.service_errors import translated
 
 if TYPE_CHECKING:
     from coordinator.storage import Storage
-
-T = TypeVar("T")
 
 _LAST = 10**12
 
@@ -31,7 +29,7 @@ class TableTermLog:
 
     async def began(self, record: TermRecord) -> None:
         with suppress(AlreadyExists):  # the answer to our own insertion was lost
-            await self._in_table(lambda: self._insert(record))
+            await in_table(self._storage, self._table, lambda: self._insert(record))
         await self._end(record.name, record.epoch - 1, record.since, RAN_OUT)
 
     async def ended(self, record: TermRecord) -> None:
@@ -81,14 +79,6 @@ class TableTermLog:
                     )
         except (NotFound, PreconditionFailed):
             return  # nothing to end, or ended by the other side of the succession
-
-    async def _in_table(self, call: Callable[[], Awaitable[T]]) -> T:
-        try:
-            return await call()
-        except NotFound:
-            with suppress(AlreadyExists), translated("create the table", self._table):
-                await self._storage.aio.tables.create_table(self._table)
-            return await call()
 
     def _client(self) -> Any:
         return self._storage.aio.tables.get_table_client(self._table)

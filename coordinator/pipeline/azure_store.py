@@ -10,7 +10,8 @@ import msgspec
 from azure.storage.blob import ContentSettings
 
 from coordinator.backoff import Backoff, retry
-from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
+from coordinator.creating import in_container
+from coordinator.errors import AlreadyExists, PreconditionFailed
 from coordinator.pipeline.control import BatchControl
 from coordinator.pipeline.ledger import Ledger
 from coordinator.pipeline.parts import BatchDone, BatchOrder, Chunk, ChunkResult, Counted, Head, Sent
@@ -56,21 +57,10 @@ class BlobReports:
                 )
 
         try:
-            try:
-                await retry(upload, backoff=Backoff())
-            except NotFound:
-                await self._create_container()
-                await retry(upload, backoff=Backoff())
+            await in_container(self._storage, self._container, lambda: retry(upload, backoff=Backoff()))
         except (AlreadyExists, PreconditionFailed):
             return False
         return True
-
-    async def _create_container(self) -> None:
-        try:
-            with translated("create the container", self._container):
-                await self._storage.aio.blobs.create_container(self._container)
-        except AlreadyExists:
-            return
 
     async def read(self, name: str) -> bytes:
         """The report of that name; raises `NotFound`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from coordinator.errors import AlreadyExists, NotFound
+from coordinator.creating import in_container
+from coordinator.errors import NotFound
 from coordinator.service_errors import translated
 
 if TYPE_CHECKING:
@@ -43,15 +44,7 @@ class BlobClaims:
                     )
                     await asyncio.to_thread(blocking.upload_blob, content, **options)
 
-        try:
-            await upload()
-        except NotFound:
-            try:
-                with translated("create", self._container):
-                    await self._storage.aio.blobs.create_container(self._container)
-            except AlreadyExists:
-                pass
-            await upload()
+        await in_container(self._storage, self._container, upload)
 
     async def get(self, name: str) -> bytes:
         with translated("read the claim", name):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from azure.core import MatchConditions
 
 from coordinator.bus import Hint
-from coordinator.errors import AlreadyExists, NotFound
+from coordinator.creating import in_container
+from coordinator.errors import NotFound
 from coordinator.queues.rules import ScalingRule, decode_rule, encode_rule
 from coordinator.service_errors import translated
 
@@ -49,15 +50,7 @@ class BlobRules:
             with translated("write the scaling rule of", queue):
                 await self._blob(queue).upload_blob(encode_rule(rule), overwrite=True)
 
-        try:
-            await upload()
-        except NotFound:
-            try:
-                with translated("create", self._container):
-                    await self._storage.aio.blobs.create_container(self._container)
-            except AlreadyExists:
-                pass
-            await upload()
+        await in_container(self._storage, self._container, upload)
         await self._storage.bus.publish(Hint(topic=f"rule:{queue}", origin=by))
 
     async def remove(self, queue: str) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from azure.core import MatchConditions
 
-from coordinator.errors import AlreadyExists, ConfigurationError, NotFound
+from coordinator.creating import in_container
+from coordinator.errors import ConfigurationError, NotFound
 from coordinator.queues.shards import Layout
 from coordinator.service_errors import translated
 
@@ -50,12 +51,4 @@ class BlobShards:
             with translated("write the shards of", name):
                 await self._blob(name).upload_blob(msgspec.json.encode(layout), **condition)
 
-        try:
-            await upload()
-        except NotFound:
-            try:
-                with translated("create", self._container):
-                    await self._storage.aio.blobs.create_container(self._container)
-            except AlreadyExists:
-                pass
-            await upload()
+        await in_container(self._storage, self._container, upload)

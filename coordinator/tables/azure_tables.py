@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from azure.core import MatchConditions
 from azure.data.tables import EdmType, EntityProperty, UpdateMode
 
 from coordinator.clock import Clock
-from coordinator.errors import AlreadyExists, NotFound
+from coordinator.creating import in_table
+from coordinator.errors import NotFound
 from coordinator.service_errors import translated
 from coordinator.tables.operations import ANY, Delete, Insert, Merge, Operation, Put, Replace
 from coordinator.tables.rows import NONCES, Key, Row, check_table
@@ -19,8 +20,6 @@ from coordinator.tables.table import Table
 
 if TYPE_CHECKING:
     from coordinator.storage import Storage
-
-T = TypeVar("T")
 
 
 class AzureTableStore:
@@ -44,7 +43,7 @@ class AzureTableStore:
             return _row(await self._client.get_entity(*key, select=columns))
 
     async def write(self, operation: Operation) -> str:
-        return await self._in_table(functools.partial(self._write, operation))
+        return await in_table(self._storage, self.name, functools.partial(self._write, operation))
 
     async def transact(self, operations: Sequence[Operation]) -> list[str]:
         async def send() -> list[str]:
@@ -52,7 +51,7 @@ class AzureTableStore:
                 answers = await self._client.submit_transaction([_batched(each) for each in operations])
             return [str(answer.get("etag") or "") for answer in answers]
 
-        return await self._in_table(send)
+        return await in_table(self._storage, self.name, send)
 
     async def page(self, query: Query, resume: Key | None) -> Page:
         text, parameters = _filter(query)
@@ -89,19 +88,6 @@ class AzureTableStore:
                 case Delete():
                     await client.delete_entity(*operation.key, **_condition(operation.etag))
         return str((answer or {}).get("etag") or "")
-
-    async def _in_table(self, call: Callable[[], Awaitable[T]]) -> T:
-        try:
-            return await call()
-        except NotFound as error:
-            if error.code != "TableNotFound":
-                raise
-        try:
-            with translated("create the table", self.name):
-                await self._storage.aio.tables.create_table(self.name)
-        except AlreadyExists:
-            pass
-        return await call()
 
 
 def make_table(storage: Storage, name: str) -> Table:
