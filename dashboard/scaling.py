@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import msgspec
+from django.utils.translation import gettext as _
 
 from coordinator.config import check_name
 from coordinator.errors import ConfigurationError, KennelError, NotFound
@@ -81,7 +82,7 @@ def store_policy(actor: Actor, pool: str, text: str, *, reason: str = "") -> Non
         try:
             policy = decode_policy(text)
         except ConfigurationError as error:
-            raise ActionFailed(f"The policy was not changed: {error}.") from error
+            raise ActionFailed(_("The policy was not changed: {error}.").format(error=error)) from error
 
         async def save() -> ScalingPolicy | None:
             return await save_policy(storage(), pool, policy, by=actor.name)

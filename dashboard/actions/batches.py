@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from django.utils.translation import gettext as _
+
 from coordinator.errors import NotFound
 from coordinator.pipeline.azure_store import batch_control
 from coordinator.pipeline.parts import Head
@@ -16,7 +18,7 @@ from dashboard.storage import call, storage
 def cancel_batch(actor: Actor, target: str, *, reason: str = "") -> None:
     """Stop the batch ``pipeline/batch`` for good; what is on its way is dropped within seconds."""
     with audited(actor, "batch.cancel", target, reason) as act:
-        pipeline, batch = _two(target, "a pipeline and a batch")
+        pipeline, batch = _two(target, _("a pipeline and a batch"))
 
         async def cancel() -> Head:
             return await (await batch_control(storage(), pipeline, batch)).cancel(batch)
@@ -24,7 +26,9 @@ def cancel_batch(actor: Actor, target: str, *, reason: str = "") -> None:
         try:
             before = call(cancel)
         except NotFound as error:
-            raise ActionFailed(f"There is no batch {batch} of {pipeline}.") from error
+            raise ActionFailed(
+                _("There is no batch {batch} of {pipeline}.").format(batch=batch, pipeline=pipeline)
+            ) from error
         act.before, act.after = json.dumps({"state": before.state}), json.dumps({"state": "cancelled"})
         current().look_again()
 
@@ -32,7 +36,7 @@ def cancel_batch(actor: Actor, target: str, *, reason: str = "") -> None:
 def retry_batch(actor: Actor, target: str, *, reason: str = "") -> int:
     """Have the failed items of the batch ``pipeline/batch`` processed again; returns how many."""
     with audited(actor, "batch.retry", target, reason) as act:
-        pipeline, batch = _two(target, "a pipeline and a batch")
+        pipeline, batch = _two(target, _("a pipeline and a batch"))
 
         async def retry() -> int:
             return await (await batch_control(storage(), pipeline, batch)).retry_failed(batch)
@@ -40,7 +44,9 @@ def retry_batch(actor: Actor, target: str, *, reason: str = "") -> int:
         try:
             items = call(retry)
         except NotFound as error:
-            raise ActionFailed(f"There is no batch {batch} of {pipeline}.") from error
+            raise ActionFailed(
+                _("There is no batch {batch} of {pipeline}.").format(batch=batch, pipeline=pipeline)
+            ) from error
         act.after = json.dumps({"retried": items})
         current().look_again()
     return items
@@ -49,7 +55,7 @@ def retry_batch(actor: Actor, target: str, *, reason: str = "") -> int:
 def free_saga(actor: Actor, target: str, *, reason: str = "") -> None:
     """Have the stuck saga ``name/key`` try to undo its steps again."""
     with audited(actor, "saga.retry", target, reason) as act:
-        name, key = _two(target, "a saga and a key")
+        name, key = _two(target, _("a saga and a key"))
 
         async def retry() -> None:
             await retry_saga(storage(), name, key, by=actor.name)
@@ -57,14 +63,18 @@ def free_saga(actor: Actor, target: str, *, reason: str = "") -> None:
         try:
             call(retry)
         except NotFound as error:
-            raise ActionFailed(f"There is no saga {name} with the key {key}.") from error
+            raise ActionFailed(
+                _("There is no saga {name} with the key {key}.").format(name=name, key=key)
+            ) from error
         act.before, act.after = json.dumps({"state": "stuck"}), json.dumps({"state": "compensating"})
         current().look_again()
 
 
 def _two(target: str, what: str) -> tuple[str, str]:
     """Neither half can hold a slash: keys of tables cannot."""
-    first, _, second = target.partition("/")
+    first, _slash, second = target.partition("/")
     if not first or not second or "/" in second:
-        raise ActionFailed(f"Name {what}, with a slash between them, not {target[:80]!r}.")
+        raise ActionFailed(
+            _("Name {what}, with a slash between them, not {target!r}.").format(what=what, target=target[:80])
+        )
     return first, second

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
+from django.utils.translation import gettext as _
 
 from dashboard import audit
 from dashboard.actions.acting import ActionFailed, Actor, Denied
@@ -56,4 +57,6 @@ def _number(options: dict[str, Any], name: str) -> float | None:
     try:
         return float(cast(Any, value))
     except (TypeError, ValueError) as error:
-        raise ActionFailed(f"{name} must be a number, not {str(value)[:40]!r}.") from error
+        raise ActionFailed(
+            _("{name} must be a number, not {value!r}.").format(name=name, value=str(value)[:40])
+        ) from error

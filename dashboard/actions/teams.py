@@ -7,6 +7,7 @@ import re
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
+from django.utils.translation import gettext as _
 
 from dashboard.actions.acting import ActionFailed, Actor, audited
 from dashboard.models import TeamRule
@@ -23,15 +24,21 @@ def add_rule(actor: Actor, team: str, kind: str, pattern: str, role: str, *, rea
     """
     with audited(actor, "team.rule", team, reason) as act:
         if kind not in KINDS:
-            raise ActionFailed(f"A rule is for {' or '.join(KINDS)}, not for {kind[:40]!r}.")
+            raise ActionFailed(
+                _("A rule is for {kinds}, not for {kind!r}.").format(kinds=" or ".join(KINDS), kind=kind[:40])
+            )
         if role not in ROLES:
-            raise ActionFailed(f"A role is {', '.join(ROLES)}, not {role[:40]!r}.")
+            raise ActionFailed(
+                _("A role is {roles}, not {role!r}.").format(roles=", ".join(ROLES), role=role[:40])
+            )
         if not _PATTERN.fullmatch(pattern):
-            raise ActionFailed("A pattern is a name, with * for any letters and ? for one, such as orders-*.")
+            raise ActionFailed(
+                _("A pattern is a name, with * for any letters and ? for one, such as orders-*.")
+            )
         group = _team(team)
         old = TeamRule.objects.filter(team=group, kind=kind, pattern=pattern).first()
         act.before = _told(old) if old is not None else ""
-        row, _ = TeamRule.objects.update_or_create(
+        row, _made = TeamRule.objects.update_or_create(
             team=group, kind=kind, pattern=pattern, defaults={"role": role}
         )
         act.after = _told(row)
@@ -42,7 +49,7 @@ def remove_rule(actor: Actor, rule_id: int, *, reason: str = "") -> None:
     row = TeamRule.objects.select_related("team").filter(pk=rule_id).first()
     with audited(actor, "team.rule", row.team.name if row is not None else f"#{rule_id}", reason) as act:
         if row is None:
-            raise ActionFailed("There is no such rule any more.")
+            raise ActionFailed(_("There is no such rule any more."))
         act.before = _told(row)
         row.delete()
 
@@ -52,7 +59,7 @@ def set_member(actor: Actor, team: str, user: str, *, member: bool, reason: str 
     with audited(actor, "team.member", user, reason) as act:
         found = get_user_model().objects.filter(username=user).first()
         if found is None:
-            raise ActionFailed(f"There is no user {user[:80]!r}.")
+            raise ActionFailed(_("There is no user {user!r}.").format(user=user[:80]))
         group = _team(team, make=member)
         act.before = json.dumps(sorted(found.groups.values_list("name", flat=True)))
         if member:
@@ -64,16 +71,16 @@ def set_member(actor: Actor, team: str, user: str, *, member: bool, reason: str 
 
 def _team(name: str, *, make: bool = True) -> Group:
     if name in ROLES:
-        raise ActionFailed(f"{name} is a role; a team has another name.")
+        raise ActionFailed(_("{name} is a role; a team has another name.").format(name=name))
     if not _TEAM.fullmatch(name):
         raise ActionFailed(
-            "A team has a name of 1-80 letters, digits, spaces, dots, hyphens and underscores."
+            _("A team has a name of 1-80 letters, digits, spaces, dots, hyphens and underscores.")
         )
     if make:
         return Group.objects.get_or_create(name=name)[0]
     found = Group.objects.filter(name=name).first()
     if found is None:
-        raise ActionFailed(f"There is no team {name!r}.")
+        raise ActionFailed(_("There is no team {name!r}.").format(name=name))
     return found
 
 

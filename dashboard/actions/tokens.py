@@ -8,6 +8,7 @@ from typing import Any
 
 from django.contrib.auth.models import Group
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from dashboard.actions.acting import ActionFailed, Actor, audited
 from dashboard.hub import tokens
@@ -39,24 +40,30 @@ def create_token(
     own = owner is not None and owner.get_username() == actor.name
     with audited(actor, "token.create_own" if own else "token.create", name, reason) as act:
         if not 1 <= len(name) <= 100:
-            raise ActionFailed("Say in 1-100 characters what the token is for.")
+            raise ActionFailed(_("Say in 1-100 characters what the token is for."))
         if scope not in Scope.values:
-            raise ActionFailed(f"A token is for {' or '.join(Scope.values)}, not for {scope[:40]!r}.")
+            raise ActionFailed(
+                _("A token is for {scopes}, not for {scope!r}.").format(
+                    scopes=" or ".join(Scope.values), scope=scope[:40]
+                )
+            )
         most = MAX_DAYS if owner is None else MAX_DAYS_OF_PERSON
         if days is not None and not 0 < days <= most:
-            raise ActionFailed(f"A token may be valid for up to {most:,.0f} days.")
+            raise ActionFailed(_("A token may be valid for up to {most:,.0f} days.").format(most=most))
         if owner is not None and days is None:
-            raise ActionFailed("A personal token must expire: say after how many days.")
+            raise ActionFailed(_("A personal token must expire: say after how many days."))
         if owner is not None and scope == Scope.WORKER:
             raise ActionFailed(
-                "Workers belong to nobody: their tokens are made by administrators, without an owner."
+                _("Workers belong to nobody: their tokens are made by administrators, without an owner.")
             )
         role = _role(scope, role)
         if lower_role(role, actor.role) != role:
-            raise ActionFailed(f"You may give a token no more than you have: {actor.role}.")
+            raise ActionFailed(
+                _("You may give a token no more than you have: {role}.").format(role=actor.role)
+            )
         found = Group.objects.exclude(name__in=ROLES).filter(name=team).first() if team else None
         if team and found is None:
-            raise ActionFailed(f"There is no team {team[:80]!r}.")
+            raise ActionFailed(_("There is no team {team!r}.").format(team=team[:80]))
         expires = timezone.now() + datetime.timedelta(days=days) if days is not None else None
         made = tokens.create(name, scope=scope, expires_at=expires, owner=owner, role=role, team=found)
         told = {"token": made[: tokens.SHOWN] + "…", "scope": scope, "role": role, "team": team}
@@ -71,7 +78,7 @@ def revoke_token(actor: Actor, token_id: int, *, reason: str = "") -> None:
     target = str(row) if row is not None else f"#{token_id}"
     with audited(actor, "token.revoke_own" if own else "token.revoke", target, reason) as act:
         if row is None or row.revoked_at is not None:
-            raise ActionFailed("There is no such valid token.")
+            raise ActionFailed(_("There is no such valid token."))
         row.revoked_at = timezone.now()
         row.save(update_fields=["revoked_at"])
         act.after = json.dumps({"token": "revoked"})
@@ -80,10 +87,12 @@ def revoke_token(actor: Actor, token_id: int, *, reason: str = "") -> None:
 def _role(scope: str, role: str) -> str:
     if scope == Scope.WORKER:
         if role:
-            raise ActionFailed("A worker's token has no role: it opens the hub and nothing else.")
+            raise ActionFailed(_("A worker's token has no role: it opens the hub and nothing else."))
         return ""
     if role and role not in ROLES:
-        raise ActionFailed(f"A role is {', '.join(ROLES)}, not {role[:40]!r}.")
+        raise ActionFailed(
+            _("A role is {roles}, not {role!r}.").format(roles=", ".join(ROLES), role=role[:40])
+        )
     if scope == Scope.ACT and not role:
-        raise ActionFailed("A token that acts needs a role.")
+        raise ActionFailed(_("A token that acts needs a role."))
     return lower_role(role or "viewer", "viewer") if scope == Scope.READ else role

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import actions
@@ -38,7 +39,7 @@ def retry(request: HttpRequest, pipeline: str, batch: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.retry_batch(actor, f"{pipeline}/{batch}", reason=text(request, "reason")),
-        f"What failed in {batch} is being processed again.",
+        _("What failed in {batch} is being processed again.").format(batch=batch),
         back=_back(pipeline=pipeline, batch=batch),
         page="batches",
     )
@@ -50,7 +51,7 @@ def cancel(request: HttpRequest, pipeline: str, batch: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.cancel_batch(actor, f"{pipeline}/{batch}", reason=text(request, "reason")),
-        f"{batch} was cancelled: what is on its way is dropped within seconds.",
+        _("{batch} was cancelled: what is on its way is dropped within seconds.").format(batch=batch),
         back=_back(pipeline=pipeline, batch=batch),
         page="batches",
     )
@@ -62,7 +63,7 @@ def free(request: HttpRequest, saga: str, key: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.free_saga(actor, f"{saga}/{key}", reason=text(request, "reason")),
-        f"{key} tries again to undo what it did.",
+        _("{key} tries again to undo what it did.").format(key=key),
         back=_back(saga=saga, key=key),
         page="batches",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import struct
 from html.parser import HTMLParser
@@ -88,6 +89,49 @@ def test_a_template_has_no_text_of_its_own(path: Path) -> None:
 )
 def test_the_search_for_bare_text_finds_what_it_should(source: str, found: list[str]) -> None:
     assert bare(source) == found
+
+
+SAYS = {"ActionFailed", "act", "Attention", "success", "warning", "error", "info"}
+PYTHON = [
+    path
+    for folder in ("actions", "pages", "sampling/attention.py", "scaling.py", "api/v1")
+    for found in [Path(settings.BASE_DIR) / "dashboard" / folder]
+    for path in (sorted(found.glob("*.py")) if found.is_dir() else [found])
+]
+
+
+def untranslated(source: str) -> list[str]:
+    """What is told to people in so many words, by a call of `SAYS`, without gettext."""
+    found = []
+    for call in ast.walk(ast.parse(source)):
+        if isinstance(call, ast.Call) and getattr(call.func, "attr", getattr(call.func, "id", "")) in SAYS:
+            given = [*call.args, *(keyword.value for keyword in call.keywords)]
+            found += [ast.unparse(each) for each in given if " " in _said(each)]
+    return found
+
+
+def _said(expression: ast.expr) -> str:
+    """What a plain or formatted string says itself."""
+    pieces = expression.values if isinstance(expression, ast.JoinedStr) else [expression]
+    return "".join(str(piece.value) for piece in pieces if isinstance(piece, ast.Constant))
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_what_python_tells_people_goes_through_gettext(path: Path) -> None:
+    assert not untranslated(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ('raise ActionFailed("There is none.")', 1),
+        ('messages.error(request, f"{name} is gone.")', 1),
+        ('act(request, change, done="It is done.")', 1),
+        ('raise ActionFailed(_("There is none.")); act(request, _("{name}").format(name=name), "queues")', 0),
+    ],
+)
+def test_the_search_for_untranslated_texts_finds_what_it_should(source: str, count: int) -> None:
+    assert len(untranslated(source)) == count
 
 
 def test_the_words_of_the_scripts_are_those_that_the_translators_are_given() -> None:
