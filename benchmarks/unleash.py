@@ -3,8 +3,9 @@
     python benchmarks/unleash.py [--workers 1000] [--presses 5] [--quick] [--json]
 
 Chromium, the dashboard, Azurite and the workers' ends of the sockets share this machine. *passing* is from the press to the
-moment a worker has the hint; *shown* until the page says "n of n released"; *longest task* is the longest time for which the
-page could not answer its reader during the release.
+moment that a worker's receipt names; *first* is the first of them: all before it is the request, the audit and the write,
+all after it the push. *shown* is until the page says "n of n released"; *longest task* is the longest time for which the
+page could not answer its reader during the release, by a PerformanceObserver; below 50 ms there is none to report.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tests.support.unleash import GATE, all_wait, unleash, visit
 
 async def measure(dashboard: Dashboard, count: int, presses: int) -> dict[str, Any]:
     passing: list[float] = []
+    first: list[float] = []
     shown: list[float] = []
     longest: list[float] = []
     with Person(dashboard, "olga") as olga:
@@ -41,7 +43,9 @@ async def measure(dashboard: Dashboard, count: int, presses: int) -> dict[str, A
                 await all_wait(page, count)
                 await asyncio.sleep(1.0)
                 seen = await unleash(page, count)
-                passing += [worker.arrived_at - seen.pressed_at for worker in workers]
+                took = [worker.arrived_at - seen.pressed_at for worker in workers]
+                passing += took
+                first.append(min(took))
                 shown.append(seen.shown_at - seen.pressed_at)
                 longest.append(seen.longest_task_ms)
                 await asyncio.to_thread(
@@ -56,6 +60,7 @@ async def measure(dashboard: Dashboard, count: int, presses: int) -> dict[str, A
         "passing_ms": {
             share: quantile_ms(passing, q) for share, q in (("p50", 0.5), ("p99", 0.99), ("max", 1))
         },
+        "first_ms": {"p50": quantile_ms(first, 0.5), "max": quantile_ms(first, 1)},
         "shown_ms": {"p50": quantile_ms(shown, 0.5), "max": quantile_ms(shown, 1)},
         "longest_task_ms": round(max(longest), 1),
     }

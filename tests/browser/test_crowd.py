@@ -50,6 +50,7 @@ async def test_a_release_of_200_workers_is_shown_to_the_last_and_does_not_flood_
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # most of it until a thousand sockets are open
 async def test_a_thousand_pass_within_a_quarter_of_a_second_and_the_page_stays_responsive(
     new_page: PageFactory, crowded: Dashboard
 ) -> None:

@@ -15,8 +15,11 @@ PATIENCE_MS = 60_000
 WATCH = """(gate) => {
     const now = () => performance.timeOrigin + performance.now();
     window.release = {pressed: 0, shown: 0, longest: 0, words: ""};
+    // An entry comes after its task: it counts for a release only if the task ran after the press.
     new PerformanceObserver((list) => {
-        for (const entry of list.getEntries()) window.release.longest = Math.max(window.release.longest, entry.duration);
+        for (const entry of list.getEntries())
+            if (performance.timeOrigin + entry.startTime + entry.duration >= window.release.pressed)
+                window.release.longest = Math.max(window.release.longest, entry.duration);
     }).observe({type: "longtask"});
     document.addEventListener("click", (event) => {
         if (event.target.closest(`#unleash-${gate}`)) window.release.pressed = now();
@@ -30,6 +33,9 @@ PRESS = """([gate, words]) => {
     Object.assign(window.release, {pressed: 0, shown: 0, longest: 0, words});
     document.getElementById(`unleash-${gate}`).click();
 }"""
+# Long tasks are told of in idle moments.
+TELL = """() => new Promise((done) => requestIdleCallback(
+    () => setTimeout(() => done(window.release), 500), {timeout: 5000}))"""
 
 
 class Seen(NamedTuple):
@@ -63,5 +69,5 @@ async def unleash(page: Page, count: int) -> Seen:
     words = f"{count} of {count}"
     await page.evaluate(PRESS, [GATE, words])
     await expect(page.locator(f"#gate-{GATE} [data-released]")).to_have_text(words, timeout=PATIENCE_MS)
-    told = await page.evaluate("window.release")
+    told = await page.evaluate(TELL)
     return Seen(told["pressed"] / 1000, told["shown"] / 1000, told["longest"])
