@@ -71,6 +71,7 @@ class HubConnection(LocalBus):
         self._url, self._token = url, token
         self._hello, self._on_command, self._clock = hello, on_command, clock
         self._unsent: deque[protocol.Receipt | protocol.Announce] = deque(maxlen=MAX_UNSENT)
+        self._going_out: protocol.Receipt | protocol.Announce | None = None
         self._passed: dict[str, protocol.Receipt] = {}
         self._wake = asyncio.Event()
         self._state_due = False
@@ -81,6 +82,10 @@ class HubConnection(LocalBus):
     @property
     def is_connected(self) -> bool:
         return self._connected
+
+    @property
+    def _has_unsent(self) -> bool:
+        return self._going_out is not None or bool(self._unsent)
 
     async def publish(self, hint: Hint) -> None:
         self.deliver(hint)
@@ -193,9 +198,11 @@ class HubConnection(LocalBus):
         try:
             while True:
                 self._wake.clear()
-                while self._unsent:
-                    await socket.send(protocol.encode(self._unsent[0]))
-                    self._unsent.popleft()
+                while self._has_unsent:
+                    # Taken out of line before it is sent: others push in meanwhile, and a full line loses its head.
+                    self._going_out = self._going_out or self._unsent.popleft()
+                    await socket.send(protocol.encode(self._going_out))
+                    self._going_out = None
                 # A receipt does not bring the state along: in a release of a thousand that would be a thousand more.
                 if self._state_due or self._clock.monotonic() >= next_state:
                     self._state_due = False
@@ -209,7 +216,7 @@ class HubConnection(LocalBus):
         """Give what is unsent a moment to go out before the worker ends."""
         self.refresh()
         deadline = self._clock.monotonic() + 1.0
-        while self._connected and self._unsent and self._clock.monotonic() < deadline:
+        while self._connected and self._has_unsent and self._clock.monotonic() < deadline:
             await self._clock.sleep(0.02)
 
     def _set_connected(self, connected: bool) -> None:

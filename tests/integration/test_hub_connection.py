@@ -8,7 +8,7 @@ from websockets.asyncio.server import serve
 
 from coordinator import protocol
 from coordinator.bus import RESYNC, Hint
-from coordinator.hub import HubConnection
+from coordinator.hub import MAX_UNSENT, HubConnection
 
 
 def hello() -> protocol.Hello:
@@ -35,11 +35,14 @@ class Hub:
         self.heard: list[protocol.FromWorker] = []
         self.authorization: list[str | None] = []
         self.sockets: list = []
+        self.listens = asyncio.Event()
+        self.listens.set()
         self.port = 0
 
     async def handle(self, socket):
         self.sockets.append(socket)
         await socket.send(self.first)
+        await self.listens.wait()
         async for frame in socket:
             self.heard.append(protocol.decode_from_worker(frame))
 
@@ -143,3 +146,27 @@ async def test_hints_published_without_a_connection_stay_in_this_process():
         connection.subscribe("queue:a", lambda hint: seen.append(hint.topic))
         await connection.publish(Hint("queue:a"))
     assert "queue:a" in seen
+
+
+async def test_what_overflows_while_a_message_goes_out_is_the_oldest_and_nothing_else():
+    hub = Hub()
+    hub.listens.clear()
+    async with hub.running(), connected(hub) as connection:
+        await until(lambda: connection.is_connected)
+        number = 0
+
+        async def announce() -> None:
+            nonlocal number
+            number += 1
+            await connection.publish(Hint("queue:" + "x" * 60_000, size=number))
+
+        while len(connection._unsent) < 3:  # until the line is full and a message stands in it half sent
+            await announce()
+            await asyncio.sleep(0.001)
+        for _ in range(MAX_UNSENT + 20):
+            await announce()
+        hub.listens.set()
+        sizes = lambda: [each.hint.size for each in hub.heard if isinstance(each, protocol.Announce)]  # noqa: E731
+        await until(lambda: number in sizes())
+    assert sizes()[-MAX_UNSENT:] == list(range(number - MAX_UNSENT + 1, number + 1))
+    assert sizes() == sorted(set(sizes()))
