@@ -14,6 +14,7 @@ from ninja.parser import Parser
 
 from dashboard.api.v1 import gates, keys, machines, pools, problems, queues, records, replays, work
 from dashboard.api.v1.describing import described
+from dashboard.api.v1.methods import spoken
 from dashboard.api.v1.operations import problem_responses
 
 VERSION = "1.0.0"
@@ -35,6 +36,11 @@ class KennelAPI(NinjaAPI):
 
     def on_exception(self, request: HttpRequest, exc: Any) -> HttpResponse:
         return problems.of(request, exc)
+
+    @property
+    def urls(self) -> Any:
+        patterns, app, namespace = super().urls
+        return spoken(patterns), app, namespace
 
     def get_openapi_schema(self, **options: Any) -> Any:
         schema = super().get_openapi_schema(**options)

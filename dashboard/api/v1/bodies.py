@@ -32,9 +32,8 @@ Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=500)]
 Search = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=200)]
 Limit = Annotated[int, Query(ge=1, le=500, description="At most so many in one page.")]
 Cursor = Annotated[
-    str,
-    StringConstraints(pattern=r"^[^\x00]*$", max_length=300),
-    Query(description="`next` of the page before."),
+# All in one: beside constraints of its own, ninja drops the default of a parameter, and demands it.
+    str, Query(pattern=r"^[^\x00]*$", max_length=300, description="`next` of the page before.")
 ]
 Number = Annotated[int, Query(ge=1, le=2**63 - 1, description="Only the range that holds this number.")]
 
