@@ -25,6 +25,17 @@ hypothesis.settings.load_profile("kennel")
 
 PageFactory = Callable[..., Awaitable[Page]]
 
+# Files are shared out among processes in this order: what takes a minute must not be begun last.
+LONGEST_FIRST = (
+    "test_demo",
+    "test_soak",
+    "test_states",
+    "test_demo_pool",
+    "test_fail_over",
+    "test_pages",
+    "test_stale",
+)
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,6 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def longest_first(items: list[pytest.Item]) -> None:
+    rank = {stem: number for number, stem in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
 @pytest.fixture(scope="session")
