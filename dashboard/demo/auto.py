@@ -112,7 +112,7 @@ def run(stack: Stack, *, workers: int, orders: int, seconds: float) -> dict[str,
     for part in stack.workers:
         part.process.terminate()
     for part in stack.workers:
-        part.process.wait(30)
+        part.process.wait(60)
     done, distinct = _count(stack)
     accounts = list(_passages(stack, "stop"))
     ledger = _verify(stack)
