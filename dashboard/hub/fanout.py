@@ -24,7 +24,8 @@ Close = Callable[[int, str], Coroutine[Any, Any, None]]
 
 
 class Outbox:
-    """The way out of one socket. Bounded: a socket that does not take its frames is closed, with the reason.
+    """The way out of one socket. Bounded: a socket that does not take its frames is closed, with the reason if it
+    takes that, and what stood in line for it is dropped at once.
 
     A frame goes out within `put`, without a task of its own: a release writes to a thousand sockets in one loop. Only
     a frame that the transport does not take at once gets a task, and those after it wait in line.
@@ -84,6 +85,7 @@ class Outbox:
 
     def _drop_slow(self) -> None:
         self._is_over = True
+        self._line.clear()
         self._closing = asyncio.create_task(
             self._close(protocol.CLOSE_SLOW, "too slow: frames were not taken in time"), name="drop-slow"
         )

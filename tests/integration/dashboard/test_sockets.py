@@ -71,6 +71,27 @@ async def test_a_worker_that_floods_is_closed(dashboard: Dashboard) -> None:
         assert worker.closed[0] == protocol.CLOSE_TOO_FAST
 
 
+async def test_a_worker_that_takes_nothing_is_cut_off_and_no_longer_counted(dashboard: Dashboard) -> None:
+    async with BareWorker(dashboard, "deaf") as deaf, BareWorker(dashboard, "loud") as loud:
+        await until(lambda: deaf.heard and loud.heard)
+        deaf.stop_reading()
+        with suppress(websockets.ConnectionClosed):  # the cut, which a heartbeat is the first to meet
+            for number in range(1500):
+                await loud.send(Announce(Hint("queue:" + "x" * 60_000)))
+                await deaf.send(State(WorkerState()))
+                await asyncio.sleep(0.0 if number < 80 else 0.025)  # a burst is allowed, then 50 a second
+        await until(lambda: deaf.closed)
+        assert deaf.closed == (1006, "")  # no close frame: that would have stood in line behind all the hints
+        assert loud.closed is None
+        with Person(dashboard, "olga") as olga:
+            async with olga.socket("workers") as socket:
+                for worker, done in ((deaf, False), (loud, True)):
+                    await socket.send(json.dumps({"action": "worker.drain", "target": worker.instance}))
+                    answer = await _frame_with(socket, '"action"')
+                    assert json.loads(answer)["ok"] is done, answer
+    assert "Closing the socket of deaf: too slow" in dashboard.said()
+
+
 async def test_a_worker_of_another_fleet_is_told_so(dashboard: Dashboard) -> None:
     async with BareWorker(dashboard, "w", prefix="other-") as worker:
         await until(lambda: worker.closed)
