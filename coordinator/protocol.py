@@ -87,7 +87,8 @@ class SequenceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 class WorkerState(msgspec.Struct, frozen=True, omit_defaults=True):
     """All that a worker tells about itself. Sent whole: the hub keeps no history of it.
 
-    `requests` counts by operation, `queue_requests` those to queues by queue ("" for the sum of many small ones).
+    `requests` counts by operation, `queue_requests` those to queues by queue ("" for the sum of many small ones);
+    `queue_traffic` has bytes and claims by ``QUEUE/WHAT``, as `Meter.traffic` tells them.
     """
 
     mode: Literal["starting", "running", "draining", "stopping"] = "running"
@@ -97,6 +98,7 @@ class WorkerState(msgspec.Struct, frozen=True, omit_defaults=True):
     sequences: tuple[SequenceStatus, ...] = ()
     requests: dict[str, int] = {}
     queue_requests: dict[str, int] = {}
+    queue_traffic: dict[str, int] = {}
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
 

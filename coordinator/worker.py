@@ -249,6 +249,7 @@ class Worker:
             sequences=tuple(sequence.status() for sequence in self._sequences.values()),
             requests=self.storage.meter.by_operation(),
             queue_requests=self.storage.meter.by_queue(),
+            queue_traffic=self.storage.meter.traffic(),
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             memory_bytes=usage.ru_maxrss * 1024,
         )

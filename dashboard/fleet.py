@@ -169,6 +169,7 @@ class Fleet(msgspec.Struct, frozen=True):
     requests_per_minute: float | None = None
     requests: dict[str, int] = {}
     queue_requests: dict[str, int] = {}
+    queue_traffic: dict[str, int] = {}
     today: Today | None = None
     degraded: str = ""
 

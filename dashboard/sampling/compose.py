@@ -56,6 +56,7 @@ def compose(
     now: float,
     requests: Mapping[str, int],
     queue_requests: Mapping[str, int] | None = None,
+    queue_traffic: Mapping[str, int] | None = None,
     today: Today | None = None,
     degraded: str = "",
 ) -> Fleet:
@@ -76,6 +77,7 @@ def compose(
         requests_per_minute=rates.requests_per_minute,
         requests=dict(requests),
         queue_requests=dict(queue_requests or {}),
+        queue_traffic=dict(queue_traffic or {}),
         today=today,
         degraded=degraded,
     )

