@@ -189,6 +189,7 @@ class HubConnection(LocalBus):
                         self._on_command(command)
                     case protocol.Welcome():
                         raise ProtocolViolation("the hub sent a second Welcome")
+        protocol.agreed(welcome.version, 0)
         finally:
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
@@ -202,6 +203,8 @@ class HubConnection(LocalBus):
                     # Taken out of line before it is sent: others push in meanwhile, and a full line loses its head.
                     self._going_out = self._going_out or self._unsent.popleft()
                     await socket.send(protocol.encode(self._going_out))
+                    case protocol.Unknown(what):
+                        log.info("Skipped what only newer releases know: %s", what)
                     self._going_out = None
                 # A receipt does not bring the state along: in a release of a thousand that would be a thousand more.
                 if self._state_due or self._clock.monotonic() >= next_state:

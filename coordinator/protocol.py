@@ -1,13 +1,15 @@
 """The messages between a worker and the hub: small, versioned, bounded, one JSON object per websocket text frame.
 
-Storage is the truth; these carry hints and telemetry. Whoever receives a frame that is malformed, too large or of an
-unknown kind closes the socket with a reason; nothing is guessed. Fields may be added with defaults within a version:
-unknown fields are ignored, so older and newer ends understand each other.
+Storage is the truth; these carry hints and telemetry. Whoever receives a frame that is malformed or too large closes
+the socket with a reason; nothing is guessed. Fields may be added with defaults within a version: unknown fields are
+ignored, so older and newer ends understand each other. A new kind of frame, or a new word where words are listed, needs a
+new version; both ends then speak the newest that both know (`agreed`), or part with a reason. A worker is milder than
+that: it skips kinds and commands that it does not know, for its push must not be lost over them.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -15,6 +17,8 @@ from coordinator.bus import Hint
 from coordinator.errors import ProtocolViolation
 
 VERSION = 1
+OLDEST = 1
+"""The oldest version that this end still speaks."""
 MAX_FRAME_BYTES = 64 * 1024
 MAX_FRAMES_PER_SECOND = 50
 SUBPROTOCOL = "kennel.v1"
@@ -104,7 +108,10 @@ class WorkerState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Hello(msgspec.Struct, frozen=True, omit_defaults=True, tag="hello"):
-    """First frame of a worker. `instance` is unique per process start; `prefix` says which fleet it belongs to."""
+    """First frame of a worker. `instance` is unique per process start; `prefix` says which fleet it belongs to.
+
+    `version` is the newest that it speaks, `oldest` the oldest; 0 if that is the same.
+    """
 
     version: int
     worker: str
@@ -120,6 +127,7 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True, tag="hello"):
 class State(msgspec.Struct, frozen=True, tag="state"):
     """Heartbeat with the whole state."""
 
+    oldest: int = 0
     state: WorkerState
 
 
@@ -140,7 +148,10 @@ class Announce(msgspec.Struct, frozen=True, tag="announce"):
 
 
 class Welcome(msgspec.Struct, frozen=True, omit_defaults=True, tag="welcome"):
-    """First frame of the hub. The worker sends `State` at least every `heartbeat_seconds`."""
+    """First frame of the hub: the version that both speak from here on.
+
+    The worker sends `State` at least every `heartbeat_seconds`.
+    """
 
     version: int
     heartbeat_seconds: float
@@ -154,7 +165,10 @@ class Hinted(msgspec.Struct, frozen=True, tag="hint"):
 
 
 class Command(msgspec.Struct, frozen=True, omit_defaults=True, tag="command"):
-    """An operator asks this worker to do something: drain, resume or stop; or to step down from an election."""
+    """An operator asks this worker to do something: drain, resume or stop; or to step down from an election.
+
+    `id` is that of the request that asked, as in the audit.
+    """
 
     verb: Literal["drain", "resume", "stop", "step_down"]
     id: str
@@ -167,12 +181,26 @@ FromHub = Welcome | Hinted | Command
 
 _encoder = msgspec.json.Encoder()
 _from_worker: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
+class Unknown(NamedTuple):
+    """A frame of a newer hub that this worker skips: what it was, for the log."""
+
+    what: str
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    type: str
+    verb: str = ""
+
+
 _from_hub: msgspec.json.Decoder[FromHub] = msgspec.json.Decoder(FromHub)
 M = TypeVar("M")
 
 
 def encode(message: FromWorker | FromHub) -> str:
     """One frame of text."""
+_kind: msgspec.json.Decoder[_Kind] = msgspec.json.Decoder(_Kind)
+_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in (Welcome, Hinted, Command))
+_VERBS = frozenset(get_args(get_type_hints(Command)["verb"]))
     return _encoder.encode(message).decode()
 
 
@@ -181,9 +209,40 @@ def decode_from_worker(frame: str | bytes) -> FromWorker:
     return _decode(_from_worker, frame)
 
 
-def decode_from_hub(frame: str | bytes) -> FromHub:
-    """Decode what the hub sent; raises `ProtocolViolation` with the path of the fault."""
-    return _decode(_from_hub, frame)
+def decode_from_hub(frame: str | bytes) -> FromHub | Unknown:
+    """Decode what the hub sent; raises `ProtocolViolation` with the path of the fault.
+
+    A kind of frame or command that only newer releases know is no fault: it is `Unknown`.
+    """
+    try:
+        return _decode(_from_hub, frame)
+    except ProtocolViolation as fault:
+        try:
+            told = _decode(_kind, frame)
+        except ProtocolViolation:
+            raise fault from None
+        if told.type not in _KINDS:
+            return Unknown(told.type[:40])
+        if told.type == "command" and told.verb not in _VERBS:
+            return Unknown(f"command {told.verb[:40]}")
+        raise
+
+
+def agreed(version: int, oldest: int) -> int:
+    """The version to speak with an end that speaks `oldest` (0: only `version`) to `version`: the newest both know.
+
+    Raises `ProtocolViolation` if there is none.
+    """
+    least = oldest or version
+    if least <= version and max(least, OLDEST) <= min(version, VERSION):
+        return min(version, VERSION)
+    raise ProtocolViolation(
+        f"protocol version {_span(least, version)}; this end speaks {_span(OLDEST, VERSION)}"
+    )
+
+
+def _span(oldest: int, newest: int) -> str:
+    return str(newest) if oldest == newest else f"{oldest} to {newest}"
 
 
 def _decode(decoder: msgspec.json.Decoder[M], frame: str | bytes) -> M:

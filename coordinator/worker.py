@@ -263,6 +263,7 @@ class Worker:
             worker=self.identity,
             instance=self.instance,
             host=self.host,
+            oldest=protocol.OLDEST,
             pid=os.getpid(),
             started_at=self._started_at,
             software=_software(),
@@ -272,17 +273,11 @@ class Worker:
 
     def _passed(self, gate: str, release: Release) -> None:
         now = time.time()
-        log.info(
-            "Passed the gate %s",
-            gate,
-            extra={
-                "action": "pass",
-                "resource": gate,
-                "epoch": release.epoch,
-                "source": release.source,
-                "at": now,
-            },
-        )
+        told: dict[str, object] = {"action": "pass", "resource": gate, "epoch": release.epoch}
+        told |= {"source": release.source, "at": now}
+        if release.request_id:
+            told["request_id"] = release.request_id
+        log.info("Passed the gate %s", gate, extra=told)
         if self._hub:
             self._hub.receipt(
                 protocol.Receipt(
@@ -304,7 +299,10 @@ class Worker:
 
     def _obey(self, command: protocol.Command) -> None:
         log.info(
-            "Asked to %s by %s", command.verb, command.by or "an operator", extra={"action": command.verb}
+            "Asked to %s by %s",
+            command.verb,
+            command.by or "an operator",
+            extra={"action": command.verb, "request_id": command.id},
         )
         match command.verb:
             case "stop":

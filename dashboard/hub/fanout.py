@@ -14,6 +14,7 @@ import msgspec
 from coordinator import protocol
 from coordinator.bus import Hint, LocalBus
 from dashboard.hub.link import Link
+from dashboard.middleware import request_id_var
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +155,9 @@ class FanoutBus(LocalBus):
         return True
 
     async def publish(self, hint: Hint) -> None:
+        hint = msgspec.structs.replace(hint, request_id=request_id_var.get())
         self.tell(hint)
+        log.info("Told %d workers here to look at %s", len(self._sockets), hint.topic)
         await self.tell_others(hint)
 
     def tell(self, hint: Hint, *, but: str = "") -> None:
