@@ -66,12 +66,17 @@ class ListenerStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LeadershipStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An election. `remaining_seconds` is what is left of the lease by the holder's own clock."""
+    """An election. `remaining_seconds` is what is left of the leader's lease of `lease_seconds`, if it is not renewed.
+
+    It is counted from when the newest confirmed renewal was sent, so the service frees the lease no sooner, and later
+    by no more than that request took.
+    """
 
     name: str
     role: str = "standby"
     epoch: int = 0
     remaining_seconds: float = 0.0
+    lease_seconds: int = 15
 
 
 class SequenceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -122,12 +127,12 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True, tag="hello"):
     software: str
     prefix: str
     state: WorkerState
+    oldest: int = 0
 
 
 class State(msgspec.Struct, frozen=True, tag="state"):
     """Heartbeat with the whole state."""
 
-    oldest: int = 0
     state: WorkerState
 
 
@@ -176,11 +181,6 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, tag="command"):
     by: str = ""
 
 
-FromWorker = Hello | State | Receipt | Announce
-FromHub = Welcome | Hinted | Command
-
-_encoder = msgspec.json.Encoder()
-_from_worker: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
 class Unknown(NamedTuple):
     """A frame of a newer hub that this worker skips: what it was, for the log."""
 
@@ -192,15 +192,20 @@ class _Kind(msgspec.Struct, frozen=True):
     verb: str = ""
 
 
+FromWorker = Hello | State | Receipt | Announce
+FromHub = Welcome | Hinted | Command
+
+_encoder = msgspec.json.Encoder()
+_from_worker: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
 _from_hub: msgspec.json.Decoder[FromHub] = msgspec.json.Decoder(FromHub)
+_kind: msgspec.json.Decoder[_Kind] = msgspec.json.Decoder(_Kind)
+_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in (Welcome, Hinted, Command))
+_VERBS = frozenset(get_args(get_type_hints(Command)["verb"]))
 M = TypeVar("M")
 
 
 def encode(message: FromWorker | FromHub) -> str:
     """One frame of text."""
-_kind: msgspec.json.Decoder[_Kind] = msgspec.json.Decoder(_Kind)
-_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in (Welcome, Hinted, Command))
-_VERBS = frozenset(get_args(get_type_hints(Command)["verb"]))
     return _encoder.encode(message).decode()
 
 

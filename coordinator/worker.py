@@ -181,6 +181,9 @@ class Worker:
             self._scheduling.append(election)
             work = run_every(election, jobs, TableRunLog(self.storage, name), clock=self.storage.clock)
             leaders.append(asyncio.create_task(work, name=f"every:{name}"))
+        if self._hub:
+            for election in self._campaigns():
+                election.on_status = self._hub.refresh_soon
         running: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._stop.wait(), name="stop"),
             *leaders,
@@ -260,10 +263,10 @@ class Worker:
     def _hello(self) -> protocol.Hello:
         return protocol.Hello(
             version=protocol.VERSION,
+            oldest=protocol.OLDEST,
             worker=self.identity,
             instance=self.instance,
             host=self.host,
-            oldest=protocol.OLDEST,
             pid=os.getpid(),
             started_at=self._started_at,
             software=_software(),

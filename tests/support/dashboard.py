@@ -246,6 +246,7 @@ class BareWorker:
             subprotocols=[websockets.Subprotocol(protocol.SUBPROTOCOL)],
             compression=None,
             open_timeout=OPEN_SECONDS,
+            ping_interval=None,
         )
         await self.send(self.hello())
         self._tasks = [asyncio.create_task(self._listen())]
