@@ -101,7 +101,7 @@ class CountingAioTransport(AioHttpTransport):  # type: ignore[misc,unused-ignore
     """The SDK's asyncio transport over a shared session; counts each request as it is sent."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, *, service: str, base_path: str, claims: str, meter: Meter, **config: Any
+        self, session: aiohttp.ClientSession, *, service: str, base_path: str, meter: Meter, claims: str = "", **config: Any
     ):  # fmt: skip
         super().__init__(session=session, session_owner=False, **config)
         self._service, self._base_path, self._claims, self._meter = service, base_path, claims, meter
@@ -119,7 +119,7 @@ class CountingRequestsTransport(RequestsTransport):  # type: ignore[misc,unused-
     """The SDK's blocking transport over a shared session; counts each request as it is sent."""
 
     def __init__(
-        self, session: requests.Session, *, service: str, base_path: str, claims: str, meter: Meter, **config: Any
+        self, session: requests.Session, *, service: str, base_path: str, meter: Meter, claims: str = "", **config: Any
     ):  # fmt: skip
         super().__init__(session=session, session_owner=False, **config)
         self._service, self._base_path, self._claims, self._meter = service, base_path, claims, meter
