@@ -26,7 +26,7 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
 
-from benchmarks.queues import peers_python  # noqa: E402
+from benchmarks.peers.queue_product import peers_python  # noqa: E402
 from coordinator import Storage  # noqa: E402
 from coordinator.pipeline.ledger import Ledger  # noqa: E402
 from coordinator.pipeline.parts import Chunk  # noqa: E402

@@ -23,84 +23,57 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coordinator import protocol
-from coordinator.protocol import GateStatus, Receipt, WorkerState
 from coordinator.testing.azurite import Azurite
-from tests.support.dashboard import BareWorker, Dashboard, Person, until
+from tests.support.crowd import Waiting, all_wait_again, crowd
+from tests.support.dashboard import Dashboard, Person, until
 from tests.support.redis import running_redis
 
-GATE = "start-order-processing"
+GATE = Waiting.gate
 IDLE_SECONDS = 10.0
-
-
-class Answering(BareWorker):
-    """Answers each hint of the gate with a receipt, and notes when it came."""
-
-    arrived = 0.0
-
-    def waits(self) -> None:
-        self.arrived = 0.0
-        self.state = WorkerState(gates=(GateStatus(GATE, "closed", waiting=True),))
-
-    async def _listen(self) -> None:
-        assert self._socket is not None
-        async for frame in self._socket:
-            message = protocol.decode_from_hub(frame)
-            self.heard.append(message)
-            if isinstance(message, protocol.Hinted) and not self.arrived and self.state.gates[0].waiting:
-                self.arrived = time.perf_counter()
-                self.state = WorkerState(gates=(GateStatus(GATE, "open", message.hint.epoch),))
-                await self.send(Receipt(GATE, message.hint.epoch, "push", 0.0, time.time()))
 
 
 async def measure(dashboards: list[Dashboard], options: argparse.Namespace) -> dict[str, Any]:
     dashboard, count = dashboards[0], len(dashboards)
-    workers = [Answering(dashboards[n % count], f"w-{n:04}") for n in range(options.workers)]
-    for worker in workers:
-        worker.waits()
-    for start in range(0, len(workers), 50):
-        await asyncio.gather(*(worker.__aenter__() for worker in workers[start : start + 50]))
-    for worker in workers:
-        worker.beat(2.0 if options.workers >= 300 else 1.0)
-        await asyncio.sleep(0.001)
     assert dashboard.process is not None
     process = psutil.Process(dashboard.process.pid)
     passes: list[float] = []
     presses: list[float] = []
     first: list[float] = []
     spread: list[float] = []
-    with Person(dashboard, "olga") as olga:
-        sockets = [await olga.socket("overview") for _ in range(options.viewers)]
-        readers = [asyncio.create_task(_drain(socket)) for socket in sockets]
-        await until(lambda: len(_waiting(olga)) == options.workers, seconds=60)
-        before, began = process.cpu_times(), time.perf_counter()
-        await asyncio.sleep(IDLE_SECONDS)
-        after, seconds = process.cpu_times(), time.perf_counter() - began
-        cpu = (after.user + after.system - before.user - before.system) / seconds
-        for _ in range(options.presses):
-            pressed = time.perf_counter()
-            answer = await asyncio.to_thread(olga.post, f"/gates/{GATE}/unleash", page="/accounts/logout/")
-            presses.append((time.perf_counter() - pressed) * 1000)
-            assert answer.status_code == 200, answer.status_code
-            await until(lambda: all(worker.arrived for worker in workers), seconds=30)
-            spread.append((max(w.arrived for w in workers) - min(w.arrived for w in workers)) * 1000)
-            first.append((min(w.arrived for w in workers) - pressed) * 1000)
-            passes += [(worker.arrived - pressed) * 1000 for worker in workers]
-            counted = time.perf_counter()
-            await until(lambda: _passed(olga) == options.workers, seconds=30)
-            counted = (time.perf_counter() - counted) * 1000
-            await asyncio.to_thread(
-                olga.post, f"/gates/{GATE}/leash", {"reason": "again"}, page="/accounts/logout/"
-            )
-            await asyncio.sleep(0.5)
-            for worker in workers:
-                worker.waits()
-            await until(lambda: len(_waiting(olga)) == options.workers, seconds=30)
-        for reader in readers:
-            reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
-        await asyncio.gather(*(socket.close() for socket in sockets))
-    await asyncio.gather(*(worker.__aexit__(None, None, None) for worker in workers))
+    async with crowd(dashboards, options.workers) as workers:
+        with Person(dashboard, "olga") as olga:
+            sockets = [await olga.socket("overview") for _ in range(options.viewers)]
+            readers = [asyncio.create_task(_drain(socket)) for socket in sockets]
+            await until(lambda: len(_waiting(olga)) == options.workers, seconds=60)
+            before, began = process.cpu_times(), time.perf_counter()
+            await asyncio.sleep(IDLE_SECONDS)
+            after, seconds = process.cpu_times(), time.perf_counter() - began
+            cpu = (after.user + after.system - before.user - before.system) / seconds
+            for _ in range(options.presses):
+                pressed = time.time()
+                answer = await asyncio.to_thread(
+                    olga.post, f"/gates/{GATE}/unleash", page="/accounts/logout/"
+                )
+                presses.append((time.time() - pressed) * 1000)
+                assert answer.status_code == 200, answer.status_code
+                await until(lambda: all(worker.arrived_at for worker in workers), seconds=30)
+                spread.append(
+                    (max(w.arrived_at for w in workers) - min(w.arrived_at for w in workers)) * 1000
+                )
+                first.append((min(w.arrived_at for w in workers) - pressed) * 1000)
+                passes += [(worker.arrived_at - pressed) * 1000 for worker in workers]
+                counted = time.perf_counter()
+                await until(lambda: _passed(olga) == options.workers, seconds=30)
+                counted = (time.perf_counter() - counted) * 1000
+                await asyncio.to_thread(
+                    olga.post, f"/gates/{GATE}/leash", {"reason": "again"}, page="/accounts/logout/"
+                )
+                await all_wait_again(workers)
+                await until(lambda: len(_waiting(olga)) == options.workers, seconds=30)
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+            await asyncio.gather(*(socket.close() for socket in sockets))
     passes.sort()
     return {
         "workers": options.workers,

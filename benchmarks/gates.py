@@ -1,6 +1,6 @@
 """How fast an opened gate is passed by all who wait, beside bare fan-outs; and what waiting costs.
 
-    python benchmarks/gates.py [--workers 10,100,1000] [--presses 5] [--quick] [--json] [--only gate,peers,polling,cost]
+    python benchmarks/gates.py [--workers 10,100,1000] [--presses 5] [--quick] [--json] [--only gate,peers,armed,polling,cost]
 
 The hub is the dashboard in a process of its own. The workers are real gates on real sockets, all in this process, where
 they share their reads of the gate as gates of one process do; so is the client of every peer. A release counts from
@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import redis.asyncio as redis
 from websockets.asyncio.client import connect
 
+from benchmarks.armed import armed, show_armed
 from benchmarks.peers.gate_clients import GATE, GateClient, Site
 from coordinator.bus import LocalBus
 from coordinator.config import StorageConfig
@@ -43,7 +44,7 @@ from tests.support.dashboard import TOKEN, Dashboard
 from tests.support.redis import running_redis
 
 PROCESSES = 2
-SECTIONS = ("gate", "peers", "polling", "cost")
+SECTIONS = ("gate", "peers", "armed", "polling", "cost")
 
 
 def quantile(values: list[float], q: float) -> float:
@@ -278,7 +279,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
             dashboard = Dashboard(Path(folder), azurite.connection_string, f"b{secrets.token_hex(4)}-")
             if "gate" in wanted:
                 dashboard.prepare().start()
-            for number in options.workers:
+            for number in options.workers if {"gate", "peers"} & set(wanted) else ():
                 row: dict[str, Any] = {}
                 if "gate" in wanted:
                     row["gate"] = await gate_over_hub(dashboard, azurite, number, options.presses)
@@ -294,6 +295,9 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
                 result["workers"][str(number)] = row
                 show(number, row)
             dashboard.stop()
+        if "armed" in wanted:
+            result["armed"] = await armed(azurite, *((10, 2) if options.quick else (50, 10)))
+            show_armed(result["armed"])
         if "polling" in wanted:
             result["polling"] = await polling_peer(azurite, 20)
             line("polling, 2.5 s (20 workers)", result["polling"]["press"])

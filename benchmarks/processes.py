@@ -4,9 +4,11 @@
 
 *press* is the whole way: the signed-in operator's POST, the audit, the write to storage, the fan-out of both processes.
 *fan-out* is that alone: a frame of one worker that both processes pass on to all others, over the same sockets, which also carry
-heartbeats and receipts. *group_send* is what Channels offers for it: two servers whose every consumer is in one group of its
-Redis layer (the pub/sub one, which ours uses as well), and a frame that is sent to the group. The sockets' other ends are in
-this process, in each case.
+heartbeats. *group_send* is what Channels offers for it: two servers whose every consumer is in one group of its Redis layer, and
+a frame that is sent to the group; once over `RedisChannelLayer`, which its documentation names first, and once over
+`RedisPubSubChannelLayer`, the newer, which ours uses between its processes.
+
+All clients are the same, in two processes of their own, and only note when a frame came: see `peers/raw_clients.py`.
 """
 
 from __future__ import annotations
@@ -15,102 +17,177 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import requests
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from coordinator.bus import Hint
 from coordinator.protocol import Announce
 from coordinator.testing.azurite import Azurite
-from tests.support.crowd import Waiting, crowd, quantile_ms
-from tests.support.dashboard import Dashboard, Person, until
+from tests.support.crowd import quantile_ms
+from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, until
 from tests.support.redis import running_redis
 
+PEERS = Path(__file__).parent / "peers"
 PROCESSES = 2
-AT_ONCE = 50
+CLIENT_PROCESSES = 2
+SETTLE_SECONDS = 1.0
+PATIENCE_SECONDS = 90.0
 SHARES = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+LAYERS = {"core": "RedisChannelLayer", "pubsub": "RedisPubSubChannelLayer"}
+GATE = "start-order-processing"
+WAITING = json.dumps({"gates": [{"name": GATE, "state": "closed", "waiting": True}]}, separators=(",", ":"))
+PASSED = json.dumps({"gates": [{"name": GATE, "state": "open"}]}, separators=(",", ":"))
+
+
+class Clients:
+    """The processes that hold the sockets."""
+
+    def __init__(self, processes: list[asyncio.subprocess.Process]) -> None:
+        self.processes = processes
+
+    async def order(self, line: str, answer: str) -> None:
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{line}\n".encode())
+        await self.hear(answer)
+
+    async def hear(self, event: str) -> list[dict[str, Any]]:
+        """What all of them answer. A socket that was lost is an error: nobody would notice it in the figures."""
+
+        async def one(process: asyncio.subprocess.Process) -> dict[str, Any]:
+            assert process.stdout is not None
+            line = await process.stdout.readline()
+            told: dict[str, Any] = json.loads(line) if line else {"event": "end", "why": "it ended"}
+            if told["event"] != event:
+                raise RuntimeError(f"the clients were to say {event!r} and said {told}")
+            return told
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await asyncio.gather(*(one(process) for process in self.processes))
+
+    async def came(self) -> list[float]:
+        return [at for told in await self.hear("came") for at in told["at"]]
+
+
+@contextlib.asynccontextmanager
+async def clients(urls: list[str], count: int, **environ: str) -> AsyncIterator[Clients]:
+    """That many sockets, spread evenly over the addresses and over the processes."""
+    share = -(-count // CLIENT_PROCESSES)
+    running = Clients(
+        [
+            await asyncio.create_subprocess_exec(
+                *(sys.executable, str(PEERS / "raw_clients.py"), ",".join(urls)),
+                *(str(min(share, count - first)), str(first)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=os.environ | environ,
+                limit=2**24,
+            )
+            for first in range(0, count, share)
+        ]
+    )
+    try:
+        await running.hear("ready")
+        yield running
+    finally:
+        for process in running.processes:
+            assert process.stdin is not None
+            process.stdin.close()
+            await process.wait()
 
 
 async def ours(dashboards: list[Dashboard], count: int, presses: int) -> tuple[list[float], list[float]]:
     """How long a press takes, and the fan-out alone."""
     taken: list[float] = []
     fanned: list[float] = []
+    urls = [dashboard.hub_url for dashboard in dashboards]
+    environ = {"BENCH_TOKEN": TOKEN, "BENCH_PREFIX": dashboards[0].prefix}
     with Person(dashboards[0], "olga") as olga:
-        async with crowd(dashboards, count) as workers:
+        async with (
+            clients(urls, count, **environ) as crowd,
+            BareWorker(dashboards[0], "announcer") as announcer,
+        ):
             for _ in range(presses):
-                await until(lambda: _figures(olga)[0] == count, seconds=60)
-                await asyncio.sleep(1.0)
-                pressed = time.time()
-                answer = await asyncio.to_thread(_press, olga, "unleash")
-                assert answer.status_code == 200, answer.status_code
-                await until(lambda: all(worker.arrived_at for worker in workers), seconds=30)
-                taken += [worker.arrived_at - pressed for worker in workers]
-                await until(lambda: _figures(olga)[1] == count, seconds=30, what="receipts are missing")
+                await crowd.order(f"state {WAITING}", "told")
+                await _until_figures(olga, 0, count)
+                await crowd.order(f"expect gate:{GATE} receipt", "armed")
+                await asyncio.sleep(SETTLE_SECONDS)
+                pressed = time.monotonic()
+                await asyncio.to_thread(_press, olga, "unleash")
+                taken += [at - pressed for at in await crowd.came()]
+                await crowd.order(f"state {PASSED}", "told")
+                await _until_figures(olga, 1, count)
+                # Whoever waited again before it has heard of the leash would take that for its release.
+                await crowd.order(f"expect gate:{GATE}", "armed")
                 await asyncio.to_thread(_press, olga, "leash")
-                for worker in workers:
-                    worker.waits()
+                await crowd.came()
             for number in range(presses):
-                await asyncio.sleep(1.0)
-                topic, began = f"queue:announced-{number}", time.time()
-                await workers[0].send(Announce(Hint(topic)))
-                await until(lambda topic=topic: all(topic in w.told_at for w in workers[1:]), seconds=30)  # type: ignore[misc]
-                fanned += [worker.told_at[topic] - began for worker in workers[1:]]
+                word = f"queue:announced-{number}"
+                await crowd.order(f"expect {word}", "armed")
+                await asyncio.sleep(SETTLE_SECONDS)
+                began = time.monotonic()
+                await announcer.send(Announce(Hint(word)))
+                fanned += [at - began for at in await crowd.came()]
     return taken, fanned
 
 
-def _press(person: Person, verb: str) -> requests.Response:
+def _press(person: Person, verb: str) -> None:
     fields = {"csrfmiddlewaretoken": person.http.cookies["csrftoken"], "reason": "measured"}
-    return person.http.post(f"{person.dashboard.url}/gates/{Waiting.gate}/{verb}", data=fields, timeout=30)
+    answer: requests.Response = person.http.post(
+        f"{person.dashboard.url}/gates/{GATE}/{verb}", data=fields, timeout=30
+    )
+    assert answer.status_code == 200, (verb, answer.status_code)
+
+
+async def _until_figures(person: Person, which: int, count: int) -> None:
+    """Until that many wait at the gate (0), or have passed it (1)."""
+    try:
+        await until(lambda: _figures(person)[which] == count, seconds=60)
+    except AssertionError:
+        said = f"{('waiting', 'passed')[which]}: {_figures(person)[which]} of {count} after a minute"
+        raise AssertionError(said) from None
 
 
 def _figures(person: Person) -> tuple[int, int]:
-    """How many wait at the gate, and how many have passed it."""
     gates = person.get("/api/v1/fleet").json()["gates"]
-    gate = next((each for each in gates if each["name"] == Waiting.gate), None)
+    gate = next((each for each in gates if each["name"] == GATE), None)
     if gate is None:
         return 0, 0
     return len(gate["waiting"]), (gate["release"] or {"passed": 0})["passed"]
 
 
 async def theirs(ports: list[int], count: int, presses: int) -> list[float]:
-    urls = [f"ws://127.0.0.1:{ports[number % len(ports)]}/" for number in range(count)]
-    sockets: list[ClientConnection] = []
-    for start in range(0, count, AT_ONCE):
-        sockets += await asyncio.gather(
-            *(connect(url, compression=None, ping_interval=None) for url in urls[start : start + AT_ONCE])
-        )
     taken: list[float] = []
-
-    async def one(socket: ClientConnection) -> float:
-        await socket.recv()
-        return time.time()
-
-    async with connect(f"ws://127.0.0.1:{ports[0]}/press", compression=None, ping_interval=None) as press:
-        for _ in range(presses):
-            arrivals = asyncio.gather(*(one(socket) for socket in sockets))
-            await asyncio.sleep(1.0)
-            pressed = time.time()
-            await press.send("open")
-            taken += [at - pressed for at in await asyncio.wait_for(arrivals, 60)]
-    await asyncio.gather(*(socket.close() for socket in sockets))
+    async with (
+        clients([f"ws://127.0.0.1:{port}/" for port in ports], count) as crowd,
+        connect(f"ws://127.0.0.1:{ports[0]}/press", compression=None, ping_interval=None) as press,
+    ):
+        for number in range(presses):
+            word = f"queue:announced-{number}"
+            await crowd.order(f"expect {word}", "armed")
+            await asyncio.sleep(SETTLE_SECONDS)
+            pressed = time.monotonic()
+            await press.send(f'{{"type":"hint","hint":{{"topic":"{word}"}}}}')
+            taken += [at - pressed for at in await crowd.came()]
     return taken
 
 
 @contextlib.contextmanager
-def _channels(redis_url: str) -> Iterator[int]:
-    program = Path(__file__).parent / "peers" / "gates.py"
+def _channels(redis_url: str, layer: str) -> Iterator[int]:
     with subprocess.Popen(
-        [sys.executable, program, "channels", redis_url],
+        [sys.executable, PEERS / "gates.py", "channels", redis_url, layer],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # at its end it complains of every consumer
@@ -125,6 +202,7 @@ def _channels(redis_url: str) -> Iterator[int]:
 
 
 def measure(count: int, presses: int) -> dict[str, Any]:
+    sent: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
         azurite = stack.enter_context(Azurite())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -137,18 +215,27 @@ def measure(count: int, presses: int) -> dict[str, Any]:
                 press, fanned = asyncio.run(ours([first, second], count, presses))
             finally:
                 second.stop()
-        ports = [stack.enter_context(_channels(redis_url)) for _ in range(PROCESSES)]
-        channels = asyncio.run(theirs(ports, count, presses))
-    return {
+        for layer in LAYERS:
+            with contextlib.ExitStack() as servers:
+                ports = [servers.enter_context(_channels(redis_url, layer)) for _ in range(PROCESSES)]
+                sent[layer] = asyncio.run(theirs(ports, count, presses))
+    result: dict[str, Any] = {
         "workers": count,
         "processes": PROCESSES,
-        "press_ms": {share: quantile_ms(press, q) for share, q in SHARES},
-        "fan_out_ms": {share: quantile_ms(fanned, q) for share, q in SHARES},
-        "group_send_ms": {share: quantile_ms(channels, q) for share, q in SHARES},
-        "times_faster": {
-            share: round(quantile_ms(channels, q) / quantile_ms(fanned, q), 1) for share, q in SHARES
-        },
+        "press_ms": _told(press),
+        "fan_out_ms": _told(fanned),
     }
+    for layer, name in LAYERS.items():
+        result[f"group_send_ms, {name}"] = _told(sent[layer])
+    for layer, name in LAYERS.items():
+        result[f"fan_out times faster than {name}"] = {
+            share: round(quantile_ms(sent[layer], q) / quantile_ms(fanned, q), 1) for share, q in SHARES
+        }
+    return result
+
+
+def _told(seconds: list[float]) -> dict[str, float]:
+    return {share: quantile_ms(seconds, q) for share, q in SHARES}
 
 
 def main() -> None:
@@ -164,7 +251,7 @@ def main() -> None:
         options.workers, options.presses = min(options.workers, 200), 2
     result = measure(options.workers, options.presses)
     for name, value in result.items():
-        print(f"{name:20} {value}")
+        print(f"{name:50} {value}")
     if options.json:
         print(json.dumps(result))
 

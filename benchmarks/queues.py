@@ -1,25 +1,31 @@
 """How fast queues are filled and drained, what a task costs, and what is lost when a worker is killed.
 
-    python benchmarks/queues.py [--quick] [--json] [--only kennel,rest,…]
+    python benchmarks/queues.py [--quick] [--json] [--only kennel,rest,…] [--phases speed,idle,loss] [--minutes 7.5]
+
+By default the phase `speed`: every promised ratio in one run, ending with a table of goals. What each ratio needs is
+measured once; then control and Kennel by turns again, and the other products, while there is time (`--minutes`), and medians
+are told. `idle` and `loss` take some ten minutes each.
 
 Every product runs in processes of its own and notes the start and end of each task in a file. Beside each figure stands
 the control: plain signed REST on the same, equally fresh emulator. Azurite slows down with the messages it holds, so there
-is a second storage service with O(1) queues, where the clients are measured. Peers are installed into .kennel/peers.
+is a second storage service with O(1) queues, where the clients are measured. A step that makes no progress is ended and
+tried once more on another emulator; what fails twice is told, and the run goes on. Peers are installed into .kennel/peers.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
@@ -34,10 +40,39 @@ from benchmarks.peers.queue_product import (  # noqa: E402
     requests_of,
 )
 from benchmarks.peers.queue_push import first_with_push, quantiles  # noqa: E402
-from benchmarks.peers.queue_report import check, table  # noqa: E402
+from benchmarks.peers.queue_report import ratios, table  # noqa: E402
 from coordinator.queues.idle import IdleBackoff  # noqa: E402
 
-ROUNDS = 5  # of control and Kennel, by turns
+ROUNDS = 7  # of control and Kennel, by turns, if there is time
+STEP_SECONDS = 240
+PEERS = ("celery", "dramatiq")
+OTHERS = ("sdk", "huey")
+Phase = Callable[[Product, dict[str, str]], dict[str, Any]]
+
+
+class Step(NamedTuple):
+    """One product in one phase, on an emulator of its own."""
+
+    title: str
+    emulator: Callable[[], Any]
+    phase: Phase
+    name: str
+
+
+@contextlib.contextmanager
+def watchdog(seconds: float) -> Iterator[None]:
+    """Raises `TimeoutError` in what takes longer."""
+
+    def bark(signum: int, frame: Any) -> None:
+        raise TimeoutError(f"no end after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Bench:
@@ -46,63 +81,93 @@ class Bench:
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
         self.results: dict[str, dict[str, Any]] = {name: {} for name in options.only}
+        self.samples: dict[tuple[str, str], list[float]] = {}
+        self.began = time.monotonic()
+        self.took: dict[tuple[str, str], float] = {}
 
-    def each(
-        self,
-        title: str,
-        emulator: Callable[[], Any],
-        phase: Callable[[Product, dict[str, str]], dict[str, Any]],
-        names: tuple[str, ...] = PRODUCTS,
-    ) -> None:
-        for name in [name for name in names if name in self.results]:
-            print(f"{title}: {name} …", file=sys.stderr)
-            with emulator() if name != "huey" else redis() as environment:
-                product = Product(name, environment, self.folder)
+    def run(self, step: Step, *, tries: int = 2) -> None:
+        """Do it, on a second emulator if it fails on the first."""
+        if step.name not in self.results:
+            return
+        said = f"{time.monotonic() - self.began:4.0f} s  {step.title}: {step.name}"
+        print(f"{said} …", file=sys.stderr, flush=True)
+        started = time.monotonic()
+        try:
+            with watchdog(STEP_SECONDS), step.emulator() if step.name != "huey" else redis() as environment:
+                product = Product(step.name, environment, self.folder)
                 try:
-                    self.results[name].update(phase(product, environment))
-                except (RuntimeError, TimeoutError, subprocess.TimeoutExpired) as error:
-                    self.results[name].setdefault("errors", []).append(f"{title}: {error}")
+                    found = step.phase(product, environment)
                 finally:
                     product.stop()
+        except Exception as error:  # whatever it is, the other figures are wanted
+            print(f"{said} failed: {error}", file=sys.stderr, flush=True)
+            if tries > 1:
+                self.run(step, tries=tries - 1)
+            else:
+                self.results[step.name].setdefault("errors", []).append(f"{step.title}: {error}")
+            return
+        self.took[step.title, step.name] = time.monotonic() - started
+        for key, figure in found.items():
+            samples = self.samples.setdefault((step.name, key), [])
+            samples.append(figure)
+            self.results[step.name][key] = statistics.median(samples)
+
+    def each(
+        self, title: str, emulator: Callable[[], Any], phase: Phase, names: tuple[str, ...] = PRODUCTS
+    ) -> None:
+        for name in names:
+            self.run(Step(title, emulator, phase, name))
+
+    def speed(self) -> None:
+        """What every promised ratio needs, once; then again, for medians, while there is time."""
+        options = self.options
+        drains = [(f"drain {depth}", azurite, self.drained(depth)) for depth in options.depths]
+        enqueued, fast = ("enqueue", azurite, self.enqueue), ("O(1) service", fast_service, self.fast)
+        repeated = [enqueued, *drains, fast]
+        for phase in repeated:
+            # Peers where something is promised of them: they take the most of the time.
+            peers = PEERS if phase not in drains[:-1] else ()
+            self.each(*phase, (*OURS, *peers))
+        self.run(Step("batches of 50", fast_service, self.batched, "kennel"))
+        if options.quick:
+            return
+        for turn in range(ROUNDS - 1):
+            for phase in repeated[::-1]:
+                if not self.is_late(phase[0], OURS):
+                    self.each(*phase, OURS[::-1] if turn % 2 == 0 else OURS)
+            for phase in (enqueued, drains[-1], fast) if turn == 1 else ():
+                for name in OTHERS:
+                    if not self.is_late(phase[0], (name,)):
+                        self.run(Step(*phase, name))
 
     def enqueue(self, product: Product, _: dict[str, str]) -> dict[str, Any]:
         return {"enqueue_per_second": product.put(self.options.tasks)}
 
-    def drains(self, depth: int) -> None:
-        """Control and Kennel by turns, several times, and their medians: the emulator has good and bad moments."""
-        rounds = 1 if self.options.quick else ROUNDS
-        rates: dict[str, list[float]] = {}
-
+    def drained(self, depth: int) -> Phase:
         def phase(product: Product, _: dict[str, str]) -> dict[str, Any]:
-            enqueued = product.put(depth)
+            product.put(depth)
             rate, cpu = product.drain(depth)
-            rates.setdefault(product.name, []).append(rate)
-            return {
-                f"drain_{depth}_per_second": statistics.median(rates[product.name]),
-                f"drain_{depth}_cpu_ms": cpu,
-                **({"enqueue_per_second": enqueued} if self.options.quick else {}),
-            }
+            return {f"drain_{depth}_per_second": rate, f"drain_{depth}_cpu_ms": cpu}
 
-        for turn in range(rounds):
-            ours = OURS if turn % 2 == 0 else OURS[::-1]
-            self.each(f"drain {depth}", azurite, phase, (*ours, *(PRODUCTS[2:] if turn == 0 else ())))
+        return phase
 
     def fast(self, product: Product, environment: dict[str, str]) -> dict[str, Any]:
-        count = self.options.deep
+        # Of a service whose speed does not depend on depth: the slow ones need no more to be measured.
+        count = self.options.deep if product.name in (*OURS, "huey") else self.options.deep // 2
         enqueue = product.put(count)
-        if product.name == "huey":
-            rate, cpu = product.drain(count)
-            return {"fast_enqueue_per_second": enqueue, "fast_drain_per_second": rate, "fast_cpu_ms": cpu}
-        before = requests_of(environment)
+        before = 0 if product.name == "huey" else requests_of(environment)
         rate, cpu = product.drain(count)
-        requests = (requests_of(environment) - before) / count
-        return {
-            "fast_enqueue_per_second": enqueue,
-            "fast_drain_per_second": rate,
-            "fast_cpu_ms": cpu,
+        found = {"fast_enqueue_per_second": enqueue, "fast_drain_per_second": rate, "fast_cpu_ms": cpu}
+        if product.name != "huey":
             # The put of each task is one request more; idle looks while it was started and stopped are in it.
-            "requests_per_task": requests + 1,
-        }
+            found["requests_per_task"] = (requests_of(environment) - before) / count + 1
+        return found
+
+    def is_late(self, title: str, names: tuple[str, ...]) -> bool:
+        """Whether this phase of these products would end after the time is up, as far as is known."""
+        known = [took for (phase, _), took in self.took.items() if phase == title]
+        needed = sum(self.took.get((title, name), max(known, default=60.0)) for name in names)
+        return time.monotonic() - self.began + needed > self.options.minutes * 60
 
     def batched(self, product: Product, environment: dict[str, str]) -> dict[str, Any]:
         count = self.options.deep
@@ -131,16 +196,12 @@ class Bench:
             waits.append(min(started) - product.first_put_at)
         return {"idle_requests_per_hour_without_push": idle, **quantiles("first_without_push", waits)}
 
-    def pushed(self) -> None:
+    def pushed(self, _: Product, environment: dict[str, str]) -> dict[str, Any]:
         """First messages with push; asleep sooner and for a shorter while when there is no time."""
-        print("first message with push …", file=sys.stderr)
         quick = self.options.quick
         idle = IdleBackoff(maximum_seconds=0.5) if quick else IdleBackoff()
-        with azurite() as environment:
-            found = first_with_push(
-                environment["BENCH_CONNECTION_STRING"], 5 if quick else 40, idle, 1 if quick else 15
-            )
-            self.results["kennel"].update(asyncio.run(found))
+        connection = environment["BENCH_CONNECTION_STRING"]
+        return asyncio.run(first_with_push(connection, 5 if quick else 40, idle, 1 if quick else 15))
 
     def killed(self, product: Product, _: dict[str, str]) -> dict[str, Any]:
         """20 tasks of half a second each; the worker is killed with work in hand, another one goes on."""
@@ -174,36 +235,33 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--quick", action="store_true", help="under a minute: one round, fewer tasks, one peer"
+        "--quick", action="store_true", help="about a minute: one round, fewer tasks, one peer"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument("--only", type=lambda text: text.split(","), help="products, separated by commas")
-    parser.add_argument("--phases", type=lambda text: text.split(","), default=["speed", "idle", "loss"])
+    parser.add_argument("--phases", type=lambda text: text.split(","), default=["speed"])
+    parser.add_argument("--minutes", type=float, default=7.5, help="of `speed`: for as many rounds as fit")
     options = parser.parse_args()
-    options.tasks = 500
+    options.tasks = 200 if options.quick else 500
     options.deep = 200 if options.quick else 2000
+    options.depths = (32, 100) if options.quick else (32, 512, 2000)
     options.idle_seconds, options.firsts = 40, 10
     options.only = options.only or (["rest", "kennel", "dramatiq"] if options.quick else list(PRODUCTS))
     with tempfile.TemporaryDirectory(prefix="kennel-bench-") as folder:
         bench = Bench(options, Path(folder))
         if "speed" in options.phases:
-            if not options.quick:
-                bench.each("enqueue", azurite, bench.enqueue)
-            for depth in (100,) if options.quick else (32, 512, 2000):
-                bench.drains(depth)
-            bench.each("O(1) service", fast_service, bench.fast, OURS if options.quick else PRODUCTS)
-            bench.each("batches of 50", fast_service, bench.batched, ("kennel",))
-        if "idle" in options.phases and "kennel" in bench.results:
-            bench.pushed()
+            bench.speed()
+        if "idle" in options.phases:
+            bench.run(Step("first message with push", azurite, bench.pushed, "kennel"))
             if not options.quick:
                 bench.each("idle", fast_service, bench.idle, ("kennel", "sdk", "celery", "dramatiq"))
         if "loss" in options.phases and not options.quick:
             bench.each("kill -9", azurite, bench.killed)
             bench.each("long job", azurite, bench.long_job, ("kennel", "celery", "dramatiq"))
-        ratios = check(bench.results)
-    print(table(bench.results, ratios))
+    rounds = {key: len(found) for (name, key), found in bench.samples.items() if name == "kennel"}
+    print(table(bench.results, rounds, judge=not options.quick))
     if options.json:
-        print(json.dumps({"results": bench.results, "ratios": ratios}))
+        print(json.dumps({"results": bench.results, "ratios": ratios(bench.results)}, ensure_ascii=False))
 
 
 if __name__ == "__main__":

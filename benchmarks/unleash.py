@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from coordinator.testing.azurite import Azurite
 from tests.support.browser import LAUNCH_ARGS, find_chromium
-from tests.support.crowd import crowd, quantile_ms
+from tests.support.crowd import all_wait_again, crowd, quantile_ms
 from tests.support.dashboard import Dashboard, Person
 from tests.support.unleash import GATE, all_wait, unleash, visit
 
@@ -51,8 +51,7 @@ async def measure(dashboard: Dashboard, count: int, presses: int) -> dict[str, A
                 await asyncio.to_thread(
                     olga.post, f"/gates/{GATE}/leash", {"reason": "again"}, page="/accounts/logout/"
                 )
-                for worker in workers:
-                    worker.waits()
+                await all_wait_again(workers)
             await browser.close()
     return {
         "workers": count,

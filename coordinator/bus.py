@@ -17,12 +17,16 @@ RESYNC = "resync"
 
 
 class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`topic` is ``gate:NAME``, ``queue:NAME``, ``rule:NAME`` or `RESYNC`; `epoch` and `origin` only explain."""
+    """`topic` is ``gate:NAME``, ``queue:NAME``, ``rule:NAME`` or `RESYNC`; the rest only explains.
+
+    `request_id` is that of the dashboard's request that caused it, as in its audit; "" if none did.
+    """
 
     topic: str
     epoch: int = 0
     size: int = 0
     origin: str = ""
+    request_id: str = ""
 
 
 Callback = Callable[[Hint], None]

@@ -33,6 +33,7 @@ PING_SECONDS = 5.0
 MAX_UNSENT = 256
 # A release is about passing: the receipts of a fleet follow when it has passed, and not all in one instant.
 RECEIPTS_AFTER = (0.1, 0.3)
+STATE_AFTER = 0.2
 
 
 class HintsFirst(ClientConnection):
@@ -75,6 +76,7 @@ class HubConnection(LocalBus):
         self._passed: dict[str, protocol.Receipt] = {}
         self._wake = asyncio.Event()
         self._state_due = False
+        self._state_soon = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._connected = False
@@ -103,6 +105,19 @@ class HubConnection(LocalBus):
         """Send the state now rather than at the next heartbeat; from any thread."""
         self._state_due = True
         self._on_loop(self._wake.set)
+
+    def refresh_soon(self) -> None:
+        """As `refresh`, in a moment, together with what else changes until then: at most five states a second."""
+        self._on_loop(self._state_later)
+
+    def _state_later(self) -> None:
+        if self._loop is not None and not self._state_soon:
+            self._state_soon = True
+            self._loop.call_later(STATE_AFTER, self._refresh_now)
+
+    def _refresh_now(self) -> None:
+        self._state_soon = False
+        self.refresh()
 
     def _rouse_later(self) -> None:
         if self._loop is not None:
@@ -174,6 +189,7 @@ class HubConnection(LocalBus):
             welcome = protocol.decode_from_hub(await socket.recv())
         if not isinstance(welcome, protocol.Welcome):
             raise ProtocolViolation(f"the hub's first frame was {type(welcome).__name__}, not Welcome")
+        protocol.agreed(welcome.version, 0)
         # A hub that was restarted knows of no release: the newest receipts are part of the whole state.
         self._unsent.extend(receipt for receipt in self._passed.values() if receipt not in self._unsent)
         sender = asyncio.create_task(self._keep_sending(socket, welcome.heartbeat_seconds), name="hub-sender")
@@ -187,6 +203,8 @@ class HubConnection(LocalBus):
                         self.deliver(hint)
                     case protocol.Command() as command:
                         self._on_command(command)
+                    case protocol.Unknown(what):
+                        log.info("Skipped what only newer releases know: %s", what)
                     case protocol.Welcome():
                         raise ProtocolViolation("the hub sent a second Welcome")
         finally:

@@ -1,13 +1,15 @@
 """The messages between a worker and the hub: small, versioned, bounded, one JSON object per websocket text frame.
 
-Storage is the truth; these carry hints and telemetry. Whoever receives a frame that is malformed, too large or of an
-unknown kind closes the socket with a reason; nothing is guessed. Fields may be added with defaults within a version:
-unknown fields are ignored, so older and newer ends understand each other.
+Storage is the truth; these carry hints and telemetry. Whoever receives a frame that is malformed or too large closes
+the socket with a reason; nothing is guessed. Fields may be added with defaults within a version: unknown fields are
+ignored, so older and newer ends understand each other. A new kind of frame, or a new word where words are listed, needs a
+new version; both ends then speak the newest that both know (`agreed`), or part with a reason. A worker is milder than
+that: it skips kinds and commands that it does not know, for its push must not be lost over them.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -15,6 +17,8 @@ from coordinator.bus import Hint
 from coordinator.errors import ProtocolViolation
 
 VERSION = 1
+OLDEST = 1
+"""The oldest version that this end still speaks."""
 MAX_FRAME_BYTES = 64 * 1024
 MAX_FRAMES_PER_SECOND = 50
 SUBPROTOCOL = "kennel.v1"
@@ -62,12 +66,17 @@ class ListenerStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LeadershipStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An election. `remaining_seconds` is what is left of the lease by the holder's own clock."""
+    """An election. `remaining_seconds` is what is left of the leader's lease of `lease_seconds`, if it is not renewed.
+
+    It is counted from when the newest confirmed renewal was sent, so the service frees the lease no sooner, and later
+    by no more than that request took.
+    """
 
     name: str
     role: str = "standby"
     epoch: int = 0
     remaining_seconds: float = 0.0
+    lease_seconds: int = 15
 
 
 class SequenceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,7 +96,8 @@ class SequenceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 class WorkerState(msgspec.Struct, frozen=True, omit_defaults=True):
     """All that a worker tells about itself. Sent whole: the hub keeps no history of it.
 
-    `requests` counts by operation, `queue_requests` those to queues by queue ("" for the sum of many small ones).
+    `requests` counts by operation, `queue_requests` those to queues by queue ("" for the sum of many small ones);
+    `queue_traffic` has bytes and claims by ``QUEUE/WHAT``, as `Meter.traffic` tells them.
     """
 
     mode: Literal["starting", "running", "draining", "stopping"] = "running"
@@ -97,12 +107,16 @@ class WorkerState(msgspec.Struct, frozen=True, omit_defaults=True):
     sequences: tuple[SequenceStatus, ...] = ()
     requests: dict[str, int] = {}
     queue_requests: dict[str, int] = {}
+    queue_traffic: dict[str, int] = {}
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
 
 
 class Hello(msgspec.Struct, frozen=True, omit_defaults=True, tag="hello"):
-    """First frame of a worker. `instance` is unique per process start; `prefix` says which fleet it belongs to."""
+    """First frame of a worker. `instance` is unique per process start; `prefix` says which fleet it belongs to.
+
+    `version` is the newest that it speaks, `oldest` the oldest; 0 if that is the same.
+    """
 
     version: int
     worker: str
@@ -113,6 +127,7 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True, tag="hello"):
     software: str
     prefix: str
     state: WorkerState
+    oldest: int = 0
 
 
 class State(msgspec.Struct, frozen=True, tag="state"):
@@ -138,7 +153,10 @@ class Announce(msgspec.Struct, frozen=True, tag="announce"):
 
 
 class Welcome(msgspec.Struct, frozen=True, omit_defaults=True, tag="welcome"):
-    """First frame of the hub. The worker sends `State` at least every `heartbeat_seconds`."""
+    """First frame of the hub: the version that both speak from here on.
+
+    The worker sends `State` at least every `heartbeat_seconds`.
+    """
 
     version: int
     heartbeat_seconds: float
@@ -152,12 +170,26 @@ class Hinted(msgspec.Struct, frozen=True, tag="hint"):
 
 
 class Command(msgspec.Struct, frozen=True, omit_defaults=True, tag="command"):
-    """An operator asks this worker to do something: drain, resume or stop; or to step down from an election."""
+    """An operator asks this worker to do something: drain, resume or stop; or to step down from an election.
+
+    `id` is that of the request that asked, as in the audit.
+    """
 
     verb: Literal["drain", "resume", "stop", "step_down"]
     id: str
     target: str = ""
     by: str = ""
+
+
+class Unknown(NamedTuple):
+    """A frame of a newer hub that this worker skips: what it was, for the log."""
+
+    what: str
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    type: str
+    verb: str = ""
 
 
 FromWorker = Hello | State | Receipt | Announce
@@ -166,6 +198,9 @@ FromHub = Welcome | Hinted | Command
 _encoder = msgspec.json.Encoder()
 _from_worker: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
 _from_hub: msgspec.json.Decoder[FromHub] = msgspec.json.Decoder(FromHub)
+_kind: msgspec.json.Decoder[_Kind] = msgspec.json.Decoder(_Kind)
+_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in (Welcome, Hinted, Command))
+_VERBS = frozenset(get_args(get_type_hints(Command)["verb"]))
 M = TypeVar("M")
 
 
@@ -179,9 +214,40 @@ def decode_from_worker(frame: str | bytes) -> FromWorker:
     return _decode(_from_worker, frame)
 
 
-def decode_from_hub(frame: str | bytes) -> FromHub:
-    """Decode what the hub sent; raises `ProtocolViolation` with the path of the fault."""
-    return _decode(_from_hub, frame)
+def decode_from_hub(frame: str | bytes) -> FromHub | Unknown:
+    """Decode what the hub sent; raises `ProtocolViolation` with the path of the fault.
+
+    A kind of frame or command that only newer releases know is no fault: it is `Unknown`.
+    """
+    try:
+        return _decode(_from_hub, frame)
+    except ProtocolViolation as fault:
+        try:
+            told = _decode(_kind, frame)
+        except ProtocolViolation:
+            raise fault from None
+        if told.type not in _KINDS:
+            return Unknown(told.type[:40])
+        if told.type == "command" and told.verb not in _VERBS:
+            return Unknown(f"command {told.verb[:40]}")
+        raise
+
+
+def agreed(version: int, oldest: int) -> int:
+    """The version to speak with an end that speaks `oldest` (0: only `version`) to `version`: the newest both know.
+
+    Raises `ProtocolViolation` if there is none.
+    """
+    least = oldest or version
+    if least <= version and max(least, OLDEST) <= min(version, VERSION):
+        return min(version, VERSION)
+    raise ProtocolViolation(
+        f"protocol version {_span(least, version)}; this end speaks {_span(OLDEST, VERSION)}"
+    )
+
+
+def _span(oldest: int, newest: int) -> str:
+    return str(newest) if oldest == newest else f"{oldest} to {newest}"
 
 
 def _decode(decoder: msgspec.json.Decoder[M], frame: str | bytes) -> M:

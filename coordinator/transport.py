@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import getproxies
@@ -55,14 +56,17 @@ _OPERATIONS = {
 }
 
 
-def classify(service: str, method: str, url: str, base_path: str) -> Request:
-    """What a request is counted as: the service's name for the operation, and the container, queue or table."""
+def classify(service: str, method: str, url: str, base_path: str, claims: str = "") -> Request:
+    """What a request is counted as: the service's name for the operation, and the container, queue or table.
+
+    `claims` is the container whose blobs are ``{queue}/{claim}``.
+    """
     parts = urlsplit(url)
     path = parts.path.removeprefix(base_path).lstrip("/")
     query = parse_qs(parts.query, keep_blank_values=True)
     kind = query.get("comp", [""])[0]
     names = path.split("/")
-    resource = names[0]
+    resource, claims_of = names[0], ""
     if service == "queue":
         if not kind and len(names) == 1:
             kind = "queue"
@@ -73,6 +77,8 @@ def classify(service: str, method: str, url: str, base_path: str) -> Request:
     elif service == "blob":
         if not kind and query.get("restype") == ["container"]:
             kind = "container"
+        if resource == claims and len(names) > 2:
+            claims_of = names[1]
     else:
         resource = names[0].split("(")[0]
         if resource == "$batch":
@@ -81,35 +87,50 @@ def classify(service: str, method: str, url: str, base_path: str) -> Request:
             kind = "tables"
         else:
             kind = ""
-    return Request(service, _OPERATIONS.get((service, method, kind), f"{method} {kind}".strip()), resource)
+    operation = _OPERATIONS.get((service, method, kind), f"{method} {kind}".strip())
+    return Request(service, operation, resource, claims_of)
+
+
+def _length(headers: Mapping[str, str] | None) -> int:
+    """As told; 0 if it is not."""
+    told = (headers or {}).get("Content-Length", "")
+    return int(told) if told.isdigit() else 0
 
 
 class CountingAioTransport(AioHttpTransport):  # type: ignore[misc,unused-ignore]
     """The SDK's asyncio transport over a shared session; counts each request as it is sent."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, *, service: str, base_path: str, meter: Meter, **config: Any
-    ):
+        self, session: aiohttp.ClientSession, *, service: str, base_path: str, meter: Meter, claims: str = "", **config: Any
+    ):  # fmt: skip
         super().__init__(session=session, session_owner=False, **config)
-        self._service, self._base_path, self._meter = service, base_path, meter
+        self._service, self._base_path, self._claims, self._meter = service, base_path, claims, meter
 
     async def send(self, request: Any, **kwargs: Any) -> Any:
-        self._meter.count(classify(self._service, request.method, request.url, self._base_path))
-        return await super().send(request, **kwargs)
+        counted = classify(self._service, request.method, request.url, self._base_path, self._claims)
+        self._meter.count(counted, bytes_sent=_length(request.headers))
+        answer = await super().send(request, **kwargs)
+        if request.method != "HEAD" and answer is not None:
+            self._meter.answered(counted, _length(answer.headers))
+        return answer
 
 
 class CountingRequestsTransport(RequestsTransport):  # type: ignore[misc,unused-ignore]
     """The SDK's blocking transport over a shared session; counts each request as it is sent."""
 
     def __init__(
-        self, session: requests.Session, *, service: str, base_path: str, meter: Meter, **config: Any
-    ):
+        self, session: requests.Session, *, service: str, base_path: str, meter: Meter, claims: str = "", **config: Any
+    ):  # fmt: skip
         super().__init__(session=session, session_owner=False, **config)
-        self._service, self._base_path, self._meter = service, base_path, meter
+        self._service, self._base_path, self._claims, self._meter = service, base_path, claims, meter
 
     def send(self, request: Any, **kwargs: Any) -> Any:
-        self._meter.count(classify(self._service, request.method, request.url, self._base_path))
-        return super().send(request, **kwargs)
+        counted = classify(self._service, request.method, request.url, self._base_path, self._claims)
+        self._meter.count(counted, bytes_sent=_length(request.headers))
+        answer = super().send(request, **kwargs)
+        if request.method != "HEAD" and answer is not None:
+            self._meter.answered(counted, _length(answer.headers))
+        return answer
 
 
 def blocking_session() -> requests.Session:

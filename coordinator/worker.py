@@ -181,6 +181,9 @@ class Worker:
             self._scheduling.append(election)
             work = run_every(election, jobs, TableRunLog(self.storage, name), clock=self.storage.clock)
             leaders.append(asyncio.create_task(work, name=f"every:{name}"))
+        if self._hub:
+            for election in self._campaigns():
+                election.on_status = self._hub.refresh_soon
         running: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._stop.wait(), name="stop"),
             *leaders,
@@ -249,6 +252,7 @@ class Worker:
             sequences=tuple(sequence.status() for sequence in self._sequences.values()),
             requests=self.storage.meter.by_operation(),
             queue_requests=self.storage.meter.by_queue(),
+            queue_traffic=self.storage.meter.traffic(),
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             memory_bytes=usage.ru_maxrss * 1024,
         )
@@ -259,6 +263,7 @@ class Worker:
     def _hello(self) -> protocol.Hello:
         return protocol.Hello(
             version=protocol.VERSION,
+            oldest=protocol.OLDEST,
             worker=self.identity,
             instance=self.instance,
             host=self.host,
@@ -271,17 +276,11 @@ class Worker:
 
     def _passed(self, gate: str, release: Release) -> None:
         now = time.time()
-        log.info(
-            "Passed the gate %s",
-            gate,
-            extra={
-                "action": "pass",
-                "resource": gate,
-                "epoch": release.epoch,
-                "source": release.source,
-                "at": now,
-            },
-        )
+        told: dict[str, object] = {"action": "pass", "resource": gate, "epoch": release.epoch}
+        told |= {"source": release.source, "at": now}
+        if release.request_id:
+            told["request_id"] = release.request_id
+        log.info("Passed the gate %s", gate, extra=told)
         if self._hub:
             self._hub.receipt(
                 protocol.Receipt(
@@ -303,7 +302,10 @@ class Worker:
 
     def _obey(self, command: protocol.Command) -> None:
         log.info(
-            "Asked to %s by %s", command.verb, command.by or "an operator", extra={"action": command.verb}
+            "Asked to %s by %s",
+            command.verb,
+            command.by or "an operator",
+            extra={"action": command.verb, "request_id": command.id},
         )
         match command.verb:
             case "stop":

@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 
 from coordinator.errors import ConfigurationError
-from dashboard import cost
+from dashboard import pricing
 
 LOCAL_HOSTS = {"localhost", "127.0.0.1", "[::1]", "testserver"}
 
@@ -29,7 +29,7 @@ def problems() -> list[CheckMessage]:
     if "*" in settings.ALLOWED_HOSTS:
         error(3, "ALLOWED_HOSTS allows every host name.", "Name the hosts that people use.")
     try:
-        cost.settled(settings.PRICES, settings.DAILY_BUDGET)
+        pricing.settled(settings.PRICES, settings.DAILY_BUDGET)
     except ConfigurationError as wrong:
         error(9, f"What requests cost is not known: {wrong}.", "Mend KENNEL_PRICES or KENNEL_DAILY_BUDGET.")
     if settings.PROCESSES > 1 and not settings.REDIS_URL:

@@ -5,16 +5,13 @@ Estimates from list prices for planning; the bill has the truth. Storage itself,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 
-import msgspec
-from django.conf import settings
-
-from coordinator.errors import ConfigurationError
-from coordinator.meter import Request
+from coordinator.meter import TRAFFIC, Request
 from coordinator.queues.cost import DEFAULT_PRICES, Budget, Prices, price_of
+from dashboard import pricing
 from dashboard.fleet import Fleet
 
 PER = 10_000
@@ -30,6 +27,20 @@ class Line:
     requests: int
     share: float
     dollars: float
+
+
+@dataclass(frozen=True)
+class Metered(Line):
+    """A queue or worker: also the bytes of bodies, claims included, and the requests for claims, large payloads in blobs.
+
+    A queue's cost holds its claims', its `requests` are those to the queue service alone. None: nobody told.
+    """
+
+    bytes_sent: int | None = None
+    bytes_received: int | None = None
+    claim_writes: int | None = None
+    claim_reads: int | None = None
+    claim_deletes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,8 +60,8 @@ class Bill:
     polling_tasks: int | None
     polling_requests_a_day: float | None
     polling_dollars_a_day: float | None
-    queues: tuple[Line, ...] = ()
-    workers: tuple[Line, ...] = ()
+    queues: tuple[Metered, ...] = ()
+    workers: tuple[Metered, ...] = ()
     today: float | None = None
     today_since: float | None = None
     budget: float | None = None
@@ -58,19 +69,10 @@ class Bill:
     prices: Prices = DEFAULT_PRICES
 
 
-@cache
-def settled(prices: str, per_day: float) -> tuple[Prices, Budget | None]:
-    """Prices and budget as the settings give them; raises `ConfigurationError` naming the fault."""
-    try:
-        table = msgspec.json.decode(prices, type=Prices)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise ConfigurationError(f"KENNEL_PRICES is not a table of prices: {error}") from error
-    return table, Budget(per_day) if per_day else None
-
-
 def current(fleet: Fleet) -> Bill:
-    """The bill by the prices and the budget of this dashboard's settings."""
-    return bill(fleet, *settled(settings.PRICES, settings.DAILY_BUDGET))
+    """The bill by the prices and the budget in force."""
+    now = pricing.in_force()
+    return bill(fleet, now.prices, now.budget)
 
 
 def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = None) -> Bill:
@@ -97,13 +99,8 @@ def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = Non
         polling_tasks=tasks,
         polling_requests_a_day=polling,
         polling_dollars_a_day=None if polling is None else polling * prices.queue / PER,
-        queues=_lines(
-            (name, number, number * prices.queue / PER) for name, number in fleet.queue_requests.items()
-        ),
-        workers=_lines(
-            (worker.name, sum(worker.state.requests.values()), spent(worker.state.requests, prices))
-            for worker in fleet.workers
-        ),
+        queues=_queues(fleet, prices),
+        workers=_workers(fleet, prices),
         today=today,
         today_since=fleet.today.since if fleet.today is not None else None,
         budget=budget.per_day if budget is not None else None,
@@ -117,6 +114,45 @@ def spent(requests: Mapping[str, int], prices: Prices) -> float:
     return sum(
         number * price_of(Request(*name.partition(".")[::2], ""), prices) for name, number in requests.items()
     )
+
+
+def _queues(fleet: Fleet, prices: Prices) -> tuple[Metered, ...]:
+    traffic = _by_queue(fleet.queue_traffic)
+
+    def cost(name: str, number: int) -> float:
+        claims = traffic.get(name, {})
+        blobs = claims.get("claim_writes", 0) * prices.blob_write
+        blobs += claims.get("claim_reads", 0) * prices.blob_read  # deletes are free
+        return (number * prices.queue + blobs) / PER
+
+    lines = _lines((name, number, cost(name, number)) for name, number in fleet.queue_requests.items())
+    return tuple(_metered(line, traffic.get(line.operation, {})) for line in lines)
+
+
+def _workers(fleet: Fleet, prices: Prices) -> tuple[Metered, ...]:
+    traffic: dict[str, Counter[str]] = {}
+    requests: dict[str, Counter[str]] = {}
+    for worker in fleet.workers:
+        requests.setdefault(worker.name, Counter()).update(worker.state.requests)
+        mine = traffic.setdefault(worker.name, Counter())
+        for each in _by_queue(worker.state.queue_traffic).values():
+            mine.update(each)
+    lines = _lines((name, sum(told.values()), spent(told, prices)) for name, told in requests.items())
+    return tuple(_metered(line, traffic[line.operation]) for line in lines)
+
+
+def _by_queue(traffic: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for key, number in traffic.items():
+        queue, _, what = key.rpartition("/")
+        if what in TRAFFIC:  # a newer worker may tell more
+            found.setdefault(queue, {})[what] = number
+    return found
+
+
+def _metered(line: Line, traffic: Mapping[str, int]) -> Metered:
+    told = {what: traffic.get(what, 0) for what in TRAFFIC} if traffic else {}
+    return Metered(line.operation, line.requests, line.share, line.dollars, **told)
 
 
 def _lines(counted: Iterable[tuple[str, int, float]]) -> tuple[Line, ...]:

@@ -79,7 +79,12 @@ class QueueView(msgspec.Struct, frozen=True):
 
 
 class LeaderView(msgspec.Struct, frozen=True):
-    """An election. `holder` is "" when nobody leads; `remaining_seconds` is the holder's own figure at `as_of`."""
+    """An election. `holder` is "" when nobody leads.
+
+    `lease_ends` is when the service frees the lease of `lease_seconds` if it is not renewed, whether or not the holder
+    still lives; None if nobody has the lease, or if the holder has told us nothing of it. `remaining_seconds` is what
+    was left of it when the fleet was put together.
+    """
 
     name: str
     holder: str
@@ -89,6 +94,8 @@ class LeaderView(msgspec.Struct, frozen=True):
     remaining_seconds: float | None = None
     standbys: tuple[str, ...] = ()
     as_of: float | None = None
+    lease_ends: float | None = None
+    lease_seconds: int = 15
 
 
 class GrantView(msgspec.Struct, frozen=True):
@@ -169,6 +176,7 @@ class Fleet(msgspec.Struct, frozen=True):
     requests_per_minute: float | None = None
     requests: dict[str, int] = {}
     queue_requests: dict[str, int] = {}
+    queue_traffic: dict[str, int] = {}
     today: Today | None = None
     degraded: str = ""
 

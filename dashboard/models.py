@@ -150,6 +150,18 @@ class WebhookMark(models.Model):
         return f"{self.address[:8]}… up to #{self.last_id}"
 
 
+class Pricing(models.Model):
+    """The prices (JSON) and the daily budget that operators put in force; no row: those of the environment."""
+
+    prices = models.TextField()
+    per_day = models.FloatField(null=True)
+    by = models.CharField(max_length=150)
+    at = models.FloatField()
+
+    def __str__(self) -> str:
+        return f"by {self.by}"
+
+
 class Series(models.Model):
     """The name of a measured thing, such as ``depth:orders-in``."""
 

@@ -28,6 +28,7 @@ ACTIONS: dict[str, Role] = {
     "queue.requeue": "operator",
     "queue.rule": "operator",
     "scaling.policy": "operator",
+    "cost.prices": "operator",
     "batch.retry": "operator",
     "batch.cancel": "operator",
     "saga.retry": "operator",

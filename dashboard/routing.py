@@ -10,14 +10,17 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from django.urls import path
 
 from dashboard.hub.operators import OperatorConsumer
+from dashboard.hub.socket import abortable
 from dashboard.hub.workers import WorkerConsumer
 
 _workers: Any = WorkerConsumer.as_asgi()  # type: ignore[no-untyped-call]
 _operators: Any = OperatorConsumer.as_asgi()  # type: ignore[no-untyped-call]
 
-sockets = URLRouter(
-    [
-        path("ws/workers/", _workers),
-        path("ws/operators/", AllowedHostsOriginValidator(AuthMiddlewareStack(_operators))),
-    ]
+sockets = abortable(
+    URLRouter(
+        [
+            path("ws/workers/", _workers),
+            path("ws/operators/", AllowedHostsOriginValidator(AuthMiddlewareStack(_operators))),
+        ]
+    )
 )

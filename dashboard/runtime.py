@@ -43,6 +43,7 @@ HOUSEKEEPING_SECONDS = 2.0
 WEBHOOKS_SECONDS = 0.5
 RECONCILE_TURNS = 15
 LOOKED_SECONDS = 5.0
+FIRST_SWEEP_SECONDS = 300.0
 # Workers pass first; storage is looked at when they have.
 AFTER_RELEASE_SECONDS = 0.3
 
@@ -152,6 +153,8 @@ class Runtime:
             asyncio.create_task(self.viewers.run(), name="viewers"),
             asyncio.create_task(self._housekeeping(), name="housekeeping"),
         ]
+        if settings.SWEEP_SECONDS > 0:
+            self._tasks.append(asyncio.create_task(self._sweep_claims(), name="claims"))
         if settings.WEBHOOKS:
             self._tasks.append(asyncio.create_task(self._webhooks(), name="webhooks"))
         if self.link.is_shared:
@@ -270,6 +273,20 @@ class Runtime:
             self._receipts_due.clear()
             batch, self._receipts = self._receipts, []
             await self.link.publish("receipts", msgspec.msgpack.encode(batch))
+
+    async def _sweep_claims(self) -> None:
+        """Once an hour, in one process of all: payloads that no message needs, a bounded number at a time."""
+        from dashboard.claims import sweep_some
+
+        following = ""
+        await self.clock.sleep(min(FIRST_SWEEP_SECONDS, settings.SWEEP_SECONDS))
+        while True:
+            try:
+                if self.sampler is not None and self.sampler.is_leading:
+                    following = await sweep_some(self.storage, following)
+            except Exception:
+                log.exception("Claims were not swept; trying again in %g s", settings.SWEEP_SECONDS)
+            await self.clock.sleep(settings.SWEEP_SECONDS)
 
     async def _webhooks(self) -> None:
         from dashboard.webhooks import send_due

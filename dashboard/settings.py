@@ -14,6 +14,7 @@ KENNEL_API_READS, KENNEL_API_WRITES, KENNEL_API_REFUSED
                       requests a minute of one token or user; refused ones from one address (default 6000, 600, 120)
 KENNEL_DAILY_BUDGET   dollars a day for storage requests; beyond 80 % of it the dashboard warns; default: none
 KENNEL_PRICES         JSON: dollars for 10,000 requests by kind, such as {"queue": 0.005, "as_of": "2026-11"}
+KENNEL_SWEEP_HOURS    how often one process removes payloads that no message needs any more; default 1, 0: never
 KENNEL_AUDIT_DAYS     how long the audit is kept, at least 1; default: for ever
 KENNEL_OIDC_URL       issuer for single sign-on, with KENNEL_OIDC_CLIENT_ID and KENNEL_OIDC_SECRET; KENNEL_OIDC_NAME is
                       what the button says, KENNEL_OIDC_CLAIM what names the user (default preferred_username)
@@ -152,6 +153,7 @@ if REDIS_URL:
         "OPTIONS": {"socket_connect_timeout": 0.5, "socket_timeout": 0.5},
     }
 DAILY_BUDGET = float(os.environ.get("KENNEL_DAILY_BUDGET") or 0)
+SWEEP_SECONDS = 3600.0 * float(os.environ.get("KENNEL_SWEEP_HOURS") or 1)
 PRICES = os.environ.get("KENNEL_PRICES") or "{}"
 # Requests a minute: of one token or user, and refused ones from one address.
 API_LIMITS = {

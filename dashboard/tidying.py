@@ -21,6 +21,7 @@ BOUNDS = {
     "dashboard.SignInTries": "trimmed with each wrong try",
     "dashboard.ApiAnswer": "trimmed with each new one: a day",
     "dashboard.WebhookMark": "as many as addresses in KENNEL_WEBHOOKS",
+    "dashboard.Pricing": "one row",
     "dashboard.Series": "trimmed by the sampler: when it has no chunk any more",
     "dashboard.Chunk": "trimmed by the sampler: an hour, a day, a month by level",
     "dashboard.LedgerBook": "as many as sequences",

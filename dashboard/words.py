@@ -52,6 +52,7 @@ WORDS = (
     _("{min} min ago"),
     _("{n} ticked:"),
     _("{s} s ago"),
+    _("in {s} s"),
 )
 
 

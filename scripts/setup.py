@@ -84,6 +84,8 @@ def environment() -> dict[str, str]:
 
 
 def make_venv() -> None:
+    if VENV.is_symlink():
+        VENV.unlink()  # what it leads to is another folder's, and clearing would empty that
     try:
         venv.create(VENV, with_pip=True, clear=VENV.exists())
     except (subprocess.CalledProcessError, OSError) as error:

@@ -34,13 +34,15 @@ async def broadcast() -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
-def channels(redis_url: str = "") -> None:
-    """In memory, or over Redis for several of these servers."""
+def channels(redis_url: str = "", kind: str = "pubsub") -> None:
+    """In memory, or over Redis for several of these servers: by its `core` layer or the `pubsub` one."""
     layer: dict[str, Any] = {"BACKEND": "channels.layers.InMemoryChannelLayer"}
     if redis_url:
-        # The faster of its two layers. By default a thousand consumers would run out of its connections.
-        config = {"hosts": [{"address": redis_url, "max_connections": 10_000}]}
-        layer = {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": config}
+        # By default a thousand consumers would run out of its connections, and the core layer, which blocks for five
+        # seconds, would fall to the driver's own patience of five.
+        config = {"hosts": [{"address": redis_url, "max_connections": 10_000, "socket_timeout": None}]}
+        name = {"core": "core.RedisChannelLayer", "pubsub": "pubsub.RedisPubSubChannelLayer"}[kind]
+        layer = {"BACKEND": f"channels_redis.{name}", "CONFIG": config}
     import uvicorn
     from django.conf import settings
 

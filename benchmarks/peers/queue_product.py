@@ -119,7 +119,10 @@ class Product:
         self.wait(1, limit=limit)
         before, cpu = len(self.lines("end")), cpu_seconds(worker)
         self.wait(count, limit=limit)
-        while self.name != "huey" and depth_of(self.environment["BENCH_CONNECTION_STRING"]):
+        deadline = time.monotonic() + STUCK_SECONDS
+        while self.name != "huey" and (left := depth_of(self.environment["BENCH_CONNECTION_STRING"])):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"all tasks were done, and {left} messages stay in the queue")
             time.sleep(0.002)
         ended = time.time()
         cpu = cpu_seconds(worker) - cpu
@@ -137,7 +140,9 @@ class Product:
 
 def depth_of(connection_string: str) -> int:
     """Messages in all queues, invisible ones included."""
-    with QueueServiceClient.from_connection_string(connection_string) as service:
+    with QueueServiceClient.from_connection_string(
+        connection_string, retry_total=0, read_timeout=20
+    ) as service:
         names = [queue.name for queue in service.list_queues()]
         counts = [service.get_queue_client(name).get_queue_properties() for name in names]
     return sum(count.approximate_message_count or 0 for count in counts)

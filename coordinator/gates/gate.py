@@ -74,6 +74,7 @@ class Gate:
         self._ending: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._hinted = False
+        self._hint = Hint(topic="")
         self._resync = False
         self._looked_at = 0.0
 
@@ -246,7 +247,9 @@ class Gate:
         assert state is not None
         source = "open" if known is None else "clock" if known == state.epoch else self._view.source
         passed_at = self.now()
-        release = Release(self.name, state.epoch, source, max(0.0, passed_at - state.opened_at), passed_at)
+        delay = max(0.0, passed_at - state.opened_at)
+        request_id = self._hint.request_id if self._hint.epoch == state.epoch else ""
+        release = Release(self.name, state.epoch, source, delay, passed_at, request_id)
         self._receipt(release)
         return release
 
@@ -301,7 +304,7 @@ class Gate:
             if self._confirmed_opening() is not None:
                 return
         else:
-            self._hinted = True
+            self._hinted, self._hint = True, hint
         self._wake.set()
 
     async def _step(self) -> None:

@@ -36,7 +36,8 @@ class Release:
     """A pass through a gate.
 
     `source` tells what let the worker through: "open" (it was open when the worker came), "push", "poll", or "clock"
-    (an opening at a set time). `delay_seconds` is from the opening to the pass, by wall clocks.
+    (an opening at a set time). `delay_seconds` is from the opening to the pass, by wall clocks. `request_id` is that of the
+    dashboard's request that opened it, if a push told: it finds the press in the audit.
     """
 
     gate: str
@@ -44,3 +45,4 @@ class Release:
     source: str
     delay_seconds: float
     passed_at: float
+    request_id: str = ""

@@ -175,10 +175,17 @@ class Candidate:
 
     # --- keeping it ---------------------------------------------------------------------------------------------
 
-    async def keep(self, term: Term, *, refuse: Callable[[], Awaitable[str]] | None = None) -> str:
+    async def keep(
+        self,
+        term: Term,
+        *,
+        refuse: Callable[[], Awaitable[str]] | None = None,
+        renewed: Callable[[], None] | None = None,
+    ) -> str:
         """Renew until the term cannot be kept; returns why.
 
-        `refuse` is asked before each renewal; whatever it answers but "" is a reason to stop.
+        `refuse` is asked before each renewal; whatever it answers but "" is a reason to stop. `renewed` is called
+        after each that was confirmed in time.
         """
         backoff = Backoff(base_seconds=0.2, cap_seconds=self.config.request_seconds / 2)
         due, failures, trouble = term.asked_at + self.config.renew_seconds, 0, ""
@@ -206,6 +213,8 @@ class Candidate:
                 continue
             if not term.extend(asked + self.config.term_seconds):
                 return "its lease was renewed too late"
+            if renewed is not None:
+                renewed()
             # Back in step with `since`: that is when standbys look.
             failures, since = 0, self._clock.monotonic() - term.asked_at
             due = term.asked_at + self.config.renew_seconds * (

@@ -36,7 +36,8 @@ class Election:
 
     `health`: asked before each renewal, plain or async; False, an error or no answer in time makes the leader step
     down. `on_change`: called with the new role and the term (None unless leader). `on_stall`: called, in a
-    thread, if the event loop stalls past the end of the lease. `history`: where terms are recorded.
+    thread, if the event loop stalls past the end of the lease. `history`: where terms are recorded. `on_status` (an
+    attribute): called whenever `status` has news, which a renewal is, too.
     Costs one request each third of a lease, leading or waiting.
     """
 
@@ -58,6 +59,7 @@ class Election:
         self.identity = identity
         self.config = LeaseConfig(lease_seconds)
         self.on_change = on_change
+        self.on_status: Callable[[], None] | None = None
         self.role: Role = "stopped"
         self.term: Term | None = None
         self._health = health
@@ -115,7 +117,8 @@ class Election:
             name=self.name,
             role=self.role,
             epoch=term.epoch if term else 0,
-            remaining_seconds=round(term.remaining_seconds, 3) if term else 0.0,
+            remaining_seconds=round(term.lease_left(self.config.margin_seconds), 3) if term else 0.0,
+            lease_seconds=self.config.lease_seconds,
         )
 
     async def _lead(self, term: Term, leader_task: LeaderTask) -> tuple[bool, Any]:
@@ -179,7 +182,8 @@ class Election:
             _log.warning("Term %s of %s is not recorded: %s", term.epoch, self.name, error)
 
     async def _keep(self, term: Term) -> None:
-        term.end(await self._candidate.keep(term, refuse=self._unhealthy if self._health else None))
+        refuse = self._unhealthy if self._health else None
+        term.end(await self._candidate.keep(term, refuse=refuse, renewed=self._tell))
 
     async def _unhealthy(self) -> str:
         assert self._health is not None
@@ -193,10 +197,15 @@ class Election:
             self._resign_reason = f"its health check failed ({error})"
         return self._resign_reason
 
+    def _tell(self) -> None:
+        if self.on_status is not None:
+            self.on_status()
+
     def _change(self, role: Role, term: Term | None) -> None:
         if (role, term) == (self.role, self.term):
             return
         self.role, self.term = role, term
+        self._tell()
         if self.on_change is not None:
             self.on_change(role, term)
 

@@ -114,6 +114,10 @@ class Term:
         """How long `held` stays true without another renewal."""
         return 0.0 if self._ended else max(0.0, self._deadline - self._clock.monotonic())
 
+    def lease_left(self, margin_seconds: float) -> float:
+        """Seconds until the service frees the lease by itself, the margin after `held` has become False; at least 0."""
+        return max(0.0, self._deadline + margin_seconds - self._clock.monotonic())
+
     @property
     def overdue_seconds(self) -> float:
         """How long ago the deadline passed; 0 before it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordinator.creating import in_container
 from coordinator.errors import NotFound
@@ -13,7 +13,45 @@ if TYPE_CHECKING:
     from coordinator.storage import Storage
 
 _READ_SECONDS = 60.0
+_PAGE = 5000
 _OFF_LOOP_BYTES = 1024 * 1024
+
+
+class OldClaim(NamedTuple):
+    """A claim that expired, or (`lasts`) that never does and was written a while ago."""
+
+    queue: str
+    name: str
+    lasts: bool
+
+
+async def old_claims(
+    storage: Storage, *, before: float, start: str = "", pages: int = 10, page: int = _PAGE
+) -> tuple[list[OldClaim], str]:
+    """The claims of all queues that expired, or were last written if they never do, before that moment.
+
+    Asks for at most so many pages, a request each; returns also where the next call starts, "" after the last page.
+    """
+    found: list[OldClaim] = []
+    container = storage.aio.blobs.get_container_client(storage.config.container("claims"))
+    try:
+        with translated("list the claims of", "all queues"):
+            listing: Any = container.list_blobs(include=["metadata"], results_per_page=page).by_page(start or None)
+            async for blobs in listing:
+                async for blob in blobs:
+                    queue, _, name = blob.name.partition("/")
+                    expires = (blob.metadata or {}).get("expires", "")
+                    if not expires.isdigit():
+                        continue  # not ours
+                    lasts = int(expires) == 0
+                    if (blob.last_modified.timestamp() if lasts else int(expires)) < before:
+                        found.append(OldClaim(queue, name, lasts))
+                start, pages = listing.continuation_token or "", pages - 1
+                if not start or not pages:
+                    break
+    except NotFound:
+        return [], ""
+    return found, start
 
 
 class BlobClaims:

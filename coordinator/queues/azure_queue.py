@@ -120,7 +120,8 @@ class AzureQueue:
         parameters = "&".join([f"{name}={quote(value, safe='')}" for name, value in query.items()])
         parameters = await self._signer.sign(method, path, query, headers, len(body), parameters)
         url = URL(f"{self._origin}{path}?{parameters}", encoded=True)
-        self._storage.meter.count(Request("queue", operation, self.name), bytes_sent=len(body))
+        counted = Request("queue", operation, self.name)
+        self._storage.meter.count(counted, bytes_sent=len(body))
         try:
             async with self._storage.aio.session.request(
                 method,
@@ -132,6 +133,7 @@ class AzureQueue:
                 skip_auto_headers=_UNSIGNED,
             ) as answer:
                 content = await answer.read()
+                self._storage.meter.answered(counted, len(content))
         except (aiohttp.ClientError, TimeoutError) as error:
             # Only a connection that was never made proves that nothing was done.
             unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)

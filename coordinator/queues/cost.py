@@ -66,6 +66,7 @@ class CostLine(msgspec.Struct, frozen=True):
     resource: str
     requests: int
     money: float
+    claims_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,11 @@ class Bill:
         return self.money * DAY_SECONDS / self.seconds if self.seconds > 0 else 0.0
 
     def by_queue(self) -> dict[str, float]:
-        """Money by queue; claims count with their queue only in the sum."""
+        """Money by queue, that of its claims included."""
         found: dict[str, float] = {}
         for line in self.lines:
-            if line.service == "queue":
-                found[line.resource] = found.get(line.resource, 0.0) + line.money
+            if queue := line.resource if line.service == "queue" else line.claims_of:
+                found[queue] = found.get(queue, 0.0) + line.money
         return found
 
 
@@ -101,7 +102,12 @@ def bill(counts: Mapping[Request, int], *, seconds: float, prices: Prices = DEFA
     """The bill for a meter's snapshot (or the difference of two), dearest first."""
     lines = [
         CostLine(
-            request.service, request.operation, request.resource, number, number * price_of(request, prices)
+            request.service,
+            request.operation,
+            request.resource,
+            number,
+            number * price_of(request, prices),
+            request.claims_of,
         )
         for request, number in counts.items()
     ]

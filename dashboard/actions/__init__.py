@@ -6,6 +6,7 @@ with what to tell the person, `Denied` if they may not (the attempt is in the au
 
 from dashboard.actions.acting import ActionFailed, Actor, Denied, audited
 from dashboard.actions.batches import cancel_batch, free_saga, retry_batch
+from dashboard.actions.cost import reset_prices, set_prices
 from dashboard.actions.fleet import break_lease, step_down, worker_command
 from dashboard.actions.gates import create_gate, leash, unleash
 from dashboard.actions.named import by_name
@@ -17,5 +18,5 @@ from dashboard.actions.tokens import create_token, revoke_token
 __all__ = [
     "ActionFailed", "Actor", "Denied", "add_rule", "audited", "break_lease", "by_name", "cancel_batch", "clear_queue", "create_gate", "create_queue",
     "create_token",
-    "delete_queue", "free_saga", "leash", "prune_audit", "put_message", "remove_rule", "requeue_poison", "retry_batch", "revoke_token", "set_member", "step_down", "unleash", "worker_command",
+    "delete_queue", "free_saga", "leash", "prune_audit", "put_message", "remove_rule", "requeue_poison", "reset_prices", "retry_batch", "revoke_token", "set_member", "set_prices", "step_down", "unleash", "worker_command",
 ]  # fmt: skip

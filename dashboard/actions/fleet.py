@@ -24,7 +24,7 @@ def worker_command(actor: Actor, instance: str, verb: str, *, reason: str = "") 
     entry = current().presence.entries.get(instance)
     name = entry.hello.worker if entry is not None else instance
     with audited(actor, f"worker.{verb}", name, reason) as act:
-        command = protocol.Command(verb=cast(Any, verb), id=uuid.uuid4().hex, by=actor.name)
+        command = protocol.Command(verb=cast(Any, verb), id=_id(actor), by=actor.name)
         if not call(current().command, instance, command):
             raise ActionFailed(gettext("Worker {name} is not connected; nothing was sent.").format(name=name))
         act.after = json.dumps({"sent": verb})
@@ -46,9 +46,14 @@ def step_down(actor: Actor, election: str, *, reason: str = "") -> None:
                 )
             )
         for instance in holders:
-            command = protocol.Command(verb="step_down", id=uuid.uuid4().hex, target=election, by=actor.name)
+            command = protocol.Command(verb="step_down", id=_id(actor), target=election, by=actor.name)
             call(current().command, instance, command)
         act.after = json.dumps({"asked": len(holders)})
+
+
+def _id(actor: Actor) -> str:
+    """What a command is known by: the id of the request that asked for it, as in the audit."""
+    return actor.request_id or uuid.uuid4().hex
 
 
 def break_lease(actor: Actor, election: str, *, reason: str = "") -> None:

@@ -14,6 +14,7 @@ import msgspec
 from coordinator import protocol
 from coordinator.bus import Hint, LocalBus
 from dashboard.hub.link import Link
+from dashboard.middleware import request_id_var
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,8 @@ Close = Callable[[int, str], Coroutine[Any, Any, None]]
 
 
 class Outbox:
-    """The way out of one socket. Bounded: a socket that does not take its frames is closed, with the reason.
+    """The way out of one socket. Bounded: a socket that does not take its frames is closed, with the reason if it
+    takes that, and what stood in line for it is dropped at once.
 
     A frame goes out within `put`, without a task of its own: a release writes to a thousand sockets in one loop. Only
     a frame that the transport does not take at once gets a task, and those after it wait in line.
@@ -84,6 +86,7 @@ class Outbox:
 
     def _drop_slow(self) -> None:
         self._is_over = True
+        self._line.clear()
         self._closing = asyncio.create_task(
             self._close(protocol.CLOSE_SLOW, "too slow: frames were not taken in time"), name="drop-slow"
         )
@@ -152,7 +155,9 @@ class FanoutBus(LocalBus):
         return True
 
     async def publish(self, hint: Hint) -> None:
+        hint = msgspec.structs.replace(hint, request_id=request_id_var.get())
         self.tell(hint)
+        log.info("Told %d workers here to look at %s", len(self._sockets), hint.topic)
         await self.tell_others(hint)
 
     def tell(self, hint: Hint, *, but: str = "") -> None:

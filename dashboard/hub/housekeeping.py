@@ -11,7 +11,7 @@ from channels.db import database_sync_to_async
 from django.conf import settings
 
 from coordinator import protocol
-from dashboard import audit
+from dashboard import audit, pricing
 from dashboard.actions.acting import Actor
 from dashboard.actions.retention import DAY_SECONDS, prune_audit
 from dashboard.hub import tokens
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 async def sweep(runtime: Runtime) -> None:
     """One look at everything; closes the sockets that may no longer be open."""
     runtime.presence.forget()
+    await database_sync_to_async(pricing.refresh)()
     closing: list[Any] = []
     workers = list(runtime.consumers)
     if workers:

@@ -88,6 +88,7 @@ class Presence:
         self.tracks: dict[str, Track] = {}
         self.requests: Counter[str] = Counter()
         self.queue_requests: Counter[str] = Counter()
+        self.queue_traffic: Counter[str] = Counter()
         self.since = clock.time()
         self.lately: Counter[str] = (
             Counter()
@@ -243,6 +244,9 @@ class Presence:
         old_queues = before.queue_requests if before else {}
         for queue, number in now.queue_requests.items():
             self.queue_requests[queue] += max(0, number - old_queues.get(queue, 0))
+        old_traffic = before.queue_traffic if before else {}
+        for what, number in now.queue_traffic.items():
+            self.queue_traffic[what] += max(0, number - old_traffic.get(what, 0))
         old_done = {listener.queue: listener.done for listener in before.listeners} if before else {}
         for listener in now.listeners:
             # Work done before we ever heard of this worker was not done now.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import suppress
 from typing import Any
@@ -14,21 +15,50 @@ log = logging.getLogger(__name__)
 
 # The wire allows 123 bytes.
 MAX_REASON_BYTES = 120
+# How long a close frame may wait for a peer that takes nothing, and a closed connection for the rest to be taken.
+CLOSE_SECONDS = 2.0
+LINGER_SECONDS = 15.0
+
+ABORT = "kennel.abort"
+
+
+def abortable(inner: Any) -> Any:
+    """Tells the consumers within how to end their connection at once.
+
+    ASGI has no word for it: whatever is sent, a close too, stands in line behind what the peer does not take.
+    uvicorn's `send` is a method of its protocol, which has the transport. Of other servers there is nothing to tell.
+    """
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        transport = getattr(getattr(send, "__self__", None), "transport", None)
+        if abort := getattr(transport, "abort", None):
+            scope = {**scope, ABORT: abort}
+        await inner(scope, receive, send)
+
+    return application
 
 
 class Socket(AsyncWebsocketConsumer):
-    """A websocket that is closed with a code and a reason, never silently.
+    """A websocket that is closed with a code and a reason, never silently; and within `CLOSE_SECONDS` for certain.
 
     Frames are handled one after the other, without a visit to the database's thread for each: with a thousand workers
     that would be most of what the hub does. What needs the database says so, by `database_sync_to_async`.
     """
 
+    _task: asyncio.Task[Any] | None = None
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scope, self.base_send = scope, send
-        with suppress(StopConsumer):
-            while True:
-                message = await receive()
-                await getattr(self, get_handler_name(message))(message)
+        self._task = asyncio.current_task()
+        try:
+            with suppress(StopConsumer):
+                while True:
+                    message = await receive()
+                    await getattr(self, get_handler_name(message))(message)
+        except BaseException:
+            # A handler that met the end of the connection before its message came: whoever counts it is told all the same.
+            await self.disconnect(1006)  # type: ignore[no-untyped-call]
+            raise
 
     async def refuse(self, code: int) -> None:
         """Close before accepting: the handshake is answered with 403."""
@@ -46,4 +76,22 @@ class Socket(AsyncWebsocketConsumer):
         """Close, telling why."""
         log.info("Closing the socket of %s: %s", self, reason)
         text = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
-        await self.close(code, text)  # type: ignore[no-untyped-call]
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.close(code, text)  # type: ignore[no-untyped-call]
+        except TimeoutError:
+            self.abort()
+        else:
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._abort_transport)
+
+    def abort(self) -> None:
+        """End the connection now, with no word to the peer; what stands in its buffers is dropped."""
+        log.info("Cutting the socket of %s: it takes not even the close", self)
+        if not self._abort_transport() and self._task is not None:
+            self._task.cancel()
+
+    def _abort_transport(self) -> bool:
+        abort = self.scope.get(ABORT)
+        if abort is not None:
+            abort()
+        return abort is not None

@@ -105,10 +105,7 @@ class WorkerConsumer(Socket):
 
     async def _greet(self, hello: protocol.Hello) -> None:
         runtime = current()
-        if hello.version != protocol.VERSION:
-            raise ProtocolViolation(
-                f"protocol version {hello.version}; this dashboard speaks {protocol.VERSION}"
-            )
+        version = protocol.agreed(hello.version, hello.oldest)
         prefix = runtime.storage.config.prefix
         if hello.prefix != prefix:
             await self.go_away(
@@ -121,7 +118,7 @@ class WorkerConsumer(Socket):
         crowded = len(runtime.sockets) >= CROWD
         outbox = self.outbox = Outbox(self.send_text, self.go_away, name=hello.worker)
         # Welcome goes first, and nothing is awaited before the socket is in the fan-out: no hint is missed in between.
-        outbox.put(protocol.encode(protocol.Welcome(protocol.VERSION, 2.0 if crowded else 1.0, time.time())))
+        outbox.put(protocol.encode(protocol.Welcome(version, 2.0 if crowded else 1.0, time.time())))
         older = runtime.sockets.join(hello.instance, outbox)
         runtime.consumers.add(self)
         runtime.presence.joined(hello)

@@ -55,6 +55,7 @@ urlpatterns = [
     path("scaling/", scaling.scaling, name="scaling"),
     path("scaling/<str:pool>/policy", scaling.policy, name="scaling-policy"),
     path("cost/", cost.cost, name="cost"),
+    path("cost/prices", cost.prices, name="cost-prices"),
     path("audit/", audit.audit, name="audit"),
     path("audit.csv", export.audit_csv, name="audit-csv"),
     path("ledger.csv", export.ledger_csv, name="ledger-csv"),

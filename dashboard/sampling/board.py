@@ -106,6 +106,7 @@ class Board:
                 now=self.clock.time(),
                 requests=self._requests(),
                 queue_requests=dict(self.presence.queue_requests + Counter(self.sample.queue_requests)),
+                queue_traffic=dict(self.presence.queue_traffic + Counter(self.sample.queue_traffic)),
                 today=self._today(),
                 degraded=self._degraded(),
             )

@@ -28,6 +28,8 @@ from dashboard.sampling.attention import attention, messages
 from dashboard.sampling.attention import workers as count_of_workers
 from dashboard.sampling.sample import Depth, Sample
 
+UNHEARD_SECONDS = 1.0
+
 
 class Rates(NamedTuple):
     """What the board measured over the last seconds; None is unknown."""
@@ -56,6 +58,7 @@ def compose(
     now: float,
     requests: Mapping[str, int],
     queue_requests: Mapping[str, int] | None = None,
+    queue_traffic: Mapping[str, int] | None = None,
     today: Today | None = None,
     degraded: str = "",
 ) -> Fleet:
@@ -69,13 +72,14 @@ def compose(
         storage=sample.storage,
         gates=gates,
         queues=queues,
-        leaders=_leaders(sample, reports.leaders),
+        leaders=_leaders(sample, reports.leaders, _lease_ends(workers), now),
         sequences=_sequences(sample, reports.sequences, rates),
         workers=tuple(workers),
         work=sample.work,
         requests_per_minute=rates.requests_per_minute,
         requests=dict(requests),
         queue_requests=dict(queue_requests or {}),
+        queue_traffic=dict(queue_traffic or {}),
         today=today,
         degraded=degraded,
     )
@@ -163,8 +167,25 @@ def _queues(
     return tuple(views)
 
 
+def _lease_ends(workers: Iterable[WorkerView]) -> dict[tuple[str, int], tuple[float, int]]:
+    """When the lease of each term ends, and how long it lasts, by election and epoch.
+
+    From lost workers, too: the lease of a dead leader runs on. Counted from when its last word was heard, so that
+    nobody's clock matters.
+    """
+    return {
+        (status.name, status.epoch): (worker.last_seen + status.remaining_seconds, status.lease_seconds)
+        for worker in workers
+        for status in worker.state.elections
+        if status.role == "leader"
+    }
+
+
 def _leaders(
-    sample: Sample, reports: Mapping[str, list[tuple[str, LeadershipStatus]]]
+    sample: Sample,
+    reports: Mapping[str, list[tuple[str, LeadershipStatus]]],
+    ends: Mapping[tuple[str, int], tuple[float, int]],
+    now: float,
 ) -> tuple[LeaderView, ...]:
     stored = {leader.name: leader for leader in sample.leaders}
     views = []
@@ -172,17 +193,22 @@ def _leaders(
         told = reports.get(name, [])
         leader = stored.get(name) or LeaderView(name, "", 0, "unknown")
         leading = [(worker, status) for worker, status in told if status.role == "leader"]
-        remaining = leader.remaining_seconds
         if leading:
             worker, status = max(leading, key=lambda pair: pair[1].epoch)
-            remaining = status.remaining_seconds
             if status.epoch > leader.epoch:
                 # The leader tells of its term before the next sample does.
                 leader = replace(leader, holder=worker, epoch=status.epoch, lease="leased")
+        until, lasts = ends.get((name, leader.epoch), (None, leader.lease_seconds))
+        # Storage says that it is held past its end: its holder renews, and we do not hear of it.
+        unheard = until is not None and (leader.as_of or 0.0) > until + UNHEARD_SECONDS
+        if not leader.holder or unheard:
+            until = None
         views.append(
             replace(
                 leader,
-                remaining_seconds=remaining,
+                lease_ends=until,
+                lease_seconds=lasts,
+                remaining_seconds=None if until is None else round(max(0.0, until - now), 1),
                 standbys=tuple(worker for worker, status in told if status.role == "standby"),
             )
         )

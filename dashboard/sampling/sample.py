@@ -36,6 +36,7 @@ class Sample(msgspec.Struct, frozen=True):
     work: Work = Work()
     requests: dict[str, int] = {}
     queue_requests: dict[str, int] = {}
+    queue_traffic: dict[str, int] = {}
     every_seconds: float = 1.0
     took_seconds: float = 0.0
 

@@ -128,6 +128,7 @@ class Sampler:
             work=seen_work,
             requests=storage.meter.by_operation(),
             queue_requests=storage.meter.by_queue(),
+            queue_traffic=storage.meter.traffic(),
             every_seconds=self.every_seconds,
             took_seconds=self.clock.monotonic() - began,
         )

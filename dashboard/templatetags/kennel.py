@@ -246,6 +246,12 @@ def since(at: float | datetime | None) -> str:
     return _moment(at, "since")
 
 
+@register.filter
+def ends(at: float | None) -> str:
+    """The end of a lease, to a tenth of a second: each heartbeat tells it anew. The browser shows it as "in 9 s"."""
+    return _moment(None if at is None else round(at, 1), "ends")
+
+
 def _moment(at: float | datetime | None, style: str) -> str:
     if at is None:
         return unknown()

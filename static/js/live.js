@@ -1,6 +1,6 @@
 // Keeps a page current: swaps regions as the socket sends them, tells how old each panel is, and how the connection does.
 
-import { ago, heard, now, writeMoments } from "./times.js";
+import { ago, countDown, heard, now, writeMoments } from "./times.js";
 import { say } from "./words.js";
 
 const STALE_SECONDS = 6;
@@ -64,8 +64,8 @@ function schedule() {
 
 function settled() {
   readPulse();
-  writeMoments();
   tick();
+  writeMoments();
   // The pressed button may be gone with the state it belonged to: stay in its card.
   if (keeper && document.activeElement === document.body) document.getElementById(keeper)?.focus({ preventScroll: true });
 }
@@ -232,6 +232,7 @@ document.addEventListener("htmx:afterSettle", settled);
 document.addEventListener("kennel:look", () => writeMoments());
 
 readPulse(performance.getEntriesByType("navigation")[0]?.responseStart);
-writeMoments();
 tick();
+writeMoments();
 setInterval(() => { writeMoments(); tick(); }, 1000);
+setInterval(() => { if (!document.hidden) countDown(); }, 250);

@@ -33,13 +33,32 @@ function written(date, style) {
   return (style === "clock" ? "" : day) + clock + (local ? "" : " UTC");
 }
 
+// Whole seconds that are left for certain. What is stale is no countdown: its holder may have renewed long since.
+const left = (at, present) => Math.max(0, Math.floor(at - present));
+const isStale = (element) => element.closest("[data-stale]") !== null;
+
+export function countDown(within = document) {
+  const present = now();
+  for (const element of within.querySelectorAll("time[data-moment=ends]")) {
+    const date = new Date(element.dateTime);
+    const s = left(date.getTime() / 1000, present);
+    const said = isStale(element) ? written(date, "clock") : say("in {s} s", { s });
+    if (element.textContent !== said) element.textContent = said;
+  }
+  for (const element of within.querySelectorAll("progress[data-ends]")) {
+    element.hidden = isStale(element);
+    element.value = Math.max(0, element.dataset.ends - present);
+  }
+}
+
 export function writeMoments(within = document) {
   const present = now();
   for (const element of within.querySelectorAll("time[data-moment]")) {
     const date = new Date(element.dateTime);
     const style = element.dataset.moment;
     const said = style === "since" ? ago(present - date.getTime() / 1000) : written(date, style);
-    if (element.textContent !== said) element.textContent = said;
+    if (style !== "ends" && element.textContent !== said) element.textContent = said;
     if (style !== "full") element.title = written(date, "full");
   }
+  countDown(within);
 }

@@ -115,6 +115,11 @@ def test_links_of_the_files_beside_the_code_lead_somewhere() -> None:
             assert "://" in target or (PROJECT / target).exists(), f"{name} points to {target}"
 
 
+def test_no_two_decisions_have_the_same_number() -> None:
+    numbers = [page.name[:4] for page in (PROJECT / "docs" / "decisions").glob("*.md")]
+    assert len(numbers) == len(set(numbers)) > 20
+
+
 def test_the_readme_fits_a_screen_and_a_half() -> None:
     assert len((PROJECT / "README.md").read_text().splitlines()) <= 90
 

@@ -100,6 +100,20 @@ def test_a_failed_command_shows_its_words_and_ours() -> None:
         setup.run([sys.executable, "-c", "import sys; print('their words'); sys.exit(3)"], "our advice")
 
 
+def test_a_linked_environment_of_another_folder_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "pyvenv.cfg").write_text("theirs")
+    (tmp_path / ".venv").symlink_to(other)
+    monkeypatch.setattr(setup, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(setup.venv, "create", lambda place, **how: place.mkdir(exist_ok=True))
+    setup.make_venv()
+    assert not (tmp_path / ".venv").is_symlink()
+    assert (other / "pyvenv.cfg").read_text() == "theirs"
+
+
 def test_a_second_setup_with_nothing_to_do_takes_under_3_seconds() -> None:
     def make_setup() -> tuple[str, float]:
         began = time.monotonic()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from coordinator import protocol
 from coordinator.protocol import GateStatus, Receipt, WorkerState
-from tests.support.dashboard import BareWorker, Dashboard
+from tests.support.dashboard import BareWorker, Dashboard, until
 
 AT_ONCE = 50
 CROWDED = 300
@@ -24,6 +24,7 @@ class Waiting(BareWorker):
     def __init__(self, dashboard: Dashboard, name: str) -> None:
         super().__init__(dashboard, name)
         self.told_at: dict[str, float] = {}
+        self.epoch = self.passed_epoch = 0
 
     def waits(self) -> None:
         """From the next heartbeat on it waits (again)."""
@@ -38,6 +39,7 @@ class Waiting(BareWorker):
             if isinstance(message, protocol.Hinted):
                 self.told_at[message.hint.topic] = time.time()
                 if message.hint.topic == f"gate:{self.gate}":
+                    self.epoch = message.hint.epoch
                     await self.passes(message.hint.epoch)
 
     async def passes(self, epoch: int) -> None:
@@ -45,8 +47,16 @@ class Waiting(BareWorker):
         if self.arrived_at:
             return
         self.arrived_at = time.time()
+        self.passed_epoch = epoch
         self.state = WorkerState(gates=(GateStatus(self.gate, "open", epoch, passed_epoch=epoch),))
         await self.send(Receipt(self.gate, epoch, "push", 0.0, self.arrived_at))
+
+
+async def all_wait_again(workers: Sequence[Waiting]) -> None:
+    """After a leash: once each has heard of it, for it would take that hint for its release."""
+    await until(lambda: all(worker.epoch > worker.passed_epoch for worker in workers))
+    for worker in workers:
+        worker.waits()
 
 
 @contextlib.asynccontextmanager

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -245,6 +246,7 @@ class BareWorker:
             subprotocols=[websockets.Subprotocol(protocol.SUBPROTOCOL)],
             compression=None,
             open_timeout=OPEN_SECONDS,
+            ping_interval=None,
         )
         await self.send(self.hello())
         self._tasks = [asyncio.create_task(self._listen())]
@@ -256,6 +258,13 @@ class BareWorker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         assert self._socket is not None
         await self._socket.close()
+
+    def stop_reading(self) -> None:
+        """Take nothing any more, and let the kernel take little."""
+        assert self._socket is not None
+        own: socket.socket = self._socket.transport.get_extra_info("socket")
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.transport.pause_reading()
 
     def beat(self, every_seconds: float = 0.5) -> None:
         """Send heartbeats from now on."""

@@ -66,7 +66,8 @@ async def hub(storage: Storage, url: str, state: Callable[[], protocol.WorkerSta
             state=state(),
         )
 
-    connection = HubConnection(url, "token", hello=hello, on_command=lambda command: None)
+    token = os.environ.get("NODES_TOKEN", "token")
+    connection = HubConnection(url, token, hello=hello, on_command=lambda command: None)
     storage.bus = connection
     running = asyncio.create_task(connection.run())
     try:
@@ -157,7 +158,15 @@ async def lead(options: argparse.Namespace, node: str) -> None:
         await asyncio.sleep(options.spread * number / len(elections))
         await election.run(work)
 
-    async with storage, hub(storage, options.hub, lambda: protocol.WorkerState()):
+    def state() -> protocol.WorkerState:
+        now, told = time.time(), tuple(election.status() for election in elections)
+        for status in told if options.tell_leases else ():
+            tell("lease", node, name=status.name, role=status.role, asked=now, left=status.remaining_seconds)
+        return protocol.WorkerState(elections=told)
+
+    async with storage, hub(storage, options.hub, state) as connection:
+        for election in elections if connection else ():
+            election.on_status = connection.refresh_soon
         runs = [asyncio.create_task(campaign(number, election)) for number, election in enumerate(elections)]
         tell("campaigning", node)
         await asyncio.wait([*runs, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
@@ -257,6 +266,7 @@ def main() -> None:
     parser.add_argument("--spread", type=float, default=0.0)
     parser.add_argument("--stall", type=float, default=17.0)
     parser.add_argument("--between", type=float, default=0.3, help="seconds from one step-down to the next")
+    parser.add_argument("--tell-leases", type=int, default=0, help="tell what is told of leases to the hub")
     parser.add_argument("--write-seconds", type=float, default=1.0)
     options = parser.parse_args()
     role = {"gate": pass_gate, "lead": lead}.get(options.what, compete)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from ninja import Path, Query, Schema
 from pydantic import ConfigDict, Field, StringConstraints
 
+from coordinator.queues.cost import DEFAULT_PRICES
 from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.scaling.policy import ScalingPolicy
 from dashboard.api.v1.describing import described
@@ -31,8 +32,8 @@ Instance = Annotated[
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=500)]
 Search = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=200)]
 Limit = Annotated[int, Query(ge=1, le=500, description="At most so many in one page.")]
-Cursor = Annotated[
 # All in one: beside constraints of its own, ninja drops the default of a parameter, and demands it.
+Cursor = Annotated[
     str, Query(pattern=r"^[^\x00]*$", max_length=300, description="`next` of the page before.")
 ]
 Number = Annotated[int, Query(ge=1, le=2**63 - 1, description="Only the range that holds this number.")]
@@ -89,6 +90,28 @@ class NewPolicy(Why):
     """The policy to put in force for a pool of workers."""
 
     policy: described(ScalingPolicy)  # type: ignore[valid-type]
+
+
+_Price = Annotated[float, Field(ge=0, le=1000)]
+
+
+class PriceTable(_Body):
+    """Dollars for 10,000 requests, by kind, with date and source. What is left out has its default."""
+
+    queue: _Price = DEFAULT_PRICES.queue
+    blob_write: _Price = DEFAULT_PRICES.blob_write
+    blob_read: _Price = DEFAULT_PRICES.blob_read
+    blob_list: _Price = DEFAULT_PRICES.blob_list
+    table: _Price = DEFAULT_PRICES.table
+    as_of: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=40)] = DEFAULT_PRICES.as_of
+    source: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=200)] = DEFAULT_PRICES.source
+
+
+class NewPrices(Why):
+    """The prices to put in force, and the dollars that a day may cost (null: no budget)."""
+
+    prices: PriceTable
+    per_day: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
 
 
 class NewToken(Why):

@@ -1,4 +1,4 @@
-"""What is read only: the fleet in one, attention, history, sequences with their ledger, cost, the audit."""
+"""What is told: the fleet in one, attention, history, sequences with their ledger, the audit; cost, and its prices."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import msgspec
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router
 
-from dashboard import cost, selectors
+from coordinator.queues.cost import Prices
+from dashboard import actions, cost, pricing, selectors
 from dashboard.api.v1 import answering
-from dashboard.api.v1.bodies import Cursor, Limit, Name, Number, Search
+from dashboard.api.v1.bodies import Cursor, Limit, Name, NewPrices, Number, Search, Text
 from dashboard.api.v1.describing import described, page_of
-from dashboard.api.v1.operations import reads
+from dashboard.api.v1.operations import acts, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.fleet import Attention, Fleet, GrantView, Headline, SequenceView
+from dashboard.pricing import InForce
 from dashboard.selectors import AuditView
 
 router = Router(tags=["records"])
@@ -95,7 +97,27 @@ def ledger(
 @router.get("/cost", **reads(described(cost.Bill), "cost"))
 def what_it_costs(request: HttpRequest) -> HttpResponse:
     """Requests and money by operation."""
+    pricing.refresh()
     return answering.answer(cost.current(selectors.fleet()))
+
+
+@router.get("/cost/prices", **reads(InForce, "prices"))
+def prices(request: HttpRequest) -> HttpResponse:
+    """The prices and the daily budget in force, and who stored them; `by` "": those of the environment."""
+    return answering.answer(pricing.refresh())
+
+
+@router.put("/cost/prices", **acts(InForce, "set_prices", action="cost.prices"))
+def set_prices(request: HttpRequest, body: NewPrices) -> HttpResponse:
+    """Put prices and a daily budget in force, in all processes within seconds."""
+    wanted = InForce(Prices(**body.prices.model_dump()), body.per_day)
+    return answering.answer(actions.set_prices(_actor(request), wanted, reason=body.reason))
+
+
+@router.delete("/cost/prices", **acts(InForce, "reset_prices", action="cost.prices"))
+def reset_prices(request: HttpRequest, reason: Text = "") -> HttpResponse:
+    """Back to the prices and the budget of the environment."""
+    return answering.answer(actions.reset_prices(_actor(request), reason=reason))
 
 
 @router.get("/audit", **reads(page_of(AuditView), "audit"))
@@ -115,3 +137,7 @@ def _before(cursor: str) -> int | None:
 
 def _page(rows: tuple[Any, ...], following: int | None) -> HttpResponse:
     return answering.answer({"items": rows, "next": None if following is None else str(following)})
+
+
+def _actor(request: HttpRequest) -> Any:
+    return request.auth  # type: ignore[attr-defined]

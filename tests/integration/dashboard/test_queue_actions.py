@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
+from coordinator.config import StorageConfig
+from coordinator.queues.azure_claims import BlobClaims
 from coordinator.queues.poison import PoisonRecord
 from coordinator.storage import Storage
+from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import Dashboard, Person, audit_of, until
+
+
+@pytest.fixture(scope="module")
+def dashboard(azurite: Azurite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    """Shared by the tests of this module; sweeps every two seconds."""
+    prefix, extra = f"t{secrets.token_hex(5)}-", {"KENNEL_SWEEP_HOURS": "0.0006"}
+    folder = tmp_path_factory.mktemp("dashboard")
+    with Dashboard(folder, azurite.connection_string, prefix, extra) as running:
+        yield running
 
 
 async def test_poison_goes_back_whole_and_put_clear_delete_do_what_they_say(dashboard: Dashboard) -> None:
@@ -71,6 +87,24 @@ async def test_messages_are_shown_to_operators_alone_escaped_and_bounded_and_sta
         assert [message.dequeue_count for message in await queue.peek()] == [0] * 5
     rows = [row for row in audit_of(dashboard) if row["action"] == "queue.peek"]
     assert [(row["actor"], row["target"], row["outcome"]) for row in rows] == [("vera", name, "denied")]
+
+
+async def test_the_process_that_leads_sweeps_by_itself_and_leaves_what_is_needed(
+    dashboard: Dashboard,
+) -> None:
+    config = StorageConfig(prefix=dashboard.prefix)
+    async with Storage.from_connection_string(dashboard.connection_string, config=config) as storage:
+        name = f"{dashboard.prefix}large"
+        queue, claims = storage.queue(name, type=str), BlobClaims(storage, name)
+        now = storage.clock.time()
+        (kept,) = await queue.put(random.Random(5).randbytes(100_000).hex())
+        await claims.put("b" * 32, b"ended just now", expires_at=now - 60)
+        await claims.put("c" * 32, b"written just now", expires_at=0.0)
+        await claims.put("a" * 32, b"ended two days ago", expires_at=now - 2 * 86_400)
+        await until(lambda: "Swept claims: 1 removed" in dashboard.said())
+        assert kept.envelope.claim is not None
+        left = {found for found, _, _ in await claims._all()}
+        assert left == {kept.envelope.claim.name, "b" * 32, "c" * 32}
 
 
 async def _do(person: Person, queue: str, verb: str, **fields: str) -> None:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+import signal
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 import websockets
 
-from coordinator import protocol
+from coordinator import Storage, protocol
 from coordinator.bus import Hint
+from coordinator.config import StorageConfig
+from coordinator.errors import NotFound
+from coordinator.leadership.election import Election
 from coordinator.protocol import Announce, Receipt, State, WorkerState
-from tests.support.dashboard import BareWorker, Dashboard, Person, audit_of, until
+from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, audit_of, until
+from tests.support.fleet import Fleet, fleet
 
 GATE = "start-order-processing"
+LEASE = 15.0
 
 
 async def test_a_worker_without_a_valid_token_is_refused_at_the_door(dashboard: Dashboard) -> None:
@@ -69,6 +79,27 @@ async def test_a_worker_that_floods_is_closed(dashboard: Dashboard) -> None:
         await until(lambda: worker.closed)
         assert worker.closed is not None
         assert worker.closed[0] == protocol.CLOSE_TOO_FAST
+
+
+async def test_a_worker_that_takes_nothing_is_cut_off_and_no_longer_counted(dashboard: Dashboard) -> None:
+    async with BareWorker(dashboard, "deaf") as deaf, BareWorker(dashboard, "loud") as loud:
+        await until(lambda: deaf.heard and loud.heard)
+        deaf.stop_reading()
+        with suppress(websockets.ConnectionClosed):  # the cut, which a heartbeat is the first to meet
+            for number in range(1500):
+                await loud.send(Announce(Hint("queue:" + "x" * 60_000)))
+                await deaf.send(State(WorkerState()))
+                await asyncio.sleep(0.0 if number < 80 else 0.025)  # a burst is allowed, then 50 a second
+        await until(lambda: deaf.closed)
+        assert deaf.closed == (1006, "")  # no close frame: that would have stood in line behind all the hints
+        assert loud.closed is None
+        with Person(dashboard, "olga") as olga:
+            async with olga.socket("workers") as socket:
+                for worker, done in ((deaf, False), (loud, True)):
+                    await socket.send(json.dumps({"action": "worker.drain", "target": worker.instance}))
+                    answer = await _frame_with(socket, '"action"')
+                    assert json.loads(answer)["ok"] is done, answer
+    assert "Closing the socket of deaf: too slow" in dashboard.said()
 
 
 async def test_a_worker_of_another_fleet_is_told_so(dashboard: Dashboard) -> None:
@@ -202,6 +233,80 @@ async def test_a_socket_closes_when_its_role_is_taken_away_or_its_session_ends(d
                     code="from django.contrib.auth.models import Group, User\n"
                     "User.objects.get(username='otto').groups.set([Group.objects.get(name='operator')])"
                 )
+
+
+@asynccontextmanager
+async def leader_of(
+    dashboard: Dashboard, name: str, folder: Path
+) -> AsyncIterator[tuple[Fleet, Election, float]]:
+    """A process that leads and tells the dashboard; an onlooker; and when the lease was still free."""
+    os.environ["NODES_TOKEN"] = TOKEN
+    told = {"names": name, "node": name, "ledger": folder / "rows.sqlite3", "tell_leases": 1}
+    config, free_at = StorageConfig(prefix=dashboard.prefix), 0.0
+    async with (
+        Storage.from_connection_string(dashboard.connection_string, config=config) as storage,
+        fleet(dashboard.connection_string, dashboard.prefix, "lead", hub=dashboard.hub_url, **told) as nodes,
+    ):
+        del os.environ["NODES_TOKEN"]
+        election = storage.election(name, identity="onlooker")
+        held = False
+        while not held:
+            asked = time.time()
+            with suppress(NotFound):
+                held = (await election.read()).is_held
+            free_at = free_at if held else asked
+        yield nodes, election, free_at
+
+
+def shown_end(person: Person, name: str) -> float | None:
+    """When the page says that the lease ends; None if it does not know, or if nobody has it."""
+    found = re.search(
+        rf'data-ends="([\d.]+)" aria-label="Lease left of {name}"', person.get("/leaders/").text
+    )
+    return float(found[1]) if found else None
+
+
+async def test_the_countdown_on_the_page_is_that_of_the_lease(dashboard: Dashboard, tmp_path: Path) -> None:
+    with Person(dashboard, "vera") as vera:
+        async with leader_of(dashboard, "counted", tmp_path) as (_, _, free_at):
+            end = await until(lambda: shown_end(vera, "counted"))
+            # It was acquired after it was last seen free, and may have been renewed until now.
+            assert free_at + LEASE - 1.0 <= end <= time.time() + LEASE + 1.0
+
+
+@pytest.mark.slow
+async def test_the_lease_of_a_killed_leader_ends_when_the_page_says(
+    dashboard: Dashboard, tmp_path: Path
+) -> None:
+    """Within a second of what the service is seen to do: at `low` it holds the lease, at `high` no more."""
+    with Person(dashboard, "vera") as vera:
+        async with leader_of(dashboard, "killed", tmp_path) as (nodes, election, free_at):
+            seen: dict[float, float] = {}
+
+            async def look() -> None:
+                while True:
+                    if (shown := await asyncio.to_thread(shown_end, vera, "killed")) is not None:
+                        seen.setdefault(shown, time.time())
+                    await asyncio.sleep(0.02)
+
+            looking = asyncio.create_task(look())
+            await until(lambda: max(seen, default=0.0) > free_at + LEASE + 3.0)  # a renewal is shown
+            os.kill(nodes.pids[0], signal.SIGKILL)
+            low = high = 0.0
+            while not high:
+                asked = time.time()
+                if (await election.read()).is_held:
+                    low = asked
+                else:
+                    high = time.time()
+            looking.cancel()
+            await asyncio.wait([looking])
+            await until(lambda: shown_end(vera, "killed") is None, what="no countdown of a lease that ended")
+            last = nodes.events("lease", role="leader")[-1]
+    end = max(seen)
+    on_its_way = max(0.0, seen[end] - last["asked"])  # a busy machine tells late
+    print(f"told {on_its_way:.2f} s late; {end - low:+.2f} s from held, {end - high:+.2f} s from free")
+    assert low - 1.0 <= end <= high + 1.0 + on_its_way
 
 
 async def _frame_with(socket: websockets.ClientConnection, text: str) -> str:

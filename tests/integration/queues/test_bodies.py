@@ -16,6 +16,7 @@ import pytest
 
 from coordinator import Queue, Storage
 from coordinator.config import StorageConfig
+from coordinator.meter import TRAFFIC
 from coordinator.testing.azurite import find_node
 
 KIB, MIB = 1024, 1024 * 1024
@@ -87,6 +88,19 @@ async def test_a_large_body_passes_through_and_leaves_nothing_behind(
     (got,) = await pass_through(queue, 1)
     assert got == body
     assert await claims_of(storage, queue.name) == []
+
+
+async def test_the_meter_tells_the_claims_and_bytes_of_a_queue(storage: Storage, storage_prefix: str) -> None:
+    queue = storage.queue(f"{storage_prefix}metered", type=str)
+    body = random.Random(3).randbytes(100_000).hex()
+    await queue.put(body)
+    assert await pass_through(queue, 1) == [body]
+    told = {what: storage.meter.traffic().get(f"{queue.name}/{what}", 0) for what in TRAFFIC}
+    assert told["claim_writes"] >= 1  # a second one where the container had to be made
+    assert (told["claim_reads"], told["claim_deletes"]) == (1, 1)
+    # Its 200,000 hexadecimal digits are compressed to half, perhaps sent twice.
+    assert 100_000 < told["bytes_sent"] < 300_000
+    assert 100_000 < told["bytes_received"] < 150_000
 
 
 async def claims_of(storage: Storage, queue: str) -> list[str]:

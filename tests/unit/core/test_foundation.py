@@ -114,6 +114,15 @@ def test_each_request_is_counted_as_the_service_names_it(service, method, path, 
     assert classify(service, method, BASE + path, "/acct") == Request(service, operation, resource)
 
 
+def test_a_claim_is_counted_with_its_queue_and_no_other_blob_is():
+    def of(path, operation="GET"):
+        return classify("blob", operation, BASE + path, "/acct", "kennel-claims").claims_of
+
+    assert of("/kennel-claims/orders-in/0123", "PUT") == "orders-in"
+    assert of("/kennel-claims?restype=container&comp=list&prefix=orders-in/") == ""
+    assert of("/kennel-gates/orders-in/0123") == ""
+
+
 def test_the_meter_adds_up_by_operation():
     meter = Meter()
     for name in ("one", "two"):

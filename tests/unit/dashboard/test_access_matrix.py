@@ -56,6 +56,7 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("batch-cancel", {"pipeline": "billing", "batch": "night"}, "batch.cancel"),
     ("saga-retry", {"saga": "trip", "key": "t-1"}, "saga.retry"),
     ("scaling-policy", {"pool": "orders"}, "scaling.policy"),
+    ("cost-prices", {}, "cost.prices"),
     ("worker-do", {"instance": "i-1", "verb": "drain"}, "worker.drain"),
     ("worker-do", {"instance": "i-1", "verb": "resume"}, "worker.resume"),
     ("worker-do", {"instance": "i-1", "verb": "stop"}, "worker.stop"),

@@ -92,7 +92,7 @@ def test_every_address_of_the_api_is_an_operation_of_its_schema() -> None:
 
 def test_every_action_on_the_fleet_has_an_operation() -> None:
     elsewhere = {"token.create", "token.revoke"}  # asked for by the act itself: whose token it is
-    kinds = {"gate", "queue", "worker", "leader", "token", "scaling", "batch", "saga"}
+    kinds = {"gate", "queue", "worker", "leader", "token", "scaling", "batch", "saga", "cost"}
     wanted = {action for action in ACTIONS if action.partition(".")[0] in kinds}
     assert wanted - {operation.action for operation in OPERATIONS} - elsewhere == set()
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
+
 from coordinator.gates.state import GateState
 from coordinator.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus
 from dashboard.fleet import Fleet, GrantView, LeaderView, SequenceView, StorageView, WorkerView
@@ -87,6 +90,40 @@ def test_a_leader_that_tells_of_a_newer_term_is_shown_before_the_next_sample() -
     standing = worker("c", elections=(LeadershipStatus("month-end", "standby", 5),))
     leader = fleet(leading, standing, leaders=(LeaderView("month-end", "a", 4, "leased"),)).leaders[0]
     assert (leader.holder, leader.epoch, leader.remaining_seconds, leader.standbys) == ("b", 5, 9.0, ("c",))
+
+
+@pytest.mark.parametrize(
+    ("stored", "presence", "ends"),
+    [
+        (LeaderView("month-end", "b", 5, "leased", as_of=NOW), "ok", NOW + 4),
+        (
+            LeaderView("month-end", "b", 5, "leased", as_of=NOW),
+            "lost",
+            NOW + 4,
+        ),  # a dead leader's lease runs on
+        (
+            LeaderView("month-end", "b", 5, "leased", as_of=NOW + 6),
+            "lost",
+            None,
+        ),  # it renews, and we don't hear of it
+        (
+            LeaderView("month-end", "b", 6, "leased", as_of=NOW),
+            "lost",
+            None,
+        ),  # another term, of which none has told
+        (LeaderView("month-end", "", 5, "expired", as_of=NOW), "lost", None),
+    ],
+    ids=["told", "dead", "unheard", "another term", "free"],
+)
+def test_a_lease_ends_when_its_holder_last_said_so_and_is_unknown_if_that_cannot_be(
+    stored: LeaderView, presence: str, ends: float | None
+) -> None:
+    leading = LeadershipStatus("month-end", "leader", 5, remaining_seconds=9.0, lease_seconds=20)
+    holder = msgspec.structs.replace(worker("b", elections=(leading,), presence=presence), last_seen=NOW - 5)
+    leader = fleet(holder, worker("c"), leaders=(stored,)).leaders[0]
+    assert leader.lease_ends == ends
+    assert leader.lease_seconds == (20 if stored.epoch == 5 else 15)
+    assert leader.remaining_seconds == (4.0 if ends else None)
 
 
 def test_nobody_leading_although_somebody_stands_by_needs_attention() -> None:

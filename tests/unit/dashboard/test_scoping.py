@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from django.contrib.auth.models import Group, User
@@ -130,3 +131,15 @@ def test_pages_offer_no_act_on_another_teams_gate_and_say_whose_it_is() -> None:
     assert "/gates/start/leash" not in other
     assert "/gates/nightly/unleash" in other
     assert "operators of the team payments" in other
+
+
+@pytest.mark.parametrize(("page", "region"), [("queues", "queues"), ("queue", "queue")])
+def test_pages_of_queues_say_whose_each_is(page: str, region: str) -> None:
+    def shown(*rules: Rule) -> str:
+        reach = Reach("viewer", PAY, rules)
+        return regions.render_each(page, full(), "viewer", "name=orders-in", reach)[region].lower()
+
+    assert re.search(
+        "team(</dt><dd[^>]*>| )payments", shown(Rule("payments", "queue", "orders-*", "operator"))
+    )
+    assert "team" not in shown(Rule("payments", "queue", "pay-*", "operator"))

@@ -65,3 +65,32 @@ def test_a_meter_tells_the_busiest_queues_and_the_sum_of_the_others() -> None:
     meter.count(Request("blob", "GetBlob", "q-4"))
     assert meter.by_queue(most=2) == {"q-4": 5, "q-3": 4, "": 6}
     assert sum(meter.by_queue().values()) == 15
+
+
+def test_a_meter_tells_the_bytes_and_claims_of_the_busiest_queues_and_of_all_others_in_one() -> None:
+    meter = Meter()
+    for queue, times in (("busy", 3), ("quiet", 1)):
+        for _ in range(times):
+            request = Request("queue", "PutMessage", queue)
+            meter.count(request, bytes_sent=10)
+            meter.answered(request, 5)
+        for operation in ("PutBlob", "PutBlock", "GetBlob", "DeleteBlob"):
+            meter.count(Request("blob", operation, "kennel-claims", queue), bytes_sent=100)
+    meter.count(Request("blob", "GetBlob", "kennel-gates"), bytes_sent=1)
+    meter.count(Request("table", "QueryEntities", "ledger"), bytes_sent=1)
+    claims = {"claim_writes": 2, "claim_reads": 1, "claim_deletes": 1}
+    busy, others = {"bytes_sent": 430, "bytes_received": 15}, {"bytes_sent": 410, "bytes_received": 5}
+    assert meter.traffic(most=1) == {
+        f"{queue}/{what}": number
+        for queue, told in (("busy", busy | claims), ("", others | claims))
+        for what, number in told.items()
+    }
+
+
+def test_bytes_and_claims_are_added_up_over_workers_and_their_restarts() -> None:
+    presence = Presence("here", clock=ManualClock())
+    presence.joined(hello("a", state=WorkerState(queue_traffic={"orders/bytes_sent": 5})))
+    presence.told("i-a", WorkerState(queue_traffic={"orders/bytes_sent": 9, "orders/claim_reads": 1}))
+    again = WorkerState(queue_traffic={"orders/bytes_sent": 2})
+    presence.joined(hello("a", instance="i-a-again", state=again))
+    assert presence.queue_traffic == {"orders/bytes_sent": 11, "orders/claim_reads": 1}

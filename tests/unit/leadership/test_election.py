@@ -274,6 +274,27 @@ async def test_changes_are_told(hall: Hall) -> None:
     assert told == [("standby", 0), ("leader", 1), ("standby", 0), ("stopped", 0)]
 
 
+async def test_the_status_tells_what_is_left_of_the_lease_and_has_news_at_each_renewal(hall: Hall) -> None:
+    election = hall.election("a", lease_seconds=30)
+    told: list[tuple[str, float]] = []
+
+    def news() -> None:
+        status = election.status()
+        told.append((status.role, status.remaining_seconds))
+
+    election.on_status = news
+    hall.campaign(election)
+    await hall.clock.advance(1)
+    assert told[:2] == [("standby", 0.0), ("leader", 30.0)]
+    began = len(told)
+    await hall.clock.advance(40)  # renewed each 10 s
+    assert told[began:] == [("leader", 30.0)] * 4
+    left = election.status().remaining_seconds
+    await hall.clock.advance(3)
+    assert election.status().remaining_seconds == pytest.approx(left - 3)
+    assert election.status().lease_seconds == 30
+
+
 async def test_a_wrong_credential_is_raised(hall: Hall) -> None:
     async def denied(operation: str) -> None:
         raise AccessDenied("403")

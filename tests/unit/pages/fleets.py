@@ -90,7 +90,7 @@ def full(*, age: float = 0.5, unreachable: bool = False) -> Fleet:
             QueueView("unread"),
         ),
         leaders=(
-            LeaderView("report", "w-1", 2, "leased", read, 9.0, ("w-2",), read),
+            LeaderView("report", "w-1", 2, "leased", read, 9.0, ("w-2",), read, lease_ends=read + 9),
             LeaderView("orphan", "", 5, "available", as_of=read),
         ),
         sequences=(

@@ -9,9 +9,10 @@ import pytest
 
 from coordinator.errors import ConfigurationError
 from coordinator.protocol import WorkerState
-from coordinator.queues.cost import Budget
-from dashboard.cost import Prices, bill, settled
+from coordinator.queues.cost import Budget, Prices
+from dashboard.cost import bill
 from dashboard.fleet import Today
+from dashboard.pricing import settled
 from dashboard.regions import render
 from dashboard.sampling.attention import attention
 from tests.unit.pages.fleets import NOW, full, nothing, worker
@@ -56,6 +57,27 @@ def test_queues_and_workers_have_bills_of_their_own() -> None:
     assert [(line.operation, line.dollars) for line in made.workers] == [("w-1", pytest.approx(0.008))]
 
 
+def test_a_queues_bill_holds_its_claims_and_the_bytes_of_both() -> None:
+    traffic = {
+        "a/bytes_sent": 2048, "a/bytes_received": 1024, "a/claim_writes": 10_000, "a/claim_reads": 20_000,
+        "a/claim_deletes": 5, "a/of_a_newer_worker": 1,
+    }  # fmt: skip
+    mine = WorkerState(requests={"queue.GetMessages": 1}, queue_traffic=traffic)
+    fleet = msgspec.structs.replace(
+        full(),
+        queue_requests={"a": 10_000, "old": 1},
+        queue_traffic=traffic,
+        workers=(msgspec.structs.replace(worker("w-1"), state=mine),),
+    )
+    made = bill(fleet, Prices(queue=0.004, blob_write=1.0, blob_read=0.5))
+    by_queue, old = made.queues
+    assert by_queue.dollars == pytest.approx(0.004 + 1.0 + 2 * 0.5)
+    assert (by_queue.requests, by_queue.bytes_sent, by_queue.claim_deletes) == (10_000, 2048, 5)
+    assert (old.bytes_sent, old.claim_writes) == (None, None), "nobody told, so it is not 0"
+    assert (made.workers[0].bytes_received, made.workers[0].claim_reads) == (1024, 20_000)
+    assert "10\N{NARROW NO-BREAK SPACE}000" in render("cost", "cost", fleet, "viewer")
+
+
 @pytest.mark.parametrize(
     ("requests", "verdict"), [(100, "ok"), (2_100_000, "warn"), (2_600_000, "over")], ids=str
 )
@@ -82,9 +104,9 @@ def test_prices_that_are_none_are_refused(prices: str) -> None:
 
 
 def test_the_operator_s_prices_go_before_the_defaults() -> None:
-    prices, budget = settled('{"queue": 0.01, "as_of": "2026-11"}', 2.5)
-    assert (prices.queue, prices.as_of, prices.table) == (0.01, "2026-11", Prices().table)
-    assert budget == Budget(2.5)
+    found = settled('{"queue": 0.01, "as_of": "2026-11"}', 2.5)
+    assert (found.prices.queue, found.prices.as_of, found.prices.table) == (0.01, "2026-11", Prices().table)
+    assert found.budget == Budget(2.5)
 
 
 @pytest.mark.parametrize(("budget", "said"), [(1.0, "More than 80 %"), (0.5, "exceeded"), (9.0, "")])

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import csv
+import io
 
-from dashboard.pages.export import _file, cell
+import pytest
+from asgiref.sync import async_to_sync
+
+from dashboard import audit, selectors
+from dashboard.actions import Actor
+from dashboard.pages import export
+from dashboard.pages.export import _lines, _streamed, cell
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1"])
@@ -16,7 +23,35 @@ def test_figures_and_plain_text_stay_as_they_are() -> None:
     assert [cell(value) for value in (-5, "orders", "", None)] == [-5, "orders", "", None]
 
 
-def test_a_file_is_named_safely_and_quotes_what_needs_it() -> None:
-    answer = _file('ledger-a"/../b.csv', ("owner",), [("a,b",), (None,)])
+async def test_a_file_is_named_safely() -> None:
+    answer = _streamed('ledger-a"/../b.csv', export.ledger_parts("a"))
     assert answer["Content-Disposition"] == 'attachment; filename="ledger-a..b.csv"'
-    assert answer.content.decode().splitlines() == ["owner", '"a,b"', '""']
+
+
+def test_what_needs_it_is_quoted() -> None:
+    assert _lines([("owner",), ("a,b",), (None,)]).splitlines() == ["owner", '"a,b"', '""']
+
+
+async def _parts(q: str, before: int | None) -> list[list[str]]:
+    return [part.splitlines() async for part in export.audit_parts(q, before=before)]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("q", ["", "olga"])
+def test_the_audit_comes_whole_and_a_page_at_a_time(monkeypatch: pytest.MonkeyPatch, q: str) -> None:
+    monkeypatch.setattr(export, "PAGE", 3)
+    for number in range(8):
+        audit.denied(Actor("olga", "viewer", request_id=f"request-{number}"), "gate.open", f"gate-{number}")
+    audit.denied(Actor("vera", "viewer"), "gate.open", "gate-8")
+    parts = async_to_sync(_parts)(q, None)
+    assert all(len(part) <= 3 for part in parts)
+    rows = list(csv.DictReader(io.StringIO("\n".join(line for part in parts for line in part))))
+    wanted = selectors.audit(q=q, limit=100).rows
+    assert [int(row["id"]) for row in rows] == [row.id for row in wanted]
+    assert len(rows) == (8 if q else 9)
+    assert rows[-1] | {"id": "", "at": ""} == {
+        "id": "", "at": "", "actor": "olga", "address": "", "action": "gate.open", "target": "gate-0",
+        "outcome": "denied", "reason": "", "before": "", "after": "", "request_id": "request-0",
+    }  # fmt: skip
+    older = async_to_sync(_parts)(q, wanted[-3].id)
+    assert sum(map(len, older)) == 3  # the head, and two rows below that id

@@ -32,7 +32,7 @@ QUERY = {"queue": "name=orders"}
 NUMBER = re.compile(r"\d+(?:[.,:\u202f]\d+)*")
 # What no storage tells: presence, which the hub knows, and the price list.
 ELSEWHERE = re.compile(
-    r"(?:OK|Late|Lost|Workers|Owners) \d+|\d+ (?:OK|owners|waiting)|Standing by nobody|process \d+|Prices for .*"
+    r"(?:OK|Late|Lost|Workers|Owners) \d+|\d+ (?:OK|owners|waiting)|Standing by nobody|process \d+|By prices as of .*"
     r"|0 / 0 tasks, 0 in hand|(?<=not known )1$"
 )
 

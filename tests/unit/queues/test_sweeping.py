@@ -6,10 +6,12 @@ import random
 
 import pytest
 
+from coordinator.errors import StorageUnreachable
+from coordinator.queues.azure_claims import OldClaim
 from coordinator.queues.envelope import Envelope, encode
 from coordinator.queues.poison import PoisonRecord
 from coordinator.queues.queue import Queue
-from coordinator.queues.sweeping import Swept, sweep
+from coordinator.queues.sweeping import Swept, sweep, sweep_round
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, memory_queue
 
@@ -86,3 +88,80 @@ async def test_a_queue_that_was_deleted_leaves_no_payload_behind(desk: Desk) -> 
     await desk.clock.advance(2 * DAY)
     assert await sweep(desk.queue) == Swept(2, 0)
     assert desk.claims.blobs == {}
+
+
+async def _old(desk: Desk, queue: str = "work") -> list[OldClaim]:
+    """As a listing of all queues would tell them."""
+    before = desk.clock.time() - DAY
+    lasting = dict.fromkeys(await desk.claims.lasting(before), True)
+    expired = dict.fromkeys(await desk.claims.expired(before), False)
+    return [OldClaim(queue, name, lasts) for name, lasts in (lasting | expired).items()]
+
+
+async def test_a_round_removes_what_no_message_needs_and_leaves_what_one_does(desk: Desk) -> None:
+    await desk.lose_one()
+    await desk.queue.put(LARGE, ttl=60)
+    (kept,) = await desk.queue.put(LARGE)
+    await desk.queue.poison.put(PoisonRecord("work", kept.id, kept.text, "no", [], 1.0, 2.0, 5))
+    await desk.transports["work"].delete(kept.id, kept.receipt)
+    await desk.clock.advance(2 * DAY)
+    assert await sweep_round(await _old(desk), lambda name: desk.queue) == Swept(2, 0)
+    assert kept.envelope.claim is not None
+    assert list(desk.claims.blobs) == [kept.envelope.claim.name]
+
+
+async def test_a_round_removes_a_bounded_number_at_a_time_and_comes_to_the_rest(desk: Desk) -> None:
+    for _ in range(5):
+        await desk.queue.put(LARGE, ttl=60)
+    await desk.clock.advance(2 * DAY)
+    for left in (3, 1, 0):
+        await sweep_round(await _old(desk), lambda name: desk.queue, removals=2)
+        assert len(desk.claims.blobs) == left
+
+
+async def test_queues_that_cannot_be_judged_do_not_keep_others_from_their_turn(desk: Desk) -> None:
+    await desk.lose_one()
+    await desk.clock.advance(DAY + 1)
+    (orphan,) = await _old(desk)
+    asked: list[str] = []
+
+    def queue_of(name: str) -> Queue[str]:
+        asked.append(name)
+        if name != "work":
+            raise StorageUnreachable(f"{name} is away")
+        return desk.queue
+
+    others = [OldClaim(f"busy-{number}", "0" * 32, True) for number in range(3)]
+    rounds = 0
+    while desk.claims.blobs:
+        swept = await sweep_round([*others, orphan], queue_of, queues=2)
+        rounds += 1
+        assert len(asked) == 2 * rounds
+        assert swept.unknown == 2 - swept.removed
+        assert rounds < 100
+
+
+async def test_a_message_that_goes_back_from_poison_while_a_round_looks_keeps_its_payload(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue is looked at while the message is in poison, and poison when it has just gone back to the queue."""
+    (kept,) = await desk.queue.put(LARGE)
+    (in_poison,) = await desk.queue.poison.put(
+        PoisonRecord("work", kept.id, kept.text, "no", [], 1.0, 2.0, 5)
+    )
+    work = desk.transports["work"]
+    await work.delete(kept.id, kept.receipt)
+    await desk.clock.advance(DAY + 1)
+    poison, moved = desk.transports["work-poison"], []
+    count = poison.count
+
+    async def moving() -> int:
+        if not moved:
+            moved.append(await desk.queue.put_envelope(kept.envelope))
+            await poison.delete(in_poison.id, in_poison.receipt)
+        return await count()
+
+    monkeypatch.setattr(poison, "count", moving)
+    assert await sweep_round(await _old(desk), lambda name: desk.queue) == Swept(0, 0)
+    assert len(desk.claims.blobs) == 1
+    assert moved
