@@ -133,6 +133,10 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
         "transaction_mode": "IMMEDIATE",
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
     }
+elif DATABASES["default"]["ENGINE"].endswith("postgresql"):
+    # Making a connection takes longer than most pages. A broken one is noticed before it is lent out.
+    DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": 8, "timeout": 20}
+    DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 
 # Named, not "default": Channels would subscribe every socket to a default layer; we subscribe once per process.
 CHANNEL_LAYERS: dict[str, Any] = {}

@@ -57,7 +57,7 @@ def test_every_package_that_we_need_is_pinned_and_installed_as_pinned() -> None:
     constraints = pins("constraints.txt")
     direct = pins("requirements.txt") | pins("requirements-dev.txt")
     assert direct.items() <= constraints.items()
-    needed = installed_closure(direct.keys() | {"uvicorn[standard]", "psycopg[binary]"})
+    needed = installed_closure(direct.keys() | {"uvicorn[standard]", "psycopg[binary]", "psycopg[pool]"})
     del needed["setuptools"]  # comes with the venv
     assert len(needed) > len(direct)
     assert {name: (version, constraints.get(name)) for name, version in needed.items()} == {
