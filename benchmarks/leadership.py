@@ -39,6 +39,8 @@ from tests.support.small_hub import SmallHub
 
 # A busy machine takes long; the plays measure from what happened, not from when it was seen.
 PATIENCE = 180.0
+SPREAD_SECONDS = 5.0
+LOOK_SECONDS = 6.0
 CUT = Fault("cut off", committed=False, answer="close")
 
 
@@ -74,7 +76,7 @@ class Bench:
                     names=names,
                     node=node,
                     ledger=self.folder / f"{what}.sqlite3",
-                    spread=5.0,
+                    spread=SPREAD_SECONDS,
                     **more,
                 )
             )
@@ -83,7 +85,8 @@ class Bench:
         first = await start(f"{what}-first", proxied or self.azurite.connection_string)
         await self.leads_all(first, 0.0)
         second = await start(f"{what}-second", self.azurite.connection_string)
-        await asyncio.sleep(7)
+        await second.until(lambda: second.events("campaigning"), "the second stands by", PATIENCE)
+        await asyncio.sleep(SPREAD_SECONDS + LOOK_SECONDS)
         return first, second
 
     async def leads_all(
@@ -128,18 +131,24 @@ class Bench:
                 both = sum(stopped.get(name, float("inf")) > at for name, at in begun.items())
                 return summary([at - struck for at in begun.values()]) | {"two_acted": both}
 
+    async def ask_to_step_down(self, first: Fleet) -> None:
+        """Again after a while: what no standby looked at in time, the first leads once more."""
+        while True:
+            first.signal(signal.SIGUSR1)
+            await asyncio.sleep(45)
+
     async def clean(self, what: str, hub: str = "") -> dict[str, Any]:
         """From the end of the first's work to the beginning of the second's, when the first is asked to step down."""
         async with AsyncExitStack() as stack:
             url = (await stack.enter_async_context(SmallHub())).url if hub else ""
             first, second = await self.pair(stack, what, hub=url)
             but, struck = self.strayed(second), time.time()
-            first.signal(signal.SIGUSR1)
+            asking = asyncio.create_task(self.ask_to_step_down(first))
             begun = await self.leads_all(second, struck, but)
+            asking.cancel()
 
             def over() -> dict[str, float]:
-                lines = (line for line in reversed(first.events("end")) if line["at"] >= struck)
-                return {line["name"]: line["at"] for line in lines}
+                return {line["name"]: line["at"] for line in first.events("end") if line["at"] >= struck}
 
             await first.until(lambda: begun.keys() <= over().keys(), "the first has ended all", PATIENCE)
             ended = over()

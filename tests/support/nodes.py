@@ -191,6 +191,7 @@ async def compete(options: argparse.Namespace, node: str) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     runs = [asyncio.create_task(one(number, name)) for number, name in enumerate(names)]
+    tell("campaigning", node)
     await stop.wait()
     for run in runs:
         run.cancel()
@@ -202,24 +203,24 @@ async def source_loop(name: str, node: str) -> None:
     from azure.core.exceptions import HttpResponseError
     from azure.storage.blob.aio import BlobLeaseClient
 
-    storage = make_storage(node)
-    container = storage.config.container("leases")
-    with contextlib.suppress(HttpResponseError):
-        await storage.aio.blobs.create_container(container)
-    blob = storage.aio.blobs.get_blob_client(container, f"source-{name}")
-    with contextlib.suppress(HttpResponseError):
-        await blob.upload_blob(b"")
-    while True:
-        lease = BlobLeaseClient(blob)
-        try:
-            await lease.acquire(lease_duration=15)
-        except HttpResponseError:
-            await asyncio.sleep(16.25)
-            continue
-        tell("begin", node, name=name, epoch=0)
+    async with make_storage(node) as storage:
+        container = storage.config.container("leases")
+        with contextlib.suppress(HttpResponseError):
+            await storage.aio.blobs.create_container(container)
+        blob = storage.aio.blobs.get_blob_client(container, f"source-{name}")
+        with contextlib.suppress(HttpResponseError):
+            await blob.upload_blob(b"")
         while True:
-            await asyncio.sleep(11.25)
-            await lease.renew()
+            lease = BlobLeaseClient(blob)
+            try:
+                await lease.acquire(lease_duration=15)
+            except HttpResponseError:
+                await asyncio.sleep(16.25)
+                continue
+            tell("begin", node, name=name, epoch=0)
+            while True:
+                await asyncio.sleep(11.25)
+                await lease.renew()
 
 
 async def redis_lock(name: str, node: str) -> None:

@@ -55,11 +55,11 @@ class SmallHub:
         websockets.broadcast(self._sockets, protocol.encode(protocol.Hinted(hint)))
 
     async def _serve(self, socket: ServerConnection) -> None:
-        hello = protocol.decode_from_worker(await socket.recv())
-        assert isinstance(hello, protocol.Hello)
-        await socket.send(protocol.encode(protocol.Welcome(protocol.VERSION, 30.0, time.time())))
-        self._sockets.add(socket)
         try:
+            hello = protocol.decode_from_worker(await socket.recv())
+            assert isinstance(hello, protocol.Hello)
+            await socket.send(protocol.encode(protocol.Welcome(protocol.VERSION, 30.0, time.time())))
+            self._sockets.add(socket)
             async for frame in socket:
                 match protocol.decode_from_worker(frame):
                     case protocol.Receipt() as receipt:

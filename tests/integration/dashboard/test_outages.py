@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from coordinator.bus import RESYNC, Hint
+from coordinator.clock import SystemClock
+from coordinator.hub import HubConnection
+from coordinator.protocol import GateStatus, Receipt, WorkerState
 from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite
-from tests.support.dashboard import BareWorker, Dashboard, Person, until
+from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, until
+
+GATE = "start-order-processing"
 
 
 @pytest.fixture
@@ -51,17 +58,71 @@ async def test_while_storage_is_away_figures_stay_old_and_say_so_and_recover_by_
         assert "unreachable since" not in page()
 
 
-async def test_a_killed_dashboard_knows_its_workers_again_after_a_restart(own_dashboard: Dashboard) -> None:
-    async with BareWorker(own_dashboard, "before") as worker:
-        await until(lambda: worker.heard)
+class Pauses(SystemClock):
+    """The system's clock; keeps how long it was asked to pause."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        await super().sleep(seconds)
+
+
+class Follower:
+    """A real worker's end of the socket, waiting at a gate that it passes at the first hint."""
+
+    def __init__(self, dashboard: Dashboard, number: int) -> None:
+        self.bare = BareWorker(dashboard, f"worker-{number:04}")
+        self.bare.state = WorkerState(gates=(GateStatus(GATE, "closed", waiting=True),))
+        self.clock = Pauses()
+        self.resyncs = 0
+        self.hub = HubConnection(
+            dashboard.hub_url, TOKEN, hello=self.bare.hello, on_command=lambda _: None, clock=self.clock
+        )
+        self.hub.subscribe(f"gate:{GATE}", self._heard)
+
+    def _heard(self, hint: Hint) -> None:
+        if hint.topic == RESYNC:
+            self.resyncs += 1
+        else:
+            self.bare.state = WorkerState(gates=(GateStatus(GATE, "open", hint.epoch),))
+            self.hub.receipt(Receipt(GATE, hint.epoch, "push", 0.01, time.time()))
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
+async def test_after_its_hub_was_killed_a_whole_fleet_comes_back_spread_out_and_misses_no_release(
+    own_dashboard: Dashboard, count: int
+) -> None:
+    fleet = [Follower(own_dashboard, number) for number in range(count)]
+    running = [asyncio.create_task(each.hub.run()) for each in fleet]
+
+    def back() -> bool:
+        return all(each.hub.is_connected for each in fleet)
+
+    try:
+        await until(back, seconds=120)
         own_dashboard.stop(kill=True)
-        await until(lambda: worker.closed)
-    own_dashboard.start()
-    with Person(own_dashboard, "vera") as vera:
-        assert "before" not in vera.get("/workers/").text
-        async with BareWorker(own_dashboard, "after") as worker:
-            await until(lambda: worker.heard)
-            await until(lambda: "after" in vera.get("/workers/").text)
+        await until(lambda: not any(each.hub.is_connected for each in fleet))
+        for each in fleet:
+            each.resyncs = 0
+        await asyncio.to_thread(own_dashboard.start)
+        await until(back, seconds=120)
+        # Whatever was opened while nobody could be told, everybody looks again; and not all in the same instant.
+        assert all(each.resyncs for each in fleet)
+        assert len({round(each.clock.asked[0], 3) for each in fleet}) > min(count, 200) / 3
+        with Person(own_dashboard, "olga") as olga:
+
+            def gates() -> str:
+                return olga.get("/gates/").text
+
+            await until(lambda: f'<strong class="big">{count}</strong>' in gates())
+            await asyncio.to_thread(olga.post, f"/gates/{GATE}/unleash")
+            await until(lambda: f"{count} of {count}</strong>" in gates())
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 async def test_a_stopping_dashboard_tells_its_sockets_and_leaves_nothing_open(
