@@ -186,12 +186,13 @@ def pictures(browser: Browser, told: dict[str, Any], states: list[str], out: Pat
     too_wide += take(page, "overview-held", out)
     page.emulate_media(color_scheme="dark")
     page.set_viewport_size({"width": 1440, "height": HEIGHT})
-    work(told)
     page.locator(f"#unleash-{GATE}").click()
     page.locator("[data-released]", has_text="4 of 4").first.wait_for()
     page.wait_for_timeout(RUNNING_SECONDS * 1000)
     if "normal" in states:
         best(page, told)
+    work(told)
+    if "normal" in states:
         too_wide += each_page(page, told, "normal", out)
     if "viewer" in states:
         viewer = browser.new_context(color_scheme="dark").new_page()
