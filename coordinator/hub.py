@@ -28,7 +28,7 @@ from coordinator.errors import ProtocolViolation
 log = logging.getLogger(__name__)
 
 RECONNECT = Backoff(base_seconds=0.2, cap_seconds=3.0)
-OPEN_SECONDS = 5.0
+OPEN_SECONDS, MOST_OPEN_SECONDS = 5.0, 60.0
 PING_SECONDS = 5.0
 MAX_UNSENT = 256
 # A release is about passing: the receipts of a fleet follow when it has passed, and not all in one instant.
@@ -80,6 +80,7 @@ class HubConnection(LocalBus):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._connected = False
+        self._attempt = self._timeouts = 0
 
     @property
     def is_connected(self) -> bool:
@@ -132,7 +133,6 @@ class HubConnection(LocalBus):
     async def run(self) -> None:
         """Connect, serve, reconnect with jitter, until cancelled."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        attempt = 0
         while True:
             reason = ""
             try:
@@ -141,21 +141,20 @@ class HubConnection(LocalBus):
                     additional_headers={"Authorization": f"Bearer {self._token}"},
                     subprotocols=[Subprotocol(protocol.SUBPROTOCOL)],
                     max_size=protocol.MAX_FRAME_BYTES,
-                    open_timeout=OPEN_SECONDS,
+                    open_timeout=self._patience,
                     close_timeout=1.0,
                     ping_interval=PING_SECONDS,
                     ping_timeout=PING_SECONDS,
                     compression=None,
                     create_connection=HintsFirst,
                 ) as socket:
-                    attempt = 0
                     assert isinstance(socket, HintsFirst)
                     await self._serve(socket)
             except websockets.InvalidStatus as error:
                 reason = f"the hub refused the connection with status {error.response.status_code}"
                 if error.response.status_code in (401, 403):
                     reason += "; check KENNEL_WORKER_TOKEN"
-                    attempt = max(attempt, 4)
+                    self._attempt = max(self._attempt, 4)
             except websockets.ConnectionClosed as error:
                 reason = (
                     f"the hub closed the connection: {error.rcvd.reason or error.rcvd.code}"
@@ -166,12 +165,21 @@ class HubConnection(LocalBus):
                 reason = str(error)
             except (OSError, TimeoutError, websockets.WebSocketException) as error:
                 reason = f"{type(error).__name__}"
+                self._timeouts += isinstance(error, TimeoutError)
             finally:
                 self._set_connected(False)
-            pause = RECONNECT.delay(attempt)
+            pause = RECONNECT.delay(self._attempt)
             log.info("Hub away (%s); next try in %.1f s", reason or "connection ended", pause)
             await self._clock.sleep(pause)
-            attempt += 1
+            self._attempt += 1
+
+    @property
+    def _patience(self) -> float:
+        """How long to wait for the hub's answer: longer each time that this was too short.
+
+        A hub that needs longer for a whole fleet at once than each worker waits would never finish with any.
+        """
+        return min(MOST_OPEN_SECONDS, OPEN_SECONDS * (1 + self._timeouts))
 
     def _take_hint(self, frame: str | bytes) -> bool:
         try:
@@ -185,7 +193,7 @@ class HubConnection(LocalBus):
 
     async def _serve(self, socket: HintsFirst) -> None:
         await socket.send(protocol.encode(self._hello()))
-        async with asyncio.timeout(OPEN_SECONDS):
+        async with asyncio.timeout(self._patience):
             welcome = protocol.decode_from_hub(await socket.recv())
         if not isinstance(welcome, protocol.Welcome):
             raise ProtocolViolation(f"the hub's first frame was {type(welcome).__name__}, not Welcome")
@@ -194,6 +202,7 @@ class HubConnection(LocalBus):
         self._unsent.extend(receipt for receipt in self._passed.values() if receipt not in self._unsent)
         sender = asyncio.create_task(self._keep_sending(socket, welcome.heartbeat_seconds), name="hub-sender")
         socket.take = self._take_hint
+        self._attempt = self._timeouts = 0
         self._set_connected(True)
         log.info("Connected to the hub")
         try:

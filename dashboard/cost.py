@@ -48,7 +48,8 @@ class Bill:
     """All of it. What is per day is today's pace, if it went on; None means that the pace is not known.
 
     `today` is what was spent since `today_since` (midnight UTC, or the dashboard's start if later); `verdict` is "ok",
-    "warn" or "over" of the daily budget, "" if there is none.
+    "warn" or "over" of the daily budget, "" if there is none. `own` is what of it this dashboard asked itself, one sample every
+    `sampled_every` seconds.
     """
 
     lines: tuple[Line, ...]
@@ -66,6 +67,8 @@ class Bill:
     today_since: float | None = None
     budget: float | None = None
     verdict: str = ""
+    own: Line | None = None
+    sampled_every: float | None = None
     prices: Prices = DEFAULT_PRICES
 
 
@@ -106,7 +109,14 @@ def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = Non
         budget=budget.per_day if budget is not None else None,
         verdict=budget.verdict(today) if budget is not None and today is not None else "",
         prices=prices,
+        own=_own(fleet, prices, total),
+        sampled_every=fleet.sampled_every,
     )
+
+
+def _own(fleet: Fleet, prices: Prices, total: int) -> Line | None:
+    number = sum(fleet.own_requests.values())
+    return Line("", number, number / total, spent(fleet.own_requests, prices)) if number and total else None
 
 
 def spent(requests: Mapping[str, int], prices: Prices) -> float:

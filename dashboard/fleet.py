@@ -161,7 +161,10 @@ class Today(msgspec.Struct, frozen=True):
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """Everything at one moment. `degraded` says in words what the dashboard itself lacks ("" = nothing)."""
+    """Everything at one moment. `degraded` says in words what the dashboard itself lacks ("" = nothing).
+
+    `own_requests` are those of `requests` that the dashboard sent, and `sampled_every` the seconds between two samples.
+    """
 
     taken_at: float
     headline: Headline
@@ -176,6 +179,8 @@ class Fleet(msgspec.Struct, frozen=True):
     requests_per_minute: float | None = None
     requests: dict[str, int] = {}
     queue_requests: dict[str, int] = {}
+    own_requests: dict[str, int] = {}
+    sampled_every: float | None = None
     queue_traffic: dict[str, int] = {}
     today: Today | None = None
     degraded: str = ""

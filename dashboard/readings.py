@@ -12,6 +12,7 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 
 from coordinator.pipeline.status import BatchStatus
+from coordinator.tables.azure_store import SagaHead
 from dashboard.fleet import Fleet, GateView, LeaderView, QueueView, SequenceView, WorkerView
 from dashboard.work import Pool
 
@@ -95,6 +96,18 @@ def sorted_batches(fleet: Fleet, query: QueryDict) -> list[BatchStatus]:
         if (not state or batch.state == state)
         and (wanted in batch.batch.lower() or wanted in batch.pipeline.lower())
     ]
+
+
+def shown_batch(fleet: Fleet, query: QueryDict) -> BatchStatus | None:
+    """The batch that the query names, if it is among those of the last 30 days."""
+    asked = query.get("pipeline", ""), query.get("batch", "")
+    return next((each for each in fleet.work.batches if (each.pipeline, each.batch) == asked), None)
+
+
+def shown_saga(fleet: Fleet, query: QueryDict) -> SagaHead | None:
+    """The saga that the query names, if it is among those of the last 30 days."""
+    asked = query.get("saga", ""), query.get("key", "")
+    return next((each for each in fleet.work.sagas if (each.saga, each.key) == asked), None)
 
 
 def pool(fleet: Fleet, query: QueryDict) -> Pool | None:

@@ -24,7 +24,7 @@ from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.storage import Storage
 from dashboard.hub.fanout import FanoutBus, WorkerSockets
 from dashboard.hub.link import Link
-from dashboard.hub.presence import Presence, WorkerNews
+from dashboard.hub.presence import FORGET_SECONDS, Presence, ReleaseNews, WorkerNews
 
 if TYPE_CHECKING:
     from coordinator.gates.gate import Gate
@@ -43,6 +43,7 @@ HOUSEKEEPING_SECONDS = 2.0
 WEBHOOKS_SECONDS = 0.5
 RECONCILE_TURNS = 15
 LOOKED_SECONDS = 5.0
+AWAY_SECONDS = 5.0
 FIRST_SWEEP_SECONDS = 300.0
 # Workers pass first; storage is looked at when they have.
 AFTER_RELEASE_SECONDS = 0.3
@@ -93,7 +94,10 @@ class Runtime:
         self._receipts: list[tuple[str, protocol.Receipt]] = []
         self._receipts_due = asyncio.Event()
         self.link.on("presence", self._presence_from)
+        self._homes: dict[str, float] = {}
+        self._newcomer = False
         self.link.on("receipts", self._receipts_from)
+        self.link.on("releases", self._releases_from)
         self.link.on("opened", self._opened_from)
         self.link.on("hint", lambda _, body: self.announced(msgspec.msgpack.decode(body, type=Hint)))
         self.link.on("looking", self._looking_from)
@@ -245,7 +249,18 @@ class Runtime:
         self._looked_elsewhere = self.clock.monotonic()
 
     def _presence_from(self, home: str, body: bytes) -> None:
+        now = self.clock.monotonic()
+        if now - self._homes.get(home, float("-inf")) > AWAY_SECONDS:
+            # It is new, or was cut off: it has missed receipts, and their workers won't send them again.
+            self._newcomer = True
+            self._homes = {
+                known: heard for known, heard in self._homes.items() if now - heard < FORGET_SECONDS
+            }
+        self._homes[home] = now
         self.presence.merge(home, msgspec.msgpack.decode(body, type=list[WorkerNews]))
+
+    def _releases_from(self, home: str, body: bytes) -> None:
+        self.presence.merge_releases(msgspec.msgpack.decode(body, type=list[ReleaseNews]))
 
     def _receipts_from(self, home: str, body: bytes) -> None:
         for instance, receipt in msgspec.msgpack.decode(body, type=list[tuple[str, protocol.Receipt]]):
@@ -262,6 +277,9 @@ class Runtime:
     async def _summaries(self) -> None:
         while True:
             await self.link.publish("presence", msgspec.msgpack.encode(self.presence.local_news()))
+            if self._newcomer:
+                self._newcomer = False
+                await self.link.publish("releases", msgspec.msgpack.encode(self.presence.releases_news()))
             if self.viewers or self.clock.monotonic() - self.looked < LOOKED_SECONDS:
                 await self.link.publish("looking", b"")
             await self.clock.sleep(SUMMARY_SECONDS)

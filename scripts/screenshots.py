@@ -10,12 +10,14 @@ on the way. Says which pages overflow their width, and fails then.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from coordinator import Saga, SagaContext, Storage  # noqa: E402
+from coordinator.backoff import Backoff  # noqa: E402
 from tests.support.browser import LAUNCH_ARGS, REMEDY, find_chromium  # noqa: E402
 from tests.support.stack import empty_stack  # noqa: E402
 
@@ -41,6 +45,10 @@ PAGES = {
     "leaders": "/leaders/",
     "sequences": "/sequences/",
     "batches": "/batches/",
+    "batch": "/batches/?pipeline=squares&batch=night-3",
+    "saga": "/batches/?saga=trip&key=trip-4711",
+    "messages": "/queues/orders-in/messages?of=poison",
+    "number": "/sequences/?sequence=orders&number=1234",
     "scaling": "/scaling/",
     "cost": "/cost/",
     "audit": "/audit/",
@@ -88,6 +96,43 @@ def demo(*, orders: int) -> Iterator[dict[str, Any]]:
         process.send_signal(signal.SIGINT)
         process.wait(60)
         process.stdout.close()
+
+
+def work(told: dict[str, Any]) -> None:
+    """Batches of which one has failures, and a saga that is stuck, so that their pages have something to show."""
+    with ThreadPoolExecutor(1) as pool:  # the thread of the browser has a loop of its own
+        pool.submit(asyncio.run, _work(told["connection_string"])).result()
+
+
+async def _work(connection_string: str) -> None:
+    def square(number: int) -> int:
+        if number % 13 == 12:
+            raise ValueError(f"no price for item {number}")
+        return number * number
+
+    def add(total: int | None, results: list[int]) -> int:
+        return (total or 0) + sum(results)
+
+    async with Storage.from_connection_string(connection_string) as storage:
+        squares = storage.pipeline("squares", range, square, add, item=int, result=int, chunk_items=5)
+        trip: Saga[str] = storage.saga("trip", input=str)
+
+        @trip.step(attempts=1, backoff=Backoff(base_seconds=0.01, cap_seconds=0.01))
+        async def flight(context: SagaContext[str]) -> None:
+            raise ValueError("no seat left")
+
+        @flight.compensate
+        async def no_flight(context: SagaContext[str]) -> None:
+            raise ValueError("the airline does not answer")
+
+        for number, items in enumerate((10, 12, 40, 400), start=1):
+            await squares.start(f"night-{number}", items, sla_seconds=3600)
+        await trip.start("trip-4711", "olga")
+        parts = [squares.initiators(), squares.processors(), squares.controllers(), trip.listener()]
+        running = [asyncio.create_task(part.run()) for part in parts]
+        await asyncio.sleep(12)
+        await asyncio.gather(*(part.stop(5.0) for part in parts))
+        await asyncio.gather(*running)
 
 
 def sign_in(page: Page, told: dict[str, Any], role: str) -> None:
@@ -146,6 +191,8 @@ def pictures(browser: Browser, told: dict[str, Any], states: list[str], out: Pat
     page.wait_for_timeout(RUNNING_SECONDS * 1000)
     if "normal" in states:
         best(page, told)
+    work(told)
+    if "normal" in states:
         too_wide += each_page(page, told, "normal", out)
     if "viewer" in states:
         viewer = browser.new_context(color_scheme="dark").new_page()

@@ -71,7 +71,8 @@ async def _greet(url: str, token: str, prefix: str) -> Finding:
     except (websockets.WebSocketException, OSError, TimeoutError) as error:
         cure = "Start the dashboard, or correct KENNEL_HUB_URL. Meanwhile workers poll, and nothing is lost."
         return Finding("hub", "fault", f"no connection to {host} ({type(error).__name__})", cure)
-    if not isinstance(answer, protocol.Welcome) or answer.version != protocol.VERSION:
+    spoken = range(protocol.OLDEST, protocol.VERSION + 1)
+    if not isinstance(answer, protocol.Welcome) or answer.version not in spoken:
         found = f"the dashboard does not speak protocol {protocol.VERSION}"
         return Finding("hub", "fault", found, "Bring dashboard and workers to the same release.")
     return Finding(
@@ -138,6 +139,7 @@ def _hello(prefix: str) -> protocol.Hello:
     """A worker that is about to stop, so that nobody misses it afterwards."""
     return protocol.Hello(
         version=protocol.VERSION,
+        oldest=protocol.OLDEST,
         worker=f"doctor-{socket.gethostname()}",
         instance=uuid.uuid4().hex,
         host=socket.gethostname(),

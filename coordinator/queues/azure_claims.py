@@ -36,7 +36,9 @@ async def old_claims(
     container = storage.aio.blobs.get_container_client(storage.config.container("claims"))
     try:
         with translated("list the claims of", "all queues"):
-            listing: Any = container.list_blobs(include=["metadata"], results_per_page=page).by_page(start or None)
+            listing: Any = container.list_blobs(include=["metadata"], results_per_page=page).by_page(
+                start or None
+            )
             async for blobs in listing:
                 async for blob in blobs:
                     queue, _, name = blob.name.partition("/")

@@ -25,7 +25,7 @@ from dashboard.runtime import current
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 16 * 1024
-MAX_QUERY = 500
+MAX_QUERY = 2000
 PER_SECOND = 10
 
 

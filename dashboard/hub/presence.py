@@ -28,6 +28,17 @@ class WorkerNews(msgspec.Struct, frozen=True, omit_defaults=True):
     gone: bool = False
 
 
+class ReleaseNews(msgspec.Struct, frozen=True):
+    """What one process knows of a gate's newest opening, for one that was away or is new."""
+
+    gate: str
+    epoch: int
+    written_at: float
+    pushed_at: float | None
+    expected: dict[str, str]
+    delays: dict[str, float]
+
+
 class Entry:
     """One worker process, as last heard."""
 
@@ -194,6 +205,26 @@ class Presence:
             )
         if track.epoch == receipt.epoch:
             track.delays.setdefault(instance, max(0.0, receipt.delay_seconds))
+            self.version += 1
+
+    def releases_news(self) -> list[ReleaseNews]:
+        """The newest opening of each gate, as known here."""
+        return [
+            ReleaseNews(t.gate, t.epoch, t.written_at, t.pushed_at, t.expected, t.delays)
+            for t in self.tracks.values()
+        ]
+
+    def merge_releases(self, news: Iterable[ReleaseNews]) -> None:
+        """Take in what another process knows of them; told again it changes nothing."""
+        for told in news:
+            track = self.tracks.get(told.gate)
+            if track is not None and track.epoch > told.epoch:
+                continue
+            if track is None or track.epoch < told.epoch:
+                track = self.tracks[told.gate] = Track(told.gate, told.epoch, {}, told.written_at)
+            track.expected = told.expected | track.expected
+            track.delays = told.delays | track.delays
+            track.pushed_at = track.pushed_at or told.pushed_at
             self.version += 1
 
     # --- reading -------------------------------------------------------------------------------------------------

@@ -40,6 +40,20 @@ class RateLimit:
         return True
 
 
+_checks: dict[str, asyncio.Task[int | None]] = {}
+
+
+async def _checked(token: str) -> int | None:
+    """The id of a valid token. A fleet that comes back all at once shows one token a thousand times: asked together,
+    the database is asked once."""
+    check = _checks.get(token)
+    if check is None or check.get_loop() is not asyncio.get_running_loop():
+        check = asyncio.create_task(database_sync_to_async(tokens.check)(token), name="token")
+        _checks[token] = check
+        check.add_done_callback(lambda _: _checks.pop(token, None))
+    return await asyncio.shield(check)
+
+
 class WorkerConsumer(Socket):
     """One worker's socket."""
 
@@ -52,7 +66,7 @@ class WorkerConsumer(Socket):
     async def connect(self) -> None:
         runtime = current()
         token = _bearer(self.scope)
-        self.token_id = await database_sync_to_async(tokens.check)(token) if token else None
+        self.token_id = await _checked(token) if token else None
         if self.token_id is None or not runtime.is_running:
             if self.token_id is None:
                 log.warning("A worker without a valid token was refused")

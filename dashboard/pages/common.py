@@ -16,7 +16,7 @@ from dashboard import regions, scoping, selectors
 from dashboard.actions import ActionFailed, Actor
 from dashboard.permissions import role_of, teams_of
 
-MAX_QUERY = 500
+MAX_QUERY = 2000
 
 
 def show(

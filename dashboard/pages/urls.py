@@ -22,6 +22,7 @@ from dashboard.pages import (
     search,
     sequences,
     several,
+    tables,
     tv,
     workers,
 )
@@ -59,6 +60,7 @@ urlpatterns = [
     path("audit/", audit.audit, name="audit"),
     path("audit.csv", export.audit_csv, name="audit-csv"),
     path("ledger.csv", export.ledger_csv, name="ledger-csv"),
+    re_path(r"^tables/(?P<name>[a-z]+)\.(?P<form>csv|json)$", tables.table, name="table"),
     path("access/", access.access, name="access"),
     path("access/tokens", access.create_token, name="token-create"),
     path("access/tokens/<int:token>/revoke", access.revoke_token, name="token-revoke"),

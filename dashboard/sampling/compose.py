@@ -78,6 +78,8 @@ def compose(
         work=sample.work,
         requests_per_minute=rates.requests_per_minute,
         requests=dict(requests),
+        own_requests=dict(sample.requests),
+        sampled_every=sample.every_seconds,
         queue_requests=dict(queue_requests or {}),
         queue_traffic=dict(queue_traffic or {}),
         today=today,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import Any
 
 from django import template
 from django.templatetags.static import static
-from django.utils.html import format_html, format_html_join, json_script
+from django.utils.html import format_html, json_script
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_lazy as _
 
-from coordinator.leadership.terms import TermRecord
 from dashboard import words as words_of_scripts
 from dashboard.fleet import GateView, GrantView, LeaderView, QueueView
 from dashboard.readings import is_holding
@@ -291,97 +289,3 @@ def left_in(grant: GrantView) -> int | None:
 @register.filter
 def get(values: dict[str, Any], key: str) -> Any:
     return values.get(key)
-
-
-@register.simple_tag
-def histogram(delays_ms: Sequence[float], bins: int = 24) -> SafeString:
-    """How long the workers took to pass, as bars from 0 to the slowest."""
-    if not delays_ms:
-        return SafeString("")
-    top = max(max(delays_ms), 1.0)
-    heap = [0] * bins
-    for delay in delays_ms:
-        heap[min(bins - 1, int(max(0.0, delay) / top * bins))] += 1
-    tallest = max(heap)
-    bars = format_html_join(
-        "",
-        '<rect x="{}" y="{}" width="8" height="{}" rx="1"/>',
-        (
-            (i * 10 + 1, 40 - round(n / tallest * 38, 1), round(n / tallest * 38, 1))
-            for i, n in enumerate(heap)
-            if n
-        ),
-    )
-    return format_html(
-        '<figure class="histogram"><svg viewBox="0 0 {} 41" preserveAspectRatio="none" role="img" aria-label="'
-        '{}"><path d="M0 40.5H{}"/>{}</svg>'
-        '<figcaption><span>0</span><span>{}</span></figcaption></figure>',
-        bins * 10, gettext("Delays of {count} workers between 0 and {top} milliseconds").format(count=len(delays_ms), top=round(top)),
-        bins * 10, bars, milliseconds(top),
-    )  # fmt: skip
-
-
-@register.simple_tag
-def range_map(grants: Sequence[GrantView], next_number: int | None) -> SafeString:
-    """The newest ranges side by side, to scale, coloured by state; the used part of a range in use is solid."""
-    rows = sorted(grants, key=lambda grant: grant.first)
-    if not rows:
-        return SafeString("")
-    low, high = rows[0].first, max(rows[-1].last, (next_number or 1) - 1)
-    scale = 1000 / (high - low + 1)
-    parts = []
-    for grant in rows:
-        x, width = (grant.first - low) * scale, (grant.last - grant.first + 1) * scale
-        hue = tone(grant.state)
-        title = f"{figure(grant.first)}–{figure(grant.last)}: {STATES.get(grant.state, ('', '', grant.state))[2]}, {grant.owner or gettext('unknown owner')}"
-        parts.append((hue, round(x + 1, 1), round(max(width - 2, 1), 1), title))
-        if grant.state == "in use" and grant.last_issued is not None:
-            used = max(0, grant.last_issued - grant.first + 1) * scale
-            parts.append((f"{hue} solid", round(x + 1, 1), round(max(used - 2, 0), 1), title))
-    bars = format_html_join(
-        "", '<rect class="tone-{}" x="{}" y="1" width="{}" height="26"><title>{}</title></rect>', parts
-    )
-    return format_html(
-        '<figure class="rangemap"><svg viewBox="0 0 1000 28" preserveAspectRatio="none" role="img" '
-        'aria-label="{}">{}</svg>'
-        "<figcaption><span>{}</span><span>{}</span></figcaption></figure>",
-        gettext("The newest {count} ranges to scale; the table below says the same").format(count=len(rows)), bars, figure(low), figure(high),
-    )  # fmt: skip
-
-
-@register.simple_tag
-def term_line(terms: Sequence[TermRecord], now: float) -> SafeString:
-    """Who led when, to scale: one colour a leader; where nobody led is empty."""
-    if not terms:
-        return SafeString("")
-    low = min(term.since for term in terms)
-    scale = 1000 / max(1.0, now - low)
-    holders = sorted({term.holder for term in terms})
-    bars = format_html_join(
-        "",
-        '<rect class="hue-{}" x="{}" y="1" width="{}" height="26"><title>{}</title></rect>',
-        (
-            (
-                holders.index(term.holder) % 6 + 1,
-                round((term.since - low) * scale, 1),
-                round(max(1.0, ((term.ended or now) - term.since) * scale - 1), 1),
-                gettext("{leader}, epoch {epoch}").format(leader=term.holder, epoch=term.epoch),
-            )
-            for term in terms
-        ),
-    )
-    key = format_html_join(
-        "",
-        '<span><svg class="swatch" viewBox="0 0 10 10" aria-hidden="true"><rect class="hue-{}" width="10" height="10"/></svg>{}</span>',
-        ((number % 6 + 1, holder) for number, holder in enumerate(holders[:6])),
-    )
-    return format_html(
-        '<figure class="rangemap terms"><svg viewBox="0 0 1000 28" preserveAspectRatio="none" role="img" '
-        'aria-label="{}">{}</svg>'
-        '<figcaption><span>{}</span><span>{}</span></figcaption><p class="key">{}</p></figure>',
-        gettext("Terms to scale; the table below says the same"),
-        bars,
-        moment(low),
-        gettext("now"),
-        key,
-    )

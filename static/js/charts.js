@@ -165,6 +165,7 @@ class Graph {
   }
 
   press(event) {
+    if (!this.plot) return;
     const range = this.range();
     const width = range.max - range.min;
     const { left } = this.plot.cursor;
@@ -195,6 +196,7 @@ class Graph {
   }
 
   fillTable() {
+    if (!this.plot) return; // the history is on its way; what it draws fills the table
     this.toldAt = now();
     const scrolled = this.table.scrollTop;
     const range = this.range();

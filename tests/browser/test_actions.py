@@ -63,11 +63,22 @@ async def test_a_worker_is_drained_and_resumed(person: People) -> None:
     await expect(row.get_by_role("button", name="Drain orders-3")).to_be_visible(timeout=10_000)
 
 
+COUNTED = """() => {
+  const card = document.getElementById("daily-report"), bar = card?.querySelector("progress");
+  const said = card?.querySelector("time[data-moment=ends]")?.textContent.match(/^in (\\d+) s$/);
+  return said && bar && !bar.hidden ? [Number(said[1]), bar.value, bar.max] : null;
+}"""
+
+
 async def test_a_leader_steps_down_and_another_leads(person: People) -> None:
     page = await person("operator", "/leaders/")
     card = page.locator("#daily-report")
     await expect(card.locator(".state").first).to_have_text("Led", timeout=20_000)
     holder = await card.locator("dd").first.inner_text()
+    counted = await page.wait_for_function(COUNTED)  # as words and as a bar, of the same moment
+    said, bar, whole = await counted.json_value()
+    assert whole == 15
+    assert said <= bar + 0.1 <= said + 1.2
     await card.get_by_role("button", name="Ask to step down").click()
     await expect(card.locator("dd").first).not_to_have_text(holder, timeout=20_000)
 

@@ -25,7 +25,7 @@ async def stay_ticked(page: Page, seconds: float) -> None:
         "() => { window.pulses = 0; document.addEventListener('kennel:pulse', () => { window.pulses += 1; }); }"
     )
     await page.wait_for_timeout(seconds * 1000)
-    await page.wait_for_function("window.pulses >= 3")
+    await page.wait_for_function("() => window.pulses >= 5")  # one a second at least
     ticked = await page.evaluate(f"[...document.querySelectorAll('{BOXES}:checked')].map((box) => box.id)")
     assert ticked == chosen
     assert await page.evaluate("document.activeElement.id") == chosen[1]
@@ -34,7 +34,7 @@ async def stay_ticked(page: Page, seconds: float) -> None:
 
 
 async def test_ticked_boxes_survive_live_updates(person: People) -> None:
-    await stay_ticked(await person("operator", "/workers/"), 8)
+    await stay_ticked(await person("operator", "/workers/"), 0)
 
 
 @pytest.mark.slow

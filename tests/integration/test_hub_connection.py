@@ -35,12 +35,14 @@ class Hub:
         self.heard: list[protocol.FromWorker] = []
         self.authorization: list[str | None] = []
         self.sockets: list = []
+        self.thinks_seconds = 0.0
         self.listens = asyncio.Event()
         self.listens.set()
         self.port = 0
 
     async def handle(self, socket):
         self.sockets.append(socket)
+        await asyncio.sleep(self.thinks_seconds)
         await socket.send(self.first)
         await self.listens.wait()
         async for frame in socket:
@@ -170,3 +172,12 @@ async def test_what_overflows_while_a_message_goes_out_is_the_oldest_and_nothing
         await until(lambda: number in sizes())
     assert sizes()[-MAX_UNSENT:] == list(range(number - MAX_UNSENT + 1, number + 1))
     assert sizes() == sorted(set(sizes()))
+
+
+async def test_a_hub_that_needs_longer_than_was_waited_for_is_waited_for_longer(monkeypatch):
+    monkeypatch.setattr("coordinator.hub.OPEN_SECONDS", 0.05)
+    hub = Hub()
+    hub.thinks_seconds = 0.12
+    async with hub.running(), connected(hub) as connection:
+        await until(lambda: connection.is_connected)
+    assert len(hub.authorization) >= 3

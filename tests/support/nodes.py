@@ -82,7 +82,20 @@ async def hub(storage: Storage, url: str, state: Callable[[], protocol.WorkerSta
 async def pass_gate(options: argparse.Namespace, node: str) -> None:
     storage = make_storage(node)
     gate = storage.gate(options.gate)
-    async with storage, hub(storage, options.hub, lambda: protocol.WorkerState(gates=(gate.status(),))):
+
+    async def follow() -> None:
+        told = 0
+        while True:
+            await gate.changed()
+            if gate.state is not None and gate.state.epoch != told and gate.status().state == "armed":
+                told = gate.state.epoch
+                tell("armed", node, epoch=told)
+
+    def state() -> protocol.WorkerState:
+        return protocol.WorkerState(gates=(gate.status(),))
+
+    async with storage, hub(storage, options.hub, state), asyncio.TaskGroup() as aside:
+        aside.create_task(follow(), name="armed")
         tell("waiting", node)
         while True:
             async with gate.watch():

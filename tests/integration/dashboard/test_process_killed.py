@@ -1,4 +1,4 @@
-"""When one of two dashboard processes dies in mid-release: real workers, real gates, one address before both."""
+"""When dashboard processes die or restart in mid-release: real workers, real gates, one address before both."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import requests
 
 from coordinator import Worker
+from coordinator.gates.release import Release
 from tests.support.dashboard import TOKEN, Dashboard, Person, until
 from tests.support.relay import relay
 
@@ -32,7 +33,7 @@ def pair(
             other.stop()
 
 
-async def test_all_pass_by_polling_and_the_other_process_has_every_receipt(
+async def test_no_release_is_missed_and_every_receipt_is_had_when_one_process_is_killed_and_the_other_restarts(
     pair: tuple[Dashboard, Dashboard],
 ) -> None:
     one, other = pair
@@ -59,6 +60,20 @@ async def test_all_pass_by_polling_and_the_other_process_has_every_receipt(
                 assert {release.source for release in releases} <= {"push", "poll"}
                 await until(lambda: _release(vera) == (COUNT, COUNT, []), seconds=60)
                 await until(lambda: _presence(vera) == {"ok"}, seconds=60)
+            one.start()
+            with Person(one, "otto") as otto:
+                await asyncio.to_thread(otto.post, f"/gates/{GATE}/leash", {"reason": "again"})
+                waits = [asyncio.create_task(_again(worker)) for worker in workers]
+                await until(lambda: len(_gate(otto).get("waiting", ())) == COUNT, seconds=60)
+                address.target = one.port
+                restart = asyncio.create_task(asyncio.to_thread(_restart, other))
+                await asyncio.to_thread(otto.post, f"/gates/{GATE}/unleash", {})
+                again = await asyncio.wait_for(asyncio.gather(*waits), 60)
+                await restart
+                assert {release.epoch for release in again} == {releases[0].epoch + 2}
+                for process in (one, other):
+                    with Person(process, "vera") as vera:
+                        await until(lambda vera=vera: _release(vera) == (COUNT, COUNT, []), seconds=60)  # type: ignore[misc]
         finally:
             for worker in workers:
                 worker.stop()
@@ -73,6 +88,17 @@ def _worker(dashboard: Dashboard, name: str, port: int) -> Worker:
         "KENNEL_WORKER_TOKEN": TOKEN,
     }
     return Worker("killed", environ=environ, identity=name)
+
+
+async def _again(worker: Worker) -> Release:
+    await worker.gate(GATE).wait_leashed()
+    return await worker.gate(GATE).wait()
+
+
+def _restart(dashboard: Dashboard) -> None:
+    """As a rolling update does: it is asked to end, and starts anew at the same address."""
+    dashboard.stop()
+    dashboard.start()
 
 
 def _looks(worker: Worker) -> int:

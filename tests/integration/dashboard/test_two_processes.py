@@ -96,7 +96,8 @@ async def test_the_id_of_a_press_is_in_its_audit_its_push_and_the_log_of_a_worke
     running = asyncio.create_task(worker.run())
     try:
         with Person(one, "olga") as olga, Person(other, "vera") as vera:
-            await until(lambda: _gate(vera, "followed").get("waiting") == ["followed-1"])
+            for person in (olga, vera):
+                await until(lambda person=person: _gate(person, "followed").get("waiting") == ["followed-1"])
             olga.http.headers["X-Request-ID"] = "press-of-olga-1"
             pressed = await asyncio.to_thread(olga.post, "/gates/followed/unleash")
             assert pressed.headers["X-Request-ID"] == "press-of-olga-1"

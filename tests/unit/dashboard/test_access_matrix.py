@@ -31,7 +31,7 @@ OWN = {
     "mfa_view_recovery_codes", "mfa_generate_recovery_codes", "mfa_download_recovery_codes",
 }  # fmt: skip
 READ = {
-    "overview", "cost", "batches", "scaling", "tv", "help", "search", "ledger-csv", "audit-csv", "gates", "queues", "queue", "workers", "leaders", "sequences", "audit", "history", "metrics",
+    "overview", "cost", "batches", "scaling", "tv", "help", "search", "ledger-csv", "audit-csv", "gates", "queues", "queue", "workers", "leaders", "sequences", "audit", "history", "table", "metrics",
     "access",
 }  # fmt: skip
 # name of the address → (arguments, action) for everything that changes something
@@ -68,7 +68,7 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("team-rule-remove", {"rule": 7}, "team.rule"),
     ("team-member", {}, "team.member"),
 ]
-ARGUMENTS = {"queue": {"name": "orders-in"}}
+ARGUMENTS = {"queue": {"name": "orders-in"}, "table": {"name": "queues", "form": "csv"}}
 ROLES = ("", "viewer", "operator", "admin")
 
 

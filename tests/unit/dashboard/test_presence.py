@@ -143,6 +143,24 @@ def test_a_worker_that_reconnects_elsewhere_belongs_there(presence: Presence, cl
     assert presence.workers()[0].presence == "ok"
 
 
+def test_a_process_that_was_away_learns_of_the_release_from_another(presence: Presence) -> None:
+    for name in ("a", "b"):
+        presence.joined(hello(name, state=waiting()))
+    presence.opened(GATE, 3, written_at=90.0)
+    presence.pushed(GATE, 3, 91.0)
+    presence.passed("i-a", receipt(3, 0.1))
+    away = Presence("there")
+    away.passed("i-c", receipt(3, 0.3))
+    for _ in range(2):  # told again it changes nothing
+        away.merge_releases(presence.releases_news())
+        release = away.tracks[GATE].view()
+        assert (release.expected, release.passed, release.stragglers) == (3, 2, ("b",))
+        assert (release.delays_ms, release.pushed_at) == ((100.0, 300.0), 91.0)
+    away.opened(GATE, 4)
+    away.merge_releases(presence.releases_news())
+    assert away.tracks[GATE].epoch == 4
+
+
 def test_sums_grow_although_a_worker_starts_again_from_zero(presence: Presence) -> None:
     def state(done: int, requests: int) -> WorkerState:
         return WorkerState(

@@ -148,3 +148,22 @@ def test_large_fleets_are_bounded() -> None:
     )
     for page in PAGES:
         assert len(regions.render_all(page, many, "admin")) < 200_000
+
+
+def test_the_panel_of_one_batch_follows_the_batch_and_offers_what_its_state_allows() -> None:
+    def shown(name: str, role: str = "operator") -> str:
+        return str(regions.render("batches", "batch", full(), role, f"pipeline=billing&batch={name}"))
+
+    assert "Retry failed items" in shown("odd") and "Cancel batch" in shown("odd")
+    assert "Retry failed items" not in shown("night") and "Cancel batch" in shown("night")
+    assert "<form" not in shown("old") and "With failures" in shown("odd", "viewer")
+    assert "<form" not in shown("odd", "viewer")
+    assert "Batch" not in shown("of-another-month")
+
+
+def test_the_panel_of_one_saga_offers_to_free_it_only_when_it_is_stuck() -> None:
+    def shown(key: str, role: str = "operator") -> str:
+        return str(regions.render("batches", "saga", full(), role, f"saga=trip&key={key}"))
+
+    assert "Try to undo again" in shown("t-1") and "<form" not in shown("t-1", "viewer")
+    assert "<form" not in shown("t-2") and "Done" in shown("t-2")

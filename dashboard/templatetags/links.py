@@ -1,0 +1,56 @@
+"""From one page to the next: number → range → worker → its messages → what people did to it."""
+
+from __future__ import annotations
+
+from django import template
+from django.urls import reverse
+
+from dashboard.pages.common import query_of
+
+register = template.Library()
+
+
+@register.filter
+def worker_url(name: str) -> str:
+    """The worker of that name among the workers."""
+    return f"{reverse('workers')}?{query_of(q=name)}"
+
+
+@register.filter
+def ranges_url(owner: str, sequence: str) -> str:
+    """The ranges of a sequence that an owner was granted."""
+    return f"{reverse('sequences')}?{query_of(sequence=sequence, owner=owner)}#ledger"
+
+
+@register.filter
+def audit_url(name: str) -> str:
+    """What people did to it."""
+    return f"{reverse('audit')}?{query_of(q=name)}"
+
+
+@register.filter
+def target_url(target: str, action: str) -> str:
+    """Where the target of an audited action is shown; "" if it has no page."""
+    kind = action.partition(".")[0]
+    first, _, second = target.partition("/")
+    if not target:
+        return ""
+    match kind:
+        case "gate":
+            return f"{reverse('gates')}#gate-{target}"
+        case "queue":
+            return reverse("queue", args=[target]) if second == "" else ""
+        case "worker":
+            return worker_url(target)
+        case "leader":
+            return f"{reverse('leaders')}?{query_of(election=target)}#terms"
+        case "batch" if second:
+            return f"{reverse('batches')}?{query_of(pipeline=first, batch=second)}#detail"
+        case "saga" if second:
+            return f"{reverse('batches')}?{query_of(saga=first, key=second)}#detail"
+        case "scaling":
+            return f"{reverse('scaling')}?{query_of(pool=target)}"
+        case "token" | "team":
+            return reverse("access")
+        case _:
+            return ""
