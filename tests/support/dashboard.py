@@ -23,6 +23,8 @@ from typing import Any, Self, TypeVar
 
 import requests
 import websockets
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 from websockets.asyncio.client import ClientConnection, connect
 
 from coordinator import protocol
@@ -174,6 +176,8 @@ class Person:
     def __init__(self, dashboard: Dashboard, name: str) -> None:
         self.dashboard, self.name = dashboard, name
         self.http = requests.Session()
+        # As a browser does: a kept connection that the server has closed meanwhile is opened again.
+        self.http.mount(dashboard.url, HTTPAdapter(max_retries=Retry(total=2, allowed_methods=["GET"])))
 
     def __enter__(self) -> Self:
         answer = self.post(
