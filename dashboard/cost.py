@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from coordinator.meter import TRAFFIC, Request
 from coordinator.queues.cost import DEFAULT_PRICES, Budget, Prices, price_of
@@ -72,6 +74,27 @@ class Bill:
     prices: Prices = DEFAULT_PRICES
 
 
+class Spending(NamedTuple):
+    """What was spent today, in dollars, beside the daily budget. None: not known, or no budget."""
+
+    today: float | None
+    budget: float | None
+    verdict: str
+
+
+def spending(fleet: Fleet) -> Spending:
+    """By the prices and the budget in force; cheap, unlike the whole bill: for what is reckoned many times a second."""
+    now = pricing.in_force()
+    return _spending(fleet, now.prices, now.budget)
+
+
+def _spending(fleet: Fleet, prices: Prices, budget: Budget | None) -> Spending:
+    today = None if fleet.today is None else spent(fleet.today.requests, prices)
+    if budget is None:
+        return Spending(today, None, "")
+    return Spending(today, budget.per_day, "" if today is None else budget.verdict(today))
+
+
 def current(fleet: Fleet) -> Bill:
     """The bill by the prices and the budget in force."""
     now = pricing.in_force()
@@ -91,7 +114,7 @@ def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = Non
     known = [queue.total_tasks for queue in fleet.queues if queue.total_tasks is not None]
     tasks = sum(known) if known else None
     polling = None if tasks is None else float(tasks * POLLS_A_DAY)
-    today = None if fleet.today is None else spent(fleet.today.requests, prices)
+    spending = _spending(fleet, prices, budget)
     return Bill(
         lines=lines,
         requests=total,
@@ -104,10 +127,10 @@ def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = Non
         polling_dollars_a_day=None if polling is None else polling * prices.queue / PER,
         queues=_queues(fleet, prices),
         workers=_workers(fleet, prices),
-        today=today,
+        today=spending.today,
         today_since=fleet.today.since if fleet.today is not None else None,
-        budget=budget.per_day if budget is not None else None,
-        verdict=budget.verdict(today) if budget is not None and today is not None else "",
+        budget=spending.budget,
+        verdict=spending.verdict,
         prices=prices,
         own=_own(fleet, prices, total),
         sampled_every=fleet.sampled_every,
@@ -121,9 +144,13 @@ def _own(fleet: Fleet, prices: Prices, total: int) -> Line | None:
 
 def spent(requests: Mapping[str, int], prices: Prices) -> float:
     """Dollars for counts by ``service.Operation``."""
-    return sum(
-        number * price_of(Request(*name.partition(".")[::2], ""), prices) for name, number in requests.items()
-    )
+    return sum(number * _price(name, prices) for name, number in requests.items())
+
+
+@lru_cache(1024)
+def _price(name: str, prices: Prices) -> float:
+    service, _, operation = name.partition(".")
+    return price_of(Request(service, operation, ""), prices)
 
 
 def _queues(fleet: Fleet, prices: Prices) -> tuple[Metered, ...]:

@@ -42,7 +42,7 @@ class ReleaseNews(msgspec.Struct, frozen=True):
 class Entry:
     """One worker process, as last heard."""
 
-    __slots__ = ("connected", "hello", "home", "seen", "state")
+    __slots__ = ("connected", "hello", "home", "seen", "state", "view")
 
     def __init__(self, hello: Hello, seen: float, home: str) -> None:
         self.hello = hello
@@ -50,6 +50,7 @@ class Entry:
         self.seen = seen
         self.home = home
         self.connected = True
+        self.view: tuple[float, WorkerView] | None = None
 
 
 class Track:
@@ -293,7 +294,11 @@ def _view(entry: Entry, age: float, wall: float) -> WorkerView:
         presence = "late"
     else:
         presence = "lost"
-    return WorkerView(
+    if entry.view is not None:
+        seen, known = entry.view
+        if seen == entry.seen and known.state is entry.state and known.presence == presence:
+            return known
+    view = WorkerView(
         name=hello.worker,
         instance=hello.instance,
         host=hello.host,
@@ -304,3 +309,5 @@ def _view(entry: Entry, age: float, wall: float) -> WorkerView:
         last_seen=wall - age,
         state=entry.state,
     )
+    entry.view = entry.seen, view
+    return view

@@ -43,7 +43,7 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
         )
     if fleet.degraded:
         yield Attention("warning", fleet.degraded, _("Check Redis; workers fall back to polling storage."))
-    spending = cost.current(fleet)
+    spending = cost.spending(fleet)
     if spending.verdict in ("warn", "over"):
         yield Attention(
             "warning",
