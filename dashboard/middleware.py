@@ -21,7 +21,8 @@ class WithRequestId(logging.Filter):
     """Gives every line that belongs to a request its `request_id`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if number := request_id_var.get():
+        # What the line itself tells counts: a worker logs the id of the press that let it go.
+        if not hasattr(record, "request_id") and (number := request_id_var.get()):
             record.request_id = number
         return True
 

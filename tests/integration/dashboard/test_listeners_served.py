@@ -98,7 +98,7 @@ async def _until_page_agrees(person: Person, queue: str, listener: QueueListener
     async def agrees() -> bool:
         nonlocal page
         page = html.unescape((await asyncio.to_thread(person.get, f"/queues/{queue}/")).text)
-        row = re.search(r'<th scope="row">slow-1</th>(.*?)</tr>', page, re.DOTALL)
+        row = re.search(r'<th scope="row"><a [^>]*>slow-1</a></th>(.*?)</tr>', page, re.DOTALL)
         cells = re.findall(r"<td[^>]*>(.*?)</td>", row[1]) if row else []
         status = listener.status()
         return status.wanted_tasks == tasks and cells[1:] == [str(tasks), status.reason]

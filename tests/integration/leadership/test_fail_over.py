@@ -131,7 +131,8 @@ async def strike_again(pair: Pair) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+# At a busy moment twenty leaders take minutes to come up.
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 
 async def test_after_kill_9_another_leads_within_a_lease_and_a_second(play: Play) -> None:
