@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-LONGEST_TURN_WRITES = 24
+LONGEST_TURN_WRITES = 12
 LONGEST_TURN_SECONDS = 0.2
 LONGEST_WINDOW_WRITES, LONGEST_WINDOW_SECONDS = 200, 5.0
 WIDEN_MET, WIDEN_LOST, NARROW = 1.2, 1.8, 0.7
