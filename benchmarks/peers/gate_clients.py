@@ -44,9 +44,9 @@ class Client:
         """Wait for the next press; returns when it passed, and which epoch."""
         raise NotImplementedError
 
-    async def account(self, at: float) -> tuple[float, float]:
-        """When it counts as passed, and when the news had come."""
-        return at, at
+    async def account(self, at: float) -> tuple[float, float, float]:
+        """When it counts as passed, when it would have in a process of its own, and when the news had come."""
+        return at, at, at
 
 
 class Site(LocalBus):
@@ -81,8 +81,8 @@ class Site(LocalBus):
 class GateClient(Client):
     """One worker: a socket of its own, at the gate of its process.
 
-    It has passed when its wait has returned *and* a request that was sent after its own socket had brought the hint is
-    answered, as if it had a process of its own.
+    It has passed when its wait has returned *and* its own socket has brought the hint. In a process of its own it would
+    have passed when a request is answered that was sent after that: told as well.
     """
 
     def __init__(self, site: Site, url: str, token: str, name: str) -> None:
@@ -113,14 +113,15 @@ class GateClient(Client):
         self.release = await self.site.gate.wait()
         return time.monotonic(), self.release.epoch
 
-    async def account(self, at: float) -> tuple[float, float]:
+    async def account(self, at: float) -> tuple[float, float, float]:
         release = self.release
         self.hub.receipt(
             protocol.Receipt(GATE, release.epoch, release.source, release.delay_seconds, time.time())
         )
         while not self.heard:
             await asyncio.sleep(0.05)
-        return max(at, await self.site.read_after(self.heard)), self.heard
+        at = max(at, self.heard)
+        return at, max(at, await self.site.read_after(self.heard)), self.heard
 
 
 class SocketClient(Client):
@@ -187,7 +188,7 @@ async def main(kind: str, url: str, number: int, start: int) -> None:
         passed = await asyncio.gather(*waits)
         news = [await client.account(at) for client, (at, _) in zip(clients, passed, strict=True)]
         requests = storage.meter.total - before if storage else 0
-        passes = [(at, epoch, heard) for (_, epoch), (at, heard) in zip(passed, news, strict=True)]
+        passes = [(epoch, *times) for (_, epoch), times in zip(passed, news, strict=True)]
         say(event="passed", passes=passes, requests=requests)
     os._exit(0)
 

@@ -19,6 +19,7 @@ from coordinator.errors import (
     StorageUnreachable,
 )
 from coordinator.sequences.grants import (
+    GRANTED,
     USED,
     Counter,
     Grant,
@@ -30,14 +31,19 @@ from coordinator.sequences.grants import (
     note_jump,
     read_counter,
 )
-from coordinator.sequences.pacing import Pace, Turn
+from coordinator.sequences.pacing import Pace
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 
-MOVE_AT = 48
-"""Grants on the blob from which one writer takes the duty to move them to the ledger."""
+RANGES_A_WRITE = 12
+"""The most ranges that one write takes for a writer that wants many at once."""
+MOVE_AT = 3000
+"""Bytes of metadata from which one writer takes the duty to move the grants on the blob to the ledger."""
 METADATA_LIMIT = 7000
 """Bytes of metadata (the service allows 8 KiB) beyond which a writer moves grants before it writes."""
-SETTLE_AFTER = 16
+MOST_STAND_BYS = 20
+"""How often a writer waits for another to make room before it does so itself."""
+KEPT_WITHOUT_LEDGER = 36
+SETTLE_AFTER = 48
 SETTLE_SECONDS = 30.0
 
 
@@ -71,56 +77,58 @@ class RangeAllocator:
         self._high_water = 0
         self._checked = False
         self._nonce = ""
-        self._doubtful: list[Grant] = []
-        self._moved: set[str] = set()
+        self._doubtful: list[tuple[Grant, ...]] = []
+        self._moved: dict[str, Grant] = {}
         self._moved_jumps: set[Jump] = set()
         self._duty = ""
         self._open: dict[str, Grant] = {}
         self._settled: dict[str, Grant] = {}
+        self._told: dict[str, Grant] = {}
         self._last_settled = clock.monotonic()
         self.conflicts = 0
         self.grants = 0
 
-    def reserve(self, count: int, *, further: int = 0) -> Grant:
+    def reserve(self, count: int) -> Grant:
         """Up to `count` numbers that nobody else will get; fewer at the upper bound or when returned ones are reused.
 
-        `further` tells how many more ranges are wanted right after this one. Raises `SequenceContended`,
-        `SequenceCorrupt`, `SequenceMissing`, `SequenceLowered`, `SequenceExhausted`, or the `StorageError` that lasted
-        until the deadline.
+        Raises `SequenceContended`, `SequenceCorrupt`, `SequenceMissing`, `SequenceLowered`, `SequenceExhausted`, or the
+        `StorageError` that lasted until the deadline.
         """
+        return self.reserve_ranges(count, 1)[0]
+
+    def reserve_ranges(self, count: int, ranges: int) -> tuple[Grant, ...]:
+        """`reserve` for a writer that wants several ranges at once: one write takes up to `ranges` of them, at most 12."""
         started = self._clock.monotonic()
         self._nonce = self._nonce or self._nonces()
-        counter = self._known if not self._doubtful and self._pace.trusts_last_write(started) else None
+        counter = None if self._doubtful or not self._pace.trusts_last_write else self._known
         self._wait(self._pace.before_try(started), started)
-        lost = failures = 0
-        stood_by = ""
+        lost = failures = stood_by = 0
         while True:
             try:
                 if counter is None:
                     counter = self._read()
                     if won := self._resolve(counter):
                         return self._won(won, counter)
-                    if (
-                        counter.turn.writes_left
-                        and counter.etag != stood_by
-                        and not self._is_last_write(counter)
-                    ):
-                        stood_by = counter.etag or ""
-                        self._check_patience(started, lost)
-                        self._wait(self._pace.met_turn(counter.turn), started)
-                        counter = None
-                        continue
                 if not self._checked and not self._agrees_with_ledger(counter):
                     counter = None
                     continue
                 if counter.tails:
                     if tail := self._take_back():
-                        return self._won(tail, None)
+                        return self._won((tail,), None)
                     counter = replace(counter, tails=False)
+                counter = replace(counter, window=self._pace.window_after(counter.window, lost))
+                plan = self._plan(
+                    counter, count, min(ranges, RANGES_A_WRITE), patient=stood_by < MOST_STAND_BYS
+                )
+                if plan is None:
+                    stood_by += 1
+                    counter = None
+                    self._check_patience(started, lost)
+                    self._wait(self._pace.stand_by(), started)
+                    continue
+                grants, wanted = plan
                 sent = self._clock.monotonic()
-                turn = self._pace.announce(further, sent)
-                grant, wanted = self._plan(counter, count, turn)
-                etag = self._write(counter, grant, wanted)
+                etag = self._write(counter, grants, wanted)
             except (StorageUnreachable, StorageBusy):
                 counter = None
                 pause = self._transient.delay(failures)
@@ -131,18 +139,20 @@ class RangeAllocator:
                     raise
                 continue
             if etag is not None:
-                self._pace.won(turn, sent, self._clock.monotonic())
-                return self._won(grant, replace(wanted, etag=etag))
-            counter = None
+                self._pace.won(counter.window, sent, self._clock.monotonic())
+                return self._won(grants, replace(wanted, etag=etag))
             lost += 1
             self.conflicts += 1
             self._check_patience(started, lost)
-            self._wait(self._pace.lost(), started)
+            self._wait(self._pace.lost(0.0 if self._moved_of(counter) else counter.window), started)
+            counter = None
 
     def used(self, grant: Grant) -> None:
-        """Every number of the grant was issued; the ledger is told with the next batch."""
+        """Every number of the grant was issued. Noted with the next write if the grant is on the counter still, else with
+        the next batch for the ledger."""
         self._open.pop(grant.nonce, None)
-        self._settled[grant.nonce] = grant.settled(USED)
+        if self._ledger is not None:
+            self._settled[grant.nonce] = grant.settled(USED)
 
     def give_back(self, rest: Sequence[tuple[Grant, int]]) -> None:
         """Return the numbers after the given one of each grant. Raises `StorageError` if that could not be done."""
@@ -163,36 +173,66 @@ class RangeAllocator:
         wiped = counter is not None and not self._moved_jumps.issuperset(counter.jumps)
         waited = self._clock.monotonic() - self._last_settled
         overdue = self._settled and (len(self._settled) >= SETTLE_AFTER or waited >= SETTLE_SECONDS)
-        in_turn = self._pace.is_in_turn(self._clock.monotonic())
-        if all_of_it or on_duty or wiped or (overdue and not in_turn):
+        if all_of_it or on_duty or wiped:
             self._move(counter)
+        elif overdue:
+            self._move(None)
+        if on_duty:
+            self._pace.may_come()  # others wait for the room that the next write makes
 
     def _move(self, counter: Counter | None) -> None:
         assert self._ledger is not None
         on_blob = counter.grants if counter else ()
         jumps = counter.jumps if counter else ()
-        batch = {grant.nonce: grant for grant in on_blob if grant.nonce not in self._moved}
+        batch = {grant.nonce: grant for grant in on_blob if not self._is_moved(grant)}
         batch |= self._open | self._settled
         if batch or jumps:
             self._ledger.record(list(batch.values()), jumps)
-        self._moved |= batch.keys()
+        self._moved |= batch
         self._moved_jumps |= set(jumps)
         self._last_settled = self._clock.monotonic()
         self._duty = ""
         self._settled.clear()
 
-    def _plan(self, counter: Counter, count: int, turn: Turn) -> tuple[Grant, Counter]:
+    def _moved_of(self, counter: Counter) -> set[str]:
+        return {grant.nonce for grant in counter.grants if self._is_moved(grant)}
+
+    def _is_moved(self, grant: Grant) -> bool:
+        """Whether the ledger knows all that this grant on the counter says."""
+        row = self._moved.get(grant.nonce)
+        return row is not None and (grant.outcome == GRANTED or row.outcome != GRANTED)
+
+    def _follow(self, counter: Counter) -> None:
+        """What the counter says of our used grants need not be said again, as whoever moves them tells the ledger. One
+        that is gone without having been moved, since somebody wiped the metadata, we tell the ledger ourselves."""
+        noted = {grant.nonce: grant for grant in counter.grants}
+        self._moved = {nonce: row for nonce, row in self._moved.items() if nonce in noted}
+        for nonce, grant in list(self._told.items()):
+            moved = nonce not in noted and counter.since is not None and counter.since <= grant.first
+            if moved or nonce not in noted or noted[nonce].outcome != USED:
+                del self._told[nonce]
+                if not moved:
+                    self._settled[nonce] = grant
+        for grant in counter.grants:
+            if grant.outcome == USED and (settled := self._settled.pop(grant.nonce, None)):
+                self._told[grant.nonce] = settled
+
+    def _plan(
+        self, counter: Counter, count: int, ranges: int, *, patient: bool
+    ) -> tuple[tuple[Grant, ...], Counter] | None:
+        """What to write. None if there is no room for it, but a writer on duty who is about to make some."""
         config = self._config
         counter = note_jump(counter, known_next=max(self._high_water, config.start))
         counter = replace(
-            counter,
-            turn=turn,
+            counter.knowing(self._settled),
             start=config.start if counter.start is None else counter.start,
+            since=counter.value if counter.since is None else counter.since,
             jumps=tuple(jump for jump in counter.jumps if jump not in self._moved_jumps),
         )
-        grant = counter.granting(
+        grants = counter.granting(
             self.name,
             count=count,
+            ranges=ranges,
             step=config.step,
             upper_bound=config.upper_bound,
             owner=self._owner(),
@@ -200,19 +240,23 @@ class RangeAllocator:
             at=self._clock.time(),
         )
         if self._ledger is None:
-            dropped = {old.nonce for old in counter.grants[: -MOVE_AT + 1]}
-            return grant, counter.after(grant, moved=dropped)
-        wanted = counter.after(grant, moved=self._moved)
-        if not any(kept.nonce == counter.mover for kept in wanted.grants):
-            wanted = replace(wanted, mover=self._nonce if len(wanted.grants) >= MOVE_AT else "")
-        if metadata_bytes(wanted.metadata()) > METADATA_LIMIT:
+            dropped = {old.nonce for old in counter.grants[:-KEPT_WITHOUT_LEDGER]}
+            return grants, counter.after(*grants, moved=dropped)
+        wanted = counter.after(*grants, moved=self._moved_of(counter))
+        size = metadata_bytes(wanted.metadata())
+        on_duty = any(kept.nonce == counter.mover for kept in wanted.grants)
+        if size > METADATA_LIMIT:
+            if patient and on_duty:
+                return None
             self._move(counter)
-            wanted = replace(counter, jumps=()).after(grant, moved=self._moved, mover="")
-        return grant, wanted
+            wanted = replace(counter, jumps=()).after(*grants, moved=self._moved_of(counter), mover="")
+        elif not on_duty:
+            wanted = replace(wanted, mover=self._nonce if size >= MOVE_AT else "")
+        return grants, wanted
 
-    def _write(self, counter: Counter, grant: Grant, wanted: Counter) -> str | None:
-        """Try the write; while its answer is out, and if it stays out, the grant is in doubt."""
-        self._doubtful.append(grant)
+    def _write(self, counter: Counter, grants: tuple[Grant, ...], wanted: Counter) -> str | None:
+        """Try the write; while its answer is out, and if it stays out, the grants are in doubt."""
+        self._doubtful.append(grants)
         try:
             etag = self._store.try_optimistic_write(
                 wanted.text(), etag=counter.etag, metadata=wanted.metadata()
@@ -240,7 +284,9 @@ class RangeAllocator:
         counter = read_counter(self.name, snapshot.data, snapshot.etag, snapshot.metadata)
         if counter.value < self._high_water:
             raise lowered_error(self.name, counter.value, self._high_water, "this process's own grants")
-        self._moved &= {grant.nonce for grant in counter.grants}
+        if self._known is not None and counter.etag != self._known.etag:
+            self._pace.met()
+        self._follow(counter)
         return counter
 
     def _agrees_with_ledger(self, counter: Counter) -> bool:
@@ -254,28 +300,28 @@ class RangeAllocator:
         self._checked = True
         return True
 
-    def _resolve(self, counter: Counter) -> Grant | None:
+    def _resolve(self, counter: Counter) -> tuple[Grant, ...] | None:
         """Did a write of ours win whose answer was lost? It did if its nonce is on the blob or in the ledger."""
-        if found := counter.find(self._nonce):
-            return found
-        if self._ledger is not None:
-            for grant in self._doubtful:
-                row = self._ledger.row(grant.key) if grant.last < counter.value else None
-                if row is not None and row.nonce == self._nonce:
-                    return row
+        found = counter.find(self._nonce)
+        for grants in self._doubtful:
+            if found is None and self._ledger is not None and grants[0].last < counter.value:
+                found = self._ledger.row(grants[0].key)
+            if found is not None and (found.nonce, found.first) == (self._nonce, grants[0].first):
+                return grants
         # A write on an older version can no longer win; one on this version still can, and keeps the same nonce.
         return None
 
-    def _won(self, grant: Grant, counter: Counter | None) -> Grant:
+    def _won(self, grants: tuple[Grant, ...], counter: Counter | None) -> tuple[Grant, ...]:
         if counter is not None and counter.mover == self._nonce:
             self._duty = self._nonce
         self._nonce, self._doubtful = "", []
-        self._open[grant.nonce] = grant
-        self.grants += 1
+        self._open |= {grant.nonce: grant for grant in grants}
+        self.grants += len(grants)
         if counter is not None:
             self._known = counter
+            self._follow(counter)
             self._high_water = max(self._high_water, counter.value)
-        return grant
+        return grants
 
     def _take_back(self) -> Grant | None:
         if self._ledger is None or not self._config.return_tails:
@@ -296,9 +342,6 @@ class RangeAllocator:
                 ):
                     return
             self._pause(self._transient.delay(attempt))
-
-    def _is_last_write(self, counter: Counter) -> bool:
-        return self._known is not None and counter.etag == self._known.etag
 
     def _check_patience(self, started: float, lost: int) -> None:
         elapsed = self._clock.monotonic() - started

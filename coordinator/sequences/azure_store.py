@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -58,8 +59,13 @@ def make_generator(storage: Storage, name: str, *, range_size: int, **options: A
 
 def owner_of(storage: Storage) -> Owner:
     """This process, as the ledger names it."""
+    return _owner(storage.identity)
+
+
+@lru_cache(maxsize=64)
+def _owner(identity: str) -> Owner:
     process = psutil.Process()
-    return Owner(storage.identity, socket.gethostname(), process.pid, int(process.create_time()), _software())
+    return Owner(identity, socket.gethostname(), process.pid, int(process.create_time()), _software())
 
 
 class BlobCounterStore:
@@ -138,7 +144,9 @@ class TableLedger:
         ]
         merge = {"mode": UpdateMode.MERGE}
         for place in range(0, len(rows), BATCH):
-            self._transact([(TransactionOperation.UPSERT, row, merge) for row in rows[place : place + BATCH]])
+            batch = [(TransactionOperation.UPSERT, row, merge) for row in rows[place : place + BATCH]]
+            # Said twice is said once; and a connection that was idle for long breaks at its first use.
+            retry_blocking(partial(self._transact, batch), backoff=Backoff(cap_seconds=0.2, deadline_seconds=1.0))
 
     def row(self, key: str) -> Grant | None:
         try:

@@ -356,7 +356,7 @@ class UniqueIdGenerator:
             with self.io:
                 for grant in finished:
                     self._allocator.used(grant)
-                grant = self._allocator.reserve(size, further=further)
+                grants = self._allocator.reserve_ranges(size, 1 + further)
         except Exception as caught:
             error = self._told(caught)
             with self._lock:
@@ -367,7 +367,8 @@ class UniqueIdGenerator:
         ended = self._clock.monotonic()
         with self._lock:
             self._refill_time.took(ended - began)
-            self._stock.add(grant)
+            for grant in grants:
+                self._stock.add(grant)
             if self._stock.left >= self._demand:
                 self._demand = 0
             self._failure = None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coordinator.errors import ConfigurationError, SequenceCorrupt, SequenceExhausted, SequenceLowered
-from coordinator.sequences.pacing import NO_TURN, Turn
 
 HIGHEST = 2**63 - 1
 """The largest number a sequence can reach: what a 64-bit column holds."""
@@ -18,8 +17,9 @@ GRANTED, USED, RETURNED, FREE = "granted", "used", "returned", "free"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _GRANTS, _OWNERS, _NEXT, _START = "kennel_grants", "kennel_owners", "kennel_next", "kennel_start"
-_JUMPS, _TAILS, _MOVER, _TURN = "kennel_jumps", "kennel_tails", "kennel_mover", "kennel_turn"
-_OURS = (_GRANTS, _OWNERS, _NEXT, _START, _JUMPS, _TAILS, _MOVER, _TURN)
+_JUMPS, _TAILS, _MOVER, _SINCE = "kennel_jumps", "kennel_tails", "kennel_mover", "kennel_since"
+_WINDOW = "kennel_window"
+_OURS = (_GRANTS, _OWNERS, _NEXT, _START, _JUMPS, _TAILS, _MOVER, _SINCE, _WINDOW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,8 @@ class Counter:
     start: int | None = None
     tails: bool = False
     mover: str = ""
-    turn: Turn = NO_TURN
+    since: int | None = None
+    window: float = 0.0
     others: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, nonce: str) -> Grant | None:
@@ -112,9 +113,18 @@ class Counter:
         return next((grant for grant in self.grants if grant.nonce == nonce), None)
 
     def granting(
-        self, sequence: str, *, count: int, step: int, upper_bound: int, owner: Owner, nonce: str, at: float
-    ) -> Grant:
-        """The grant of up to `count` numbers that would follow; fewer if the upper bound is nearer.
+        self,
+        sequence: str,
+        *,
+        count: int,
+        step: int,
+        upper_bound: int,
+        owner: Owner,
+        nonce: str,
+        at: float,
+        ranges: int = 1,
+    ) -> tuple[Grant, ...]:
+        """The grants of up to `count` numbers each that would follow; fewer if the upper bound is nearer.
 
         Raises `SequenceExhausted` if not one number is left.
         """
@@ -124,15 +134,23 @@ class Counter:
                 f"sequence {sequence}: the next number would be {self.value}, its upper bound is {upper_bound}",
                 sequence=sequence,
             )
-        return Grant(self.value, self.value + min(count, left) * step - 1, owner, nonce, at, step)
+        ranges = min(ranges, -(-left // count))
+        lasts = [self.value + min((place + 1) * count, left) * step - 1 for place in range(ranges)]
+        return tuple(_spread(Grant(self.value, 0, owner, nonce, at, step), lasts))
+
+    def knowing(self, used: Mapping[str, Grant]) -> Counter:
+        """The counter with a note at each of these grants (by nonce) that is still on it: all its numbers were issued."""
+        if not any(one.nonce in used for one in self.grants):
+            return self
+        return replace(self, grants=tuple(used.get(one.nonce, one) for one in self.grants))
 
     def after(
-        self, grant: Grant, *, moved: frozenset[str] | set[str] = frozenset(), mover: str | None = None
+        self, *grants: Grant, moved: frozenset[str] | set[str] = frozenset(), mover: str | None = None
     ) -> Counter:
-        """The counter once `grant` is written; grants in `moved` (nonces) are in the ledger and dropped here."""
+        """The counter once `grants` are written; grants in `moved` (nonces) are in the ledger and dropped here."""
         kept = tuple(one for one in self.grants if one.nonce not in moved)
         return replace(
-            self, value=grant.last + 1, noted=grant.last + 1, grants=(*kept, grant),
+            self, value=grants[-1].last + 1, noted=grants[-1].last + 1, grants=(*kept, *grants),
             mover=self.mover if mover is None else mover,
         )  # fmt: skip
 
@@ -149,8 +167,16 @@ class Counter:
             _NEXT: str(self.value),
             _GRANTS: _pack(
                 [
-                    [g.first, g.last, g.step, g.nonce, index[g.owner], round(g.granted_at, 3)]
-                    for g in self.grants
+                    [
+                        g.first,
+                        lasts if len(lasts) > 1 else g.last,
+                        g.step,
+                        g.nonce,
+                        index[g.owner],
+                        round(g.granted_at, 3),
+                    ]
+                    + ([1] if g.outcome == USED else [])
+                    for g, lasts in _runs(self.grants)
                 ]
             ),
             _OWNERS: _pack([[o.id, o.host, o.pid, o.started_at, o.software] for o in owners]),
@@ -161,11 +187,41 @@ class Counter:
             metadata[_JUMPS] = _pack([[jump.first, jump.last] for jump in self.jumps])
         if self.tails:
             metadata[_TAILS] = "1"
-        if self.turn.writes_left:
-            metadata[_TURN] = f"{self.turn.writes_left},{self.turn.write_seconds:g}"
+        if self.since is not None:
+            metadata[_SINCE] = str(self.since)
+        if self.window:
+            metadata[_WINDOW] = f"{self.window:.3g}"
         if self.mover:
             metadata[_MOVER] = self.mover
         return metadata
+
+
+def _spread(grant: Grant, lasts: Sequence[int]) -> Iterator[Grant]:
+    """The grants of one write: each begins where the one before ends, and counts its nonce on."""
+    for last in map(int, lasts):
+        grant = replace(grant, last=last)
+        yield grant
+        grant = replace(grant, first=last + 1, nonce=_next_nonce(grant.nonce))
+
+
+def _runs(grants: Sequence[Grant]) -> Iterator[tuple[Grant, list[int]]]:
+    """The first grant of each run that `_spread` would make, and where the grants of the run end."""
+    run: tuple[Grant, list[int]] | None = None
+    follower: Grant | None = None
+    for grant in grants:
+        if run is None or follower != replace(grant, last=0):
+            if run is not None:
+                yield run
+            run = grant, []
+        run[1].append(grant.last)
+        follower = replace(grant, first=grant.last + 1, last=0, nonce=_next_nonce(grant.nonce))
+    if run is not None:
+        yield run
+
+
+def _next_nonce(nonce: str) -> str:
+    base, _, place = nonce.partition(".")
+    return f"{base}.{int(place or 0) + 1}"
 
 
 def metadata_bytes(metadata: Mapping[str, str]) -> int:
@@ -196,14 +252,27 @@ def read_counter(sequence: str, text: str, etag: str | None, metadata: Mapping[s
     try:
         owners = [Owner(*entry) for entry in _unpack(lowered.get(_OWNERS))]
         grants = tuple(
-            Grant(int(first), int(last), owners[place], str(nonce), float(at), int(step))
-            for first, last, step, nonce, place, at in _unpack(lowered.get(_GRANTS))
+            grant
+            for first, lasts, step, nonce, place, at, *used in _unpack(lowered.get(_GRANTS))
+            for grant in _spread(
+                Grant(
+                    int(first),
+                    0,
+                    owners[place],
+                    str(nonce),
+                    float(at),
+                    int(step),
+                    0,
+                    USED if used else GRANTED,
+                ),
+                lasts if isinstance(lasts, list) else [lasts],
+            )
         )
         jumps = tuple(Jump(int(first), int(last)) for first, last in _unpack(lowered.get(_JUMPS)))
         noted = int(lowered[_NEXT]) if _NEXT in lowered else None
         start = int(lowered[_START]) if _START in lowered else None
-        left, _, seconds = lowered.get(_TURN, "0,0").partition(",")
-        turn = Turn(int(left), float(seconds))
+        window = float(lowered.get(_WINDOW, 0))
+        since = int(lowered[_SINCE]) if _SINCE in lowered and noted is not None else None
     except (ValueError, TypeError, IndexError) as error:
         raise SequenceCorrupt(
             f"sequence {sequence}: the metadata of the counter cannot be read ({error}); "
@@ -215,7 +284,7 @@ def read_counter(sequence: str, text: str, etag: str | None, metadata: Mapping[s
     if value < max(highest, noted or 0):
         raise lowered_error(sequence, value, max(highest, noted or 0), "its own metadata")
     return Counter(
-        value, etag, grants, jumps, noted, start, _TAILS in lowered, lowered.get(_MOVER, ""), turn, others
+        value, etag, grants, jumps, noted, start, _TAILS in lowered, lowered.get(_MOVER, ""), since, window, others
     )  # fmt: skip
 
 

@@ -49,14 +49,15 @@ class Report:
 
 
 def all_grants(ledger: Iterable[Grant], counter: Counter) -> Iterator[Grant]:
-    """Ledger and blob together, in order of number; what is in both counts once, as the ledger has it.
+    """Ledger and blob together, in order of number; what is in both counts once, with the outcome if one of them has it.
 
     The counter must have been read before the ledger, else a grant may be moved past the reader.
     """
     on_blob = sorted(counter.grants, key=lambda grant: grant.key)
     rows = (grant for grant in ledger if grant.last < counter.value)
     for _, same in groupby(merge(rows, on_blob, key=lambda grant: grant.key), key=lambda grant: grant.key):
-        yield next(same)
+        row, *others = same
+        yield row if row.outcome != GRANTED else next((g for g in others if g.outcome != GRANTED), row)
 
 
 def verify(

@@ -16,8 +16,8 @@ from coordinator.errors import (
     SequenceMissing,
     StorageUnreachable,
 )
-from coordinator.sequences.allocator import MOVE_AT, SETTLE_AFTER, RangeAllocator
-from coordinator.sequences.grants import Grant, Owner, SequenceConfig
+from coordinator.sequences.allocator import METADATA_LIMIT, RANGES_A_WRITE, SETTLE_AFTER, RangeAllocator
+from coordinator.sequences.grants import GRANTED, USED, Grant, Owner, SequenceConfig, metadata_bytes
 from coordinator.sequences.ledger import Book
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.sequences import MemoryLedger, MemoryStore
@@ -129,7 +129,7 @@ def test_a_write_that_won_is_found_in_the_ledger_when_others_moved_it_there(benc
 
     def meanwhile() -> object:
         bench.store.get_data = original  # type: ignore[method-assign]
-        for _ in range(3 * MOVE_AT):
+        for _ in range(150):
             bob.used(bob.reserve(10))
             bob.tidy()
         assert original().metadata["kennel_grants"].find("ann") < 0
@@ -158,22 +158,94 @@ def test_too_many_lost_races_end_in_an_error_with_figures(bench: Bench) -> None:
     assert "orders" in str(caught.value)
 
 
-def test_a_dead_writers_turn_holds_nobody_up(bench: Bench) -> None:
+def test_several_ranges_wanted_at_once_are_granted_by_one_write_and_each_has_its_row(bench: Bench) -> None:
     ann, bob = bench.writer("ann"), bench.writer("bob")
-    ann.reserve(10, further=15)
-    before = bench.clock.monotonic()
-    assert span(bob.reserve(10)) == (11, 20)
-    assert bench.clock.monotonic() - before < 1.0
+    ann.reserve(10)
+    writes = []
+    original = bench.store.try_optimistic_write
+    bench.store.try_optimistic_write = lambda *a, **k: writes.append(1) or original(*a, **k)  # type: ignore[method-assign, func-returns-value]
+    taken = ann.reserve_ranges(10, 5)
+    assert len(writes) == 1
+    assert [span(grant) for grant in taken] == [(11, 20), (21, 30), (31, 40), (41, 50), (51, 60)]
+    assert len({grant.nonce for grant in taken}) == 5
+    assert len(ann.reserve_ranges(10, 1000)) == RANGES_A_WRITE
+    assert span(bob.reserve(10)) == (181, 190)
+    ann.tidy(all_of_it=True)
+    assert [span(row) for row in bench.ledger.rows()][:6] == [(1, 10), *map(span, taken)]
+    assert bench.book().verify().is_ok
+
+
+def test_several_ranges_end_at_the_upper_bound(bench: Bench) -> None:
+    ann = bench.writer("ann", upper_bound=25)
+    assert [span(grant) for grant in ann.reserve_ranges(10, 5)] == [(1, 10), (11, 20), (21, 25)]
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["on the counter", "in the ledger"])
+def test_several_ranges_whose_answer_was_lost_are_all_found_again(bench: Bench, moved: bool) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    ann.reserve(10)
+    original = bench.store.get_data
+
+    def bob_comes_first() -> object:
+        bench.store.get_data = original  # type: ignore[method-assign]
+        if moved:
+            bob.reserve(10)
+            bob.tidy(all_of_it=True)
+            bob.reserve(10)
+        return original()
+
+    bench.store.lose_answer(carried_out=True)
+    bench.store.get_data = bob_comes_first  # type: ignore[method-assign, assignment]
+    assert [span(grant) for grant in ann.reserve_ranges(10, 3)] == [(11, 20), (21, 30), (31, 40)]
+    assert bench.book().verify().is_ok
+
+
+def test_that_a_range_is_used_is_noted_with_the_next_write_and_reaches_the_ledger_by_whoever_moves_it(
+    bench: Bench,
+) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    ann.used(ann.reserve(10))
+    ann.reserve(10)
+    assert [grant.outcome for grant in bench.book().counter().grants] == [USED, GRANTED]
+    del ann
+    bob.reserve(10)
+    bob.tidy(all_of_it=True)
+    assert [row.outcome for row in bench.ledger.rows()] == [USED, GRANTED, GRANTED]
+
+
+def test_a_note_made_after_another_has_moved_the_range_still_reaches_the_ledger(bench: Bench) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    first = ann.reserve(10)
+    bob.reserve(10)
+    bob.tidy(all_of_it=True)  # the ledger has the first range now, as granted; the counter still shows it
+    ann.used(first)
+    ann.reserve(10)
+    bob.reserve(10)
+    bob.tidy(all_of_it=True)
+    bob.reserve(10)
+    assert next(iter(bench.ledger.rows())).outcome == USED
+
+
+def test_a_note_that_a_foreign_writer_wiped_is_told_to_the_ledger_by_its_owner(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    ann.used(ann.reserve(10))
+    ann.reserve(10)
+    data = bench.store.get_data()
+    bench.store.try_optimistic_write(str(int(data.data) + 5), etag=data.etag, metadata={})
+    ann.reserve(10)
+    ann.tidy()
+    report = bench.book().verify()
+    assert (report.is_ok, report.used, report.unattributed) == (True, 10, 5)
 
 
 def test_grants_are_moved_before_they_leave_the_blob_even_if_their_owners_are_dead(bench: Bench) -> None:
     spans = []
-    for number in range(6 * MOVE_AT):
+    for number in range(300):
         writer = bench.writer(f"w{number % 20}")
         spans.append(span(writer.reserve(10)))
         writer.tidy()
     assert [span(row) for row in bench.book().rows()] == spans
-    assert len(bench.book().counter().grants) < 4 * MOVE_AT
+    assert metadata_bytes(bench.book().counter().metadata()) < METADATA_LIMIT
 
 
 def test_metadata_never_outgrows_the_service(bench: Bench) -> None:
@@ -272,14 +344,15 @@ class Fleet(RuleBasedStateMachine):
     def reserve(self, place: int, count: int, failures: list[bool], more: int) -> None:
         for carried_out in failures:
             self.bench.store.lose_answer(carried_out=carried_out)
-        grant = self.writers[place].reserve(count, further=more)
+        grants = self.writers[place].reserve_ranges(count, 1 + more)
         self.bench.store._failures.clear()
-        for number in grant.numbers:
-            assert number not in self.granted, (
-                f"{number} granted to {self.granted[number]} and {grant.owner.id}"
-            )
-            self.granted[number] = grant.owner.id
-        self.held.append((place, grant))
+        for grant in grants:
+            for number in grant.numbers:
+                assert number not in self.granted, (
+                    f"{number} granted to {self.granted[number]} and {grant.owner.id}"
+                )
+                self.granted[number] = grant.owner.id
+            self.held.append((place, grant))
 
     @rule(place=st.integers(0, 2))
     def tidy(self, place: int) -> None:

@@ -8,6 +8,7 @@ from coordinator.errors import ConfigurationError, SequenceCorrupt, SequenceExha
 from coordinator.sequences.grants import (
     HIGHEST,
     RETURNED,
+    USED,
     Counter,
     Grant,
     Jump,
@@ -18,7 +19,6 @@ from coordinator.sequences.grants import (
     read_counter,
     row_key,
 )
-from coordinator.sequences.pacing import Turn
 
 ANN = Owner("ann", "höst", 11, 1_700_000_000, "1.0")
 
@@ -37,10 +37,20 @@ def test_a_counter_reads_back_what_it_wrote() -> None:
         1,
         True,
         "n11",
-        Turn(3, 0.005),
+        11,
+        0.25,
         {"x": "y"},
     )
     assert read_counter("orders", counter.text(), "e", counter.metadata()) == counter
+
+
+def test_grants_of_one_write_are_written_down_together_and_read_back_one_by_one() -> None:
+    taken = Counter(1, None).granting(
+        "orders", count=10, ranges=12, step=1, upper_bound=HIGHEST, owner=ANN, nonce="ab", at=1.5
+    )
+    counter = Counter(121, "e", (*(one.settled(USED) for one in taken[:5]), *taken[5:]), noted=121)
+    assert read_counter("orders", "121", "e", counter.metadata()) == counter
+    assert metadata_bytes(counter.metadata()) < 250
 
 
 def test_the_text_is_the_number_and_nothing_else() -> None:
@@ -99,14 +109,16 @@ def test_a_number_without_metadata_is_a_jump_from_what_is_known() -> None:
 
 def test_a_bound_cuts_the_last_range_and_then_exhausts() -> None:
     asked = {"count": 10, "step": 1, "upper_bound": 25, "owner": ANN, "nonce": "n", "at": 0.0}
-    last = Counter(21, "e").granting("orders", **asked)  # type: ignore[arg-type]
+    (last,) = Counter(21, "e").granting("orders", **asked)  # type: ignore[arg-type]
     assert list(last.numbers) == [21, 22, 23, 24, 25]
     with pytest.raises(SequenceExhausted):
         Counter(26, "e").granting("orders", **asked)  # type: ignore[arg-type]
 
 
 def test_steps_leave_gaps_between_numbers_but_none_between_grants() -> None:
-    first = Counter(5, None).granting("s", count=3, step=10, upper_bound=1000, owner=ANN, nonce="n", at=0.0)
+    (first,) = Counter(5, None).granting(
+        "s", count=3, step=10, upper_bound=1000, owner=ANN, nonce="n", at=0.0
+    )
     assert list(first.numbers) == [5, 15, 25]
     assert Counter(5, None).after(first).value == 35
 
