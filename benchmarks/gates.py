@@ -126,7 +126,14 @@ async def presses_of(
     again: Callable[[], Awaitable[None]] | None = None,
 ) -> dict[str, Any]:
     """Press again and again; `press` returns the epoch that everybody is to pass, `again` makes ready for the next."""
-    pressed_rounds, alone_rounds, written_rounds, heard_rounds, exactly_once, requests = [], [], [], [], True, 0
+    pressed_rounds, alone_rounds, written_rounds, heard_rounds, exactly_once, requests = (
+        [],
+        [],
+        [],
+        [],
+        True,
+        0,
+    )
     for number in range(presses + 1):
         await waiting.wait()
         await asyncio.sleep(0.3)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
-
-from azure.core import MatchConditions
-from azure.core.exceptions import HttpResponseError
-from azure.storage.blob import ContentSettings
+from urllib.parse import quote
 
 from coordinator.creating import in_container
 from coordinator.errors import NotFound
@@ -16,14 +13,15 @@ from coordinator.gates.gate import Gate
 from coordinator.gates.sharing import SharedReads
 from coordinator.gates.state import GateState
 from coordinator.gates.store import Answer
+from coordinator.meter import Request
 from coordinator.offset import parse_date
 from coordinator.service_errors import translated
+from coordinator.signed import Received, SignedRest
 
 if TYPE_CHECKING:
     from coordinator.storage import Storage
 
 _MIRROR = "gate"
-_JSON = ContentSettings(content_type="application/json")
 
 
 class BlobGateStore:
@@ -34,53 +32,51 @@ class BlobGateStore:
         self._storage = storage
         self._request_seconds = request_seconds
         self._container = storage.config.container("gates")
+        self._rest = SignedRest(storage, storage.endpoints.blob)
+        self._path = f"/{self._container}/{quote(name, safe='')}"
 
     async def read(self, etag: str) -> Answer:
-        blob = self._storage.aio.blobs.get_blob_client(self._container, self.name)
-        dates: list[float | None] = []
-        condition: dict[str, Any] = (
-            {"etag": etag, "match_condition": MatchConditions.IfModified} if etag else {}
-        )
-
-        def note(response: Any) -> None:
-            dates.append(parse_date(response.http_response.headers.get("Date")))
-
-        try:
-            with translated("read the gate", self.name):
-                async with asyncio.timeout(self._request_seconds):
-                    try:
-                        download = await blob.download_blob(
-                            raw_response_hook=note, max_concurrency=1, **condition
-                        )
-                        content = await download.readall()
-                    except HttpResponseError as error:
-                        if error.status_code != 304:
-                            raise
-                        return Answer(None, etag, dates[-1] if dates else None)
-        except NotFound:
-            return Answer(GateState(name=self.name), "", dates[-1] if dates else None)
-        return Answer(
-            rules.decode(self.name, content), download.properties.etag, dates[-1] if dates else None
-        )
+        headers = {"If-None-Match": etag} if etag else {}
+        answer = await self._ask("read the gate", "GetBlob", "GET", headers, passing=(304, 404))
+        date = parse_date(answer.headers.get("Date"))
+        if answer.status == 404:
+            return Answer(GateState(name=self.name), "", date)
+        if answer.status == 304:
+            return Answer(None, etag, date)
+        return Answer(rules.decode(self.name, answer.content), answer.headers["ETag"], date)
 
     async def write(self, state: GateState, etag: str) -> str:
         text = rules.encode(state)
-        condition: dict[str, Any] = (
-            {"overwrite": True, "etag": etag, "match_condition": MatchConditions.IfNotModified}
-            if etag
-            else {}
-        )
+        headers = {
+            "x-ms-blob-type": "BlockBlob",
+            "x-ms-blob-content-type": "application/json",
+            f"x-ms-meta-{_MIRROR}": text,
+            **({"If-Match": etag} if etag else {"If-None-Match": "*"}),
+        }
 
         async def upload() -> str:
-            blob = self._storage.aio.blobs.get_blob_client(self._container, self.name)
-            with translated("change the gate", self.name):
-                async with asyncio.timeout(self._request_seconds):
-                    answer = await blob.upload_blob(
-                        text.encode(), metadata={_MIRROR: text}, content_settings=_JSON, **condition
-                    )
-            return str(answer["etag"])
+            return (await self._ask("change the gate", "PutBlob", "PUT", headers, text.encode())).headers[
+                "ETag"
+            ]
 
         return await in_container(self._storage, self._container, upload)
+
+    async def _ask(
+        self, action: str, operation: str, method: str, headers: dict[str, str], body: bytes = b"", passing: tuple[int, ...] = ()
+    ) -> Received:  # fmt: skip
+        counted = Request("blob", operation, self._container)
+        with translated(action, self.name):
+            async with asyncio.timeout(self._request_seconds):
+                return await self._rest.send(
+                    action,
+                    self.name,
+                    counted,
+                    method,
+                    self._path,
+                    headers=headers,
+                    body=body,
+                    passing=passing,
+                )
 
 
 class SharedGateStore:

@@ -1,41 +1,25 @@
-"""The message calls of the queue service as plain signed REST (the hot path), and the rest through the SDK.
-
-The SDK's pipeline costs about five times the processor time of the request itself, and a queue makes two requests a
-message: see decision 0010.
-"""
+"""The message calls of the queue service as plain signed REST (the hot path), and the rest through the SDK."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import hmac
 import html
 import math
 import re
-import time
-from email.utils import formatdate, parsedate_to_datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-import aiohttp
-from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, TokenCredential
-from yarl import URL
-
-from coordinator.errors import AlreadyExists, StorageUnreachable
+from coordinator.errors import AlreadyExists
 from coordinator.meter import Request
 from coordinator.queues.transport import NEVER, Received, Stored
-from coordinator.service_errors import refused, translated
+from coordinator.service_errors import translated
+from coordinator.signed import SignedRest
 
 if TYPE_CHECKING:
     from coordinator.storage import Storage
 
-VERSION = "2023-11-03"
-_SCOPE = "https://storage.azure.com/.default"
 _CARRIAGE_RETURN = {"\r": "&#13;"}  # XML readers would make a line feed of it
-_UNSIGNED = ("Content-Type", "Accept-Encoding", "User-Agent")
-_REFRESH_SECONDS = 300.0
 _MESSAGE = re.compile("<QueueMessage>(.*?)</QueueMessage>", re.DOTALL)
 _FIELD = re.compile("<([A-Za-z]+)>(.*?)</[A-Za-z]+>", re.DOTALL)
 
@@ -46,13 +30,8 @@ class AzureQueue:
     def __init__(self, storage: Storage, name: str) -> None:
         self.name = name
         self._storage = storage
-        self._signer = signer_for(storage)
-        base = urlsplit(storage.endpoints.queue)
-        self._origin = f"{base.scheme}://{base.netloc}"
-        self._path = f"{base.path}/{name}/messages"
-        self._timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=storage.config.connect_seconds, sock_read=storage.config.read_seconds
-        )
+        self._rest = SignedRest(storage, storage.endpoints.queue)
+        self._path = f"/{name}/messages"
 
     async def put(self, text: str, *, delay_seconds: float = 0, ttl_seconds: float = NEVER) -> Stored:
         ttl = NEVER if ttl_seconds == NEVER else math.ceil(ttl_seconds)
@@ -112,132 +91,15 @@ class AzureQueue:
         self, operation: str, method: str, path: str, query: dict[str, str], text: str | None = None
     ) -> tuple[Any, bytes]:
         """One request, counted and never repeated; its headers and body."""
-        body = b""
-        headers = {"x-ms-date": _date(int(time.time())), "x-ms-version": VERSION}
+        body, headers = b"", {}
         if text is not None:
             body = f"<QueueMessage><MessageText>{escape(text, _CARRIAGE_RETURN)}</MessageText></QueueMessage>".encode()
             headers["Content-Type"] = "application/xml"
-        parameters = "&".join([f"{name}={quote(value, safe='')}" for name, value in query.items()])
-        parameters = await self._signer.sign(method, path, query, headers, len(body), parameters)
-        url = URL(f"{self._origin}{path}?{parameters}", encoded=True)
         counted = Request("queue", operation, self.name)
-        self._storage.meter.count(counted, bytes_sent=len(body))
-        try:
-            async with self._storage.aio.session.request(
-                method,
-                url,
-                data=body or None,
-                headers=headers,
-                timeout=self._timeout,
-                allow_redirects=False,
-                skip_auto_headers=_UNSIGNED,
-            ) as answer:
-                content = await answer.read()
-                self._storage.meter.answered(counted, len(content))
-        except (aiohttp.ClientError, TimeoutError) as error:
-            # Only a connection that was never made proves that nothing was done.
-            unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-            raise StorageUnreachable(
-                f"{operation} {self.name}: the storage service gave no answer ({type(error).__name__})",
-                resource=self.name,
-                maybe_done=not unsent,
-            ) from error
-        if answer.status >= 300:
-            code = answer.headers.get("x-ms-error-code") or _error_code(content)
-            raise refused(answer.status, code, answer.reason or "", operation, self.name)
-        return answer.headers, content
-
-
-class _SharedKey:
-    """HMAC over the request as the service defines it."""
-
-    def __init__(self, credential: AzureNamedKeyCredential) -> None:
-        self._credential = credential
-        self._key: tuple[str, bytes] = ("", b"")
-
-    async def sign(
-        self,
-        method: str,
-        path: str,
-        query: dict[str, str],
-        headers: dict[str, str],
-        length: int,
-        parameters: str,
-    ) -> str:
-        account, key = self._credential.named_key
-        if self._key[0] != key:
-            self._key = (key, base64.b64decode(key))
-        resource = "".join([f"\n{name}:{query[name]}" for name in sorted(query)])
-        text = (
-            f"{method}\n\n\n{length or ''}\n\n{headers.get('Content-Type', '')}\n\n\n\n\n\n\n"
-            f"x-ms-date:{headers['x-ms-date']}\nx-ms-version:{headers['x-ms-version']}\n/{account}{path}{resource}"
+        answer = await self._rest.send(
+            operation, self.name, counted, method, path, query=query, headers=headers, body=body
         )
-        digest = hmac.digest(self._key[1], text.encode(), "sha256")
-        headers["Authorization"] = f"SharedKey {account}:{base64.b64encode(digest).decode()}"
-        return parameters
-
-
-class _Sas:
-    """A signature that is part of the address."""
-
-    def __init__(self, credential: AzureSasCredential) -> None:
-        self._credential = credential
-
-    async def sign(
-        self,
-        method: str,
-        path: str,
-        query: dict[str, str],
-        headers: dict[str, str],
-        length: int,
-        parameters: str,
-    ) -> str:
-        return f"{parameters}&{self._credential.signature.lstrip('?')}"
-
-
-class _Bearer:
-    """A token of the machine's or user's identity, renewed before it ends, once for all who wait."""
-
-    def __init__(self, credential: TokenCredential) -> None:
-        self._credential = credential
-        self._token = ""
-        self._renew_at = 0.0
-
-    async def sign(
-        self,
-        method: str,
-        path: str,
-        query: dict[str, str],
-        headers: dict[str, str],
-        length: int,
-        parameters: str,
-    ) -> str:
-        if time.time() >= self._renew_at:
-            with translated("get a token for", "the queue service"):
-                token = await asyncio.to_thread(self._credential.get_token, _SCOPE)
-            self._token = token.token
-            self._renew_at = token.expires_on - _REFRESH_SECONDS
-        headers["Authorization"] = f"Bearer {self._token}"
-        return parameters
-
-
-def signer_for(storage: Storage) -> _SharedKey | _Sas | _Bearer:
-    credential = storage.endpoints.credential
-    if isinstance(credential, AzureNamedKeyCredential):
-        return _SharedKey(credential)
-    if isinstance(credential, AzureSasCredential):
-        return _Sas(credential)
-    return _Bearer(credential)
-
-
-_last_date: tuple[int, str] = (0, "")
-
-
-def _date(second: int) -> str:
-    global _last_date
-    if _last_date[0] != second:
-        _last_date = (second, formatdate(second, usegmt=True))
-    return _last_date[1]
+        return answer.headers, answer.content
 
 
 def _fields(body: bytes) -> list[dict[str, str]]:
@@ -269,8 +131,3 @@ def _seconds(date: str) -> float:
         return parsedate_to_datetime(date).timestamp()
     except (ValueError, TypeError, OverflowError):
         return 0.0
-
-
-def _error_code(content: bytes) -> str:
-    found = re.search(rb"<Code>([^<]*)</Code>", content)
-    return found.group(1).decode() if found else ""

@@ -146,7 +146,9 @@ class TableLedger:
         for place in range(0, len(rows), BATCH):
             batch = [(TransactionOperation.UPSERT, row, merge) for row in rows[place : place + BATCH]]
             # Said twice is said once; and a connection that was idle for long breaks at its first use.
-            retry_blocking(partial(self._transact, batch), backoff=Backoff(cap_seconds=0.2, deadline_seconds=1.0))
+            retry_blocking(
+                partial(self._transact, batch), backoff=Backoff(cap_seconds=0.2, deadline_seconds=1.0)
+            )
 
     def row(self, key: str) -> Grant | None:
         try:

@@ -12,7 +12,7 @@ from azure.storage.queue import AccountSasPermissions, ResourceTypes, generate_a
 from coordinator import Storage
 from coordinator.credentials import AZURITE_ACCOUNT, AZURITE_KEY, Endpoints
 from coordinator.errors import AccessDenied
-from coordinator.queues.azure_queue import signer_for
+from coordinator.signed import signer_for
 
 
 def with_credential(connection_string: str, credential: object) -> Storage:
