@@ -115,6 +115,8 @@ async def measure(dashboard: Dashboard, options: argparse.Namespace) -> dict[str
                     "cpu_ms": round(max(0.0, used) / options.rounds * 1000, 1),
                     "kilobytes": round(size / 1000, 1),
                 }
+            await asyncio.sleep(5)
+            usual = await share_of_cpu(process)
             async with watching(olga, "overview", VIEWERS):
                 await asyncio.sleep(2)
                 more = await share_of_cpu(process) - usual

@@ -18,7 +18,7 @@ from dashboard.work import Pool
 
 PANELS = ("gates", "queues", "leaders", "sequences", "workers")
 ANNOUNCED_STEPS = 4
-ROWS = 60
+ROWS = 50
 MOST_SERIES = 6
 OWN_ELECTION = "dashboard-sampler"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -15,6 +16,11 @@ from dashboard.pages.common import query_of, show, whole_number
 from dashboard.permissions import requires
 
 MOST = 50
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
 
 
 class Hit(NamedTuple):
@@ -30,35 +36,36 @@ class Hit(NamedTuple):
 def search(request: HttpRequest) -> HttpResponse:
     """`q`: part of a name, or a whole order number. The only hit is opened at once."""
     q = request.GET.get("q", "").strip()[:200]
-    hits = find(selectors.fleet(), q) if q else []
+    hits, total = find(selectors.fleet(), q) if q else ([], 0)
     exact = [hit for hit in hits if hit.name == q]
-    if len(hits) == 1 or len(exact) == 1:
+    if total == 1 or len(exact) == 1:
         return redirect((exact or hits)[0].url)
-    return show(request, "search.html", "other", q=q, hits=hits[:MOST], more=max(0, len(hits) - MOST))
+    return show(request, "search.html", "other", q=q, hits=hits, more=total - len(hits))
 
 
-def find(fleet: Fleet, q: str) -> list[Hit]:
-    """Everything whose name contains `q`, those that begin with it first; for a number the ranges that may hold it."""
+def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
+    """The first 50 whose name contains `q`, those that begin with it first, and how many there are; for a number also the
+    ranges that may hold it."""
     wanted = q.lower()
-    hits = [Hit("Gate", gate.name, f"{reverse('gates')}#gate-{gate.name}") for gate in fleet.gates]
-    hits += [Hit("Queue", queue.name, reverse("queue", args=[queue.name])) for queue in fleet.queues]
-    hits += [
-        Hit("Worker", worker.name, f"{reverse('workers')}?{query_of(q=worker.name)}")
-        for worker in fleet.workers
-    ]
-    hits += [Hit("Election", leader.name, f"{reverse('leaders')}#{leader.name}") for leader in fleet.leaders]
-    hits += [
-        Hit("Sequence", sequence.name, f"{reverse('sequences')}?{query_of(sequence=sequence.name)}")
-        for sequence in fleet.sequences
-    ]
-    found = sorted(
-        (hit for hit in hits if wanted in hit.name.lower()),
-        key=lambda hit: (not hit.name.lower().startswith(wanted), hit.kind, hit.name),
+    named: tuple[tuple[str, Sequence[Named], Callable[[str], str]], ...] = (
+        ("Gate", fleet.gates, lambda name: f"{reverse('gates')}#gate-{name}"),
+        ("Queue", fleet.queues, lambda name: reverse("queue", args=[name])),
+        ("Worker", fleet.workers, lambda name: f"{reverse('workers')}?{query_of(q=name)}"),
+        ("Election", fleet.leaders, lambda name: f"{reverse('leaders')}#{name}"),
+        ("Sequence", fleet.sequences, lambda name: f"{reverse('sequences')}?{query_of(sequence=name)}"),
     )
+    found = sorted(
+        (name != wanted, not name.startswith(wanted), kind, thing.name)
+        for kind, things, _ in named
+        for thing in things
+        if wanted in (name := thing.name.lower())
+    )
+    url_of = {kind: url for kind, _, url in named}
+    hits = [Hit(kind, name, url_of[kind](name)) for _, _, kind, name in found[:MOST]]
     number = whole_number(q)
     if number is None:
-        return found
-    return [
+        return hits, len(found)
+    numbers = [
         Hit(
             "Number",
             f"{number} of {sequence.name}",
@@ -66,4 +73,5 @@ def find(fleet: Fleet, q: str) -> list[Hit]:
         )
         for sequence in fleet.sequences
         if sequence.next_number is None or number < sequence.next_number
-    ] + found
+    ]
+    return numbers + hits, len(numbers) + len(found)

@@ -88,7 +88,7 @@ def test_durations_have_two_units_at_most(seconds: float, said: str) -> None:
 
 
 def test_an_order_number_leads_to_its_range_and_a_name_to_its_page() -> None:
-    assert find(full(), "1 500")[0].url == "/sequences/?sequence=orders&number=1500#ledger"
-    assert find(full(), "99999") == [], "a number that was not handed out yet has no range"
-    assert {hit.kind for hit in find(full(), "orders")} == {"Sequence", "Queue"}
-    assert find(full(), "nightly")[0].url == "/gates/#gate-nightly"
+    assert find(full(), "1 500")[0][0].url == "/sequences/?sequence=orders&number=1500#ledger"
+    assert find(full(), "99999") == ([], 0), "a number that was not handed out yet has no range"
+    assert {hit.kind for hit in find(full(), "orders")[0]} == {"Sequence", "Queue"}
+    assert find(full(), "nightly")[0][0].url == "/gates/#gate-nightly"
