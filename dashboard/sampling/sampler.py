@@ -149,6 +149,7 @@ class Sampler:
     async def _wake_listeners(self, sample: Sample) -> None:
         for name in self._waker.due(sample.queues, self._listeners(), self.clock.monotonic()):
             await self.storage.bus.publish(Hint(topic=f"queue:{name}", origin="dashboard"))
+            await asyncio.sleep(0)  # a hint is a loop over all workers: others come in between
 
     async def _queue_names(self) -> tuple[str, ...]:
         now = self.clock.monotonic()

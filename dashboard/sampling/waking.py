@@ -9,6 +9,8 @@ from dashboard.sampling.sample import Depth
 
 AGAIN_SECONDS = 10.0
 UNKNOWN_SECONDS = 60.0
+UNKNOWN_AT_ONCE = 5
+"""Each hint goes to every worker: of hundreds of queues that nobody is known to listen to, a few at each look."""
 
 
 class Waker:
@@ -29,7 +31,10 @@ class Waker:
             statuses.setdefault(listener.queue, []).append(listener)
         waiting = {queue.name for queue in queues if queue.depth and queue.oldest_at is not None}
         self._told = {name: at for name, at in self._told.items() if name in waiting}
-        found = [name for name in sorted(waiting) if self._is_due(name, statuses, now)]
+        due = [name for name in sorted(waiting) if self._is_due(name, statuses, now)]
+        unknown = sorted((name for name in due if name not in statuses), key=lambda name: self._told.get(name, 0.0))
+        passed_over = set(unknown[UNKNOWN_AT_ONCE:])
+        found = [name for name in due if name not in passed_over]
         self._told.update(dict.fromkeys(found, now))
         return found
 
