@@ -32,7 +32,9 @@ class Waker:
         waiting = {queue.name for queue in queues if queue.depth and queue.oldest_at is not None}
         self._told = {name: at for name, at in self._told.items() if name in waiting}
         due = [name for name in sorted(waiting) if self._is_due(name, statuses, now)]
-        unknown = sorted((name for name in due if name not in statuses), key=lambda name: self._told.get(name, 0.0))
+        unknown = sorted(
+            (name for name in due if name not in statuses), key=lambda name: self._told.get(name, 0.0)
+        )
         passed_over = set(unknown[UNKNOWN_AT_ONCE:])
         found = [name for name in due if name not in passed_over]
         self._told.update(dict.fromkeys(found, now))

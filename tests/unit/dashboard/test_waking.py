@@ -55,4 +55,7 @@ def test_of_many_queues_without_a_known_listener_a_few_are_told_at_each_look_and
     for second in range(3):
         told.append(waker.due([*queues, WAITING], [ASLEEP], now=float(second)))
     assert [len(names) for names in told] == [UNKNOWN_AT_ONCE + 1, UNKNOWN_AT_ONCE, 2]
-    assert sorted(name for names in told for name in names) == [*["orders"], *(queue.name for queue in queues)]
+    assert sorted(name for names in told for name in names) == [
+        *["orders"],
+        *(queue.name for queue in queues),
+    ]
