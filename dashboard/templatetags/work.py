@@ -24,6 +24,7 @@ WORK_STATES = {
     "compensated": ("blue", "undo", _("Undone")),
     "stuck": ("red", "alert", _("Stuck")),
     "on track": ("green", "check", _("On track")),
+    "in time": ("green", "check", _("In time")),
     "at risk": ("amber", "clock", _("At risk")),
     "missed": ("red", "cross", _("Missed")),
 }
