@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from contextlib import suppress
+from contextvars import Context
+from functools import partial
 from typing import Any
 
 from channels.consumer import get_handler_name
@@ -31,11 +34,17 @@ def abortable(inner: Any) -> Any:
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         transport = getattr(getattr(send, "__self__", None), "transport", None)
-        if abort := getattr(transport, "abort", None):
-            scope = {**scope, ABORT: abort}
+        if hasattr(transport, "abort"):
+            scope = {**scope, ABORT: partial(_abort, weakref.ref(transport))}
         await inner(scope, receive, send)
 
     return application
+
+
+def _abort(transport: weakref.ref[Any]) -> None:
+    """A connection that has ended must not be kept in memory only to be cut off."""
+    if (alive := transport()) is not None:
+        alive.abort()
 
 
 class Socket(AsyncWebsocketConsumer):
@@ -82,7 +91,8 @@ class Socket(AsyncWebsocketConsumer):
         except TimeoutError:
             self.abort()
         else:
-            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._abort_transport)
+            if abort := self.scope.get(ABORT):
+                asyncio.get_running_loop().call_later(LINGER_SECONDS, abort, context=Context())
 
     def abort(self) -> None:
         """End the connection now, with no word to the peer; what stands in its buffers is dropped."""

@@ -92,13 +92,25 @@ def test_a_truncated_read_is_repeated_or_an_error_and_never_a_shorter_number(
         store.get_data()
 
 
-def test_a_truncated_answer_to_a_batch_is_an_error_that_may_have_been_carried_out(
+def test_a_batch_whose_answer_was_truncated_is_sent_again_and_changes_nothing(
     behind: Storage, proxy: FaultProxy
 ) -> None:
     ledger = TableLedger(behind, "orders")
     rows = [Grant(n, n, Owner("ann"), "n", 1.0) for n in range(1, 101)]
     ledger.record(rows[:1])
     proxy.once(TRUNCATED, service="table", method="POST")
+    ledger.record(rows)
+    assert list(ledger.rows()) == rows
+
+
+def test_truncated_answers_to_a_batch_are_an_error_that_may_have_been_carried_out(
+    behind: Storage, proxy: FaultProxy
+) -> None:
+    ledger = TableLedger(behind, "orders")
+    rows = [Grant(n, n, Owner("ann"), "n", 1.0) for n in range(1, 101)]
+    ledger.record(rows[:1])
+    for _ in range(50):
+        proxy.once(TRUNCATED, service="table", method="POST")
     with pytest.raises(StorageUnreachable) as caught:
         ledger.record(rows)
     assert caught.value.maybe_done
