@@ -63,9 +63,11 @@ class AzureQueue:
         return [_received(fields) for fields in _fields(body)]
 
     async def count(self) -> int:
-        with translated("read the depth of", self.name):
-            properties = await self._client.get_queue_properties()
-        return properties.approximate_message_count or 0
+        counted = Request("queue", "GetQueueMetadata", self.name)
+        answer = await self._rest.send(
+            "read the depth of", self.name, counted, "GET", f"/{self.name}", query={"comp": "metadata"}
+        )
+        return int(answer.headers.get("x-ms-approximate-messages-count", 0))
 
     async def clear(self) -> None:
         with translated("clear", self.name):
