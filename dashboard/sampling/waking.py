@@ -9,16 +9,17 @@ from dashboard.sampling.sample import Depth
 
 AGAIN_SECONDS = 10.0
 UNKNOWN_SECONDS = 60.0
-UNKNOWN_AT_ONCE = 5
-"""Each hint goes to every worker: of hundreds of queues that nobody is known to listen to, a few at each look."""
+UNKNOWN_AT_ONCE = 1
+"""Each hint goes to every worker: of hundreds of queues that nobody is known to listen to, one at each look."""
 
 
 class Waker:
     """Which queues need a hint now. No I/O.
 
     A queue whose front message is visible although everybody who listens to it is idle gets one, at most every 10 s. One
-    that no known listener names gets one a minute: it may be the second queue or the shard of a listener that names
-    another. Messages that are invisible (delayed, in hand) wake nobody, nor does a queue held by a gate or a pause.
+    that no known listener names gets one a minute, and of many such queues one at each look, in turn: it may be the
+    second queue or the shard of a listener that names another. Messages that are invisible (delayed, in hand) wake
+    nobody, nor does a queue held by a gate or a pause.
     """
 
     def __init__(self) -> None:
