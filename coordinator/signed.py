@@ -66,7 +66,7 @@ class SignedRest:
         """One request, counted and never repeated. `path` is quoted already, `query` is not.
 
         Raises the `StorageError` for any other answer than success and those in `passing`; `action` and `resource` are
-        named in it.
+        named in it. A success without the header that all the service's answers have is somebody else's, and an error.
         """
         query, path = query or {}, self._base + path
         signed = {"x-ms-date": _date(int(time.time())), "x-ms-version": VERSION, **(headers or {})}
@@ -97,6 +97,13 @@ class SignedRest:
         if answer.status >= 300 and answer.status not in passing:
             code = answer.headers.get("x-ms-error-code") or _error_code(content)
             raise refused(answer.status, code, answer.reason or "", action, resource)
+        if answer.status < 300 and "x-ms-request-id" not in answer.headers:
+            raise StorageUnreachable(
+                f"{action} {resource}: another program or a proxy answered for the storage service; let storage traffic "
+                "pass the proxy, or correct the address",
+                resource=resource,
+                maybe_done=True,
+            )
         return Received(answer.status, answer.headers, content)
 
 

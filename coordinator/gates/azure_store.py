@@ -55,9 +55,8 @@ class BlobGateStore:
         }
 
         async def upload() -> str:
-            return (await self._ask("change the gate", "PutBlob", "PUT", headers, text.encode())).headers[
-                "ETag"
-            ]
+            answer = await self._ask("change the gate", "PutBlob", "PUT", headers, text.encode())
+            return answer.headers["ETag"]
 
         return await in_container(self._storage, self._container, upload)
 
@@ -68,15 +67,8 @@ class BlobGateStore:
         with translated(action, self.name):
             async with asyncio.timeout(self._request_seconds):
                 return await self._rest.send(
-                    action,
-                    self.name,
-                    counted,
-                    method,
-                    self._path,
-                    headers=headers,
-                    body=body,
-                    passing=passing,
-                )
+                    action, self.name, counted, method, self._path, headers=headers, body=body, passing=passing
+                )  # fmt: skip
 
 
 class SharedGateStore:

@@ -67,7 +67,7 @@ class AzureQueue:
         answer = await self._rest.send(
             "read the depth of", self.name, counted, "GET", f"/{self.name}", query={"comp": "metadata"}
         )
-        return int(answer.headers.get("x-ms-approximate-messages-count", 0))
+        return int(answer.headers["x-ms-approximate-messages-count"])
 
     async def clear(self) -> None:
         with translated("clear", self.name):

@@ -41,7 +41,7 @@ MOVE_AT = 3000
 METADATA_LIMIT = 7000
 """Bytes of metadata (the service allows 8 KiB) beyond which a writer moves grants before it writes."""
 MOST_STAND_BYS = 20
-"""How often a writer waits for another to make room before it does so itself."""
+"""How often a writer waits for another to make room before it does so itself; at most for half its deadline."""
 KEPT_WITHOUT_LEDGER = 36
 SETTLE_AFTER = 48
 SETTLE_SECONDS = 30.0
@@ -117,9 +117,9 @@ class RangeAllocator:
                         return self._won((tail,), None)
                     counter = replace(counter, tails=False)
                 counter = replace(counter, window=self._pace.window_after(counter.window, lost))
-                plan = self._plan(
-                    counter, count, min(ranges, RANGES_A_WRITE), patient=stood_by < MOST_STAND_BYS
-                )
+                waited = self._clock.monotonic() - started
+                patient = stood_by < MOST_STAND_BYS and waited < self._config.deadline_seconds / 2
+                plan = self._plan(counter, count, min(ranges, RANGES_A_WRITE), patient=patient)
                 if plan is None:
                     stood_by += 1
                     counter = None
@@ -246,7 +246,7 @@ class RangeAllocator:
         size = metadata_bytes(wanted.metadata())
         on_duty = any(kept.nonce == counter.mover for kept in wanted.grants)
         if size > METADATA_LIMIT:
-            if patient and on_duty:
+            if patient and on_duty and counter.mover != self._duty:
                 return None
             self._move(counter)
             wanted = replace(counter, jumps=()).after(*grants, moved=self._moved_of(counter), mover="")
@@ -302,8 +302,9 @@ class RangeAllocator:
 
     def _resolve(self, counter: Counter) -> tuple[Grant, ...] | None:
         """Did a write of ours win whose answer was lost? It did if its nonce is on the blob or in the ledger."""
-        found = counter.find(self._nonce)
+        on_blob = counter.find(self._nonce)
         for grants in self._doubtful:
+            found = on_blob
             if found is None and self._ledger is not None and grants[0].last < counter.value:
                 found = self._ledger.row(grants[0].key)
             if found is not None and (found.nonce, found.first) == (self._nonce, grants[0].first):

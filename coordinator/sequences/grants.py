@@ -262,8 +262,7 @@ def read_counter(sequence: str, text: str, etag: str | None, metadata: Mapping[s
                     str(nonce),
                     float(at),
                     int(step),
-                    0,
-                    USED if used else GRANTED,
+                    outcome=USED if used else GRANTED,
                 ),
                 lasts if isinstance(lasts, list) else [lasts],
             )

@@ -23,7 +23,6 @@ class Pace:
     def __init__(self, rng: random.Random | None = None) -> None:
         self._rng = rng or random.Random()
         self._write_seconds = 0.005
-        self._window = 0.0
         self._away_until = 0.0
         self._strangers = 0.0
 
@@ -49,7 +48,7 @@ class Pace:
         self._strangers += 0.3 * (1.0 - self._strangers)
 
     def lost(self, window: float) -> float:
-        """Seconds to wait after a lost race, by the window that was on the counter."""
+        """Seconds to wait after a lost race, by the window that was to be written."""
         self.met()
         return self._rng.uniform(0.0, self._bounded(window))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import sys
 from email.utils import formatdate
 from typing import Any
@@ -34,6 +35,7 @@ class QueueService:
 
     def __init__(self) -> None:
         self.queues: dict[str, MemoryQueueTransport] = {}
+        self._request_ids = itertools.count(1)
         self._runner: web.ServerRunner | None = None
 
     async def start(self, port: int = 0) -> str:
@@ -56,6 +58,11 @@ class QueueService:
             self._runner = None
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        answer = await self._routed(request)
+        answer.headers["x-ms-request-id"] = f"{next(self._request_ids):032x}"
+        return answer
+
+    async def _routed(self, request: web.BaseRequest) -> web.StreamResponse:
         parts = [unquote(part) for part in request.rel_url.raw_path.split("/")[2:]]
         name, rest = (parts[0] if parts else ""), parts[1:]
         try:

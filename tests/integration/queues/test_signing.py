@@ -1,4 +1,4 @@
-"""The message calls are signed as the account wants it: key, SAS or token."""
+"""Requests without the SDK are signed as the account wants it: key, SAS or token. Another's answer is no answer."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 from azure.core.credentials import AccessToken, AzureSasCredential
-from azure.storage.queue import AccountSasPermissions, ResourceTypes, generate_account_sas
+from azure.storage.queue import AccountSasPermissions, ResourceTypes, Services, generate_account_sas
 
 from coordinator import Storage
 from coordinator.credentials import AZURITE_ACCOUNT, AZURITE_KEY, Endpoints
-from coordinator.errors import AccessDenied
+from coordinator.errors import AccessDenied, StorageUnreachable
+from coordinator.gates.azure_store import BlobGateStore
+from coordinator.gates.state import GateState
 from coordinator.signed import signer_for
 
 
@@ -28,6 +32,7 @@ def sas(permission: str) -> AzureSasCredential:
             resource_types=ResourceTypes(service=True, container=True, object=True),
             permission=AccountSasPermissions.from_string(permission),
             expiry=datetime.now(UTC) + timedelta(hours=1),
+            services=Services(queue=True, blob=True),
         )
     )
 
@@ -40,7 +45,40 @@ async def test_a_sas_serves_for_every_message_call(connection_string: str, stora
         assert [message.text for message in await transport.peek(1)] == ["a & b"]
         (message,) = await transport.get(1, visibility_seconds=30)
         receipt = await transport.update(message.id, message.receipt, visibility_seconds=30, text="c")
+        assert await transport.count() == 1
         await transport.delete(message.id, receipt)
+        assert await transport.count() == 0
+
+
+async def test_a_sas_serves_for_gates(connection_string: str, storage_prefix: str) -> None:
+    async with with_credential(connection_string, sas("rwdlacup")) as storage:
+        store = BlobGateStore(storage, f"{storage_prefix}on sale")
+        assert (await store.read("")).etag == ""
+        etag = await store.write(GateState(name=store.name, state="open"), "")
+        answer = await store.read("")
+        assert (answer.etag, answer.state.state) == (etag, "open")
+        assert (await store.read(etag)).state is None
+    async with with_credential(connection_string, sas("r")) as storage:
+        with pytest.raises(AccessDenied):
+            await BlobGateStore(storage, store.name).write(answer.state, etag)
+
+
+async def test_a_page_of_a_proxy_is_no_empty_queue_and_no_gate(connection_string: str) -> None:
+    async def page(request: web.BaseRequest) -> web.Response:
+        return web.Response(text="<html><body>Please sign in</body></html>", content_type="text/html")
+
+    async with RawTestServer(page) as proxy:
+        known = Endpoints.from_connection_string(connection_string)
+        address = str(proxy.make_url("/")).rstrip("/")
+        async with Storage(
+            Endpoints(known.account, address, address, known.table, known.credential)
+        ) as storage:
+            queue = storage.queue("work").transport
+            for asked in (queue.count(), queue.get(1, visibility_seconds=30), queue.put("x")):
+                with pytest.raises(StorageUnreachable, match="proxy"):
+                    await asked
+            with pytest.raises(StorageUnreachable, match="proxy"):
+                await BlobGateStore(storage, "sale").read("")
 
 
 async def test_a_sas_that_allows_too_little_is_told_as_refused(

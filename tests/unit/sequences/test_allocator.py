@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from coordinator.errors import (
     SequenceContended,
@@ -16,48 +11,14 @@ from coordinator.errors import (
     SequenceMissing,
     StorageUnreachable,
 )
-from coordinator.sequences.allocator import METADATA_LIMIT, RANGES_A_WRITE, SETTLE_AFTER, RangeAllocator
-from coordinator.sequences.grants import GRANTED, USED, Grant, Owner, SequenceConfig, metadata_bytes
-from coordinator.sequences.ledger import Book
-from coordinator.testing.clock import ManualClock
-from coordinator.testing.sequences import MemoryLedger, MemoryStore
-
-
-class Bench:
-    """One counter, and as many writers as a test wants; time passes only in their pauses."""
-
-    def __init__(self) -> None:
-        self.store, self.ledger, self.clock = MemoryStore(), MemoryLedger(), ManualClock()
-        self._nonces = itertools.count()
-
-    def writer(self, name: str, **options: object) -> RangeAllocator:
-        config = SequenceConfig(**{"range_size": 10, "deadline_seconds": 5.0} | options)  # type: ignore[arg-type]
-        return RangeAllocator(
-            "orders",
-            self.store,
-            self.ledger,
-            config,
-            owner=lambda: Owner(name),
-            clock=self.clock,
-            pause=self.pause,
-            nonces=lambda: f"{name}-{next(self._nonces)}",
-        )
-
-    def pause(self, seconds: float) -> bool:
-        self.clock._now += seconds
-        return False
-
-    def book(self) -> Book:
-        return Book("orders", self.store, self.ledger)
+from coordinator.sequences.allocator import METADATA_LIMIT, RANGES_A_WRITE, SETTLE_AFTER
+from coordinator.sequences.grants import GRANTED, USED, metadata_bytes
+from tests.unit.sequences.bench import Bench, span
 
 
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
-
-
-def span(grant: Grant) -> tuple[int, int]:
-    return grant.first, grant.last
 
 
 def test_a_lone_writer_reads_once_and_then_only_writes(bench: Bench) -> None:
@@ -137,6 +98,24 @@ def test_a_write_that_won_is_found_in_the_ledger_when_others_moved_it_there(benc
 
     bench.store.get_data = meanwhile  # type: ignore[method-assign, assignment]
     assert span(ann.reserve(10)) == (11, 20)
+
+
+def test_a_later_write_is_found_in_the_ledger_although_another_won_where_the_earlier_one_was_tried(
+    bench: Bench,
+) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+
+    def bob_is_first() -> None:
+        bob.reserve(10)
+        bob.tidy(all_of_it=True)
+        bob.reserve(10)
+
+    ann.reserve(10)
+    bench.store.lose_answer(carried_out=False)
+    bench.meanwhile = [lambda: (bob_is_first(), bench.store.lose_answer(carried_out=True)), bob_is_first]
+    assert span(ann.reserve(10)) == (31, 40)
+    assert bench.store.get_data().data == "61"
+    assert bench.book().verify().is_ok
 
 
 def test_too_many_lost_races_end_in_an_error_with_figures(bench: Bench) -> None:
@@ -256,6 +235,20 @@ def test_metadata_never_outgrows_the_service(bench: Bench) -> None:
     assert bench.book().verify().is_ok
 
 
+@pytest.mark.parametrize("deadline", [0.2, 30.0])
+def test_a_writer_that_died_on_duty_is_not_waited_for_longer_than_there_is_time(
+    bench: Bench, deadline: float
+) -> None:
+    dead = bench.writer("dead")
+    dead.reserve(10)
+    while metadata_bytes(bench.book().counter().metadata()) < METADATA_LIMIT - 60:
+        dead.reserve(10)
+    assert bench.book().counter().mover
+    assert bench.writer("ann-on-a-host-with-a-name", deadline_seconds=deadline).reserve(10)
+    assert next(bench.ledger.rows()).owner.id == "dead"
+    assert bench.book().verify().is_ok
+
+
 def test_finished_ranges_are_settled_in_batches(bench: Bench) -> None:
     ann = bench.writer("ann")
     for _ in range(SETTLE_AFTER + 1):
@@ -314,99 +307,3 @@ def test_returned_numbers_are_found_by_whoever_writes_next_and_the_hint_goes_wit
     assert span(bob.reserve(10)) == (15, 20)
     assert span(bob.reserve(10)) == (21, 30)
     assert not bench.book().counter().tails
-
-
-class Fleet(RuleBasedStateMachine):
-    """Writers that come, go, crash and meet lost answers; a foreign program beside them. Numbers are granted once."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.bench = Bench()
-        self.names = itertools.count()
-        self.writers: dict[int, RangeAllocator] = {}
-        self.held: list[tuple[int, Grant]] = []
-        self.granted: dict[int, str] = {}
-        self.foreign = 0
-        for place in range(3):
-            self.restart(place)
-
-    @rule(place=st.integers(0, 2))
-    def restart(self, place: int) -> None:
-        self.writers[place] = self.bench.writer(f"w{place}-{next(self.names)}")
-        self.held = [(holder, grant) for holder, grant in self.held if holder != place]
-
-    @rule(
-        place=st.integers(0, 2),
-        count=st.integers(1, 30),
-        failures=st.lists(st.booleans(), max_size=3),
-        more=st.integers(0, 3),
-    )
-    def reserve(self, place: int, count: int, failures: list[bool], more: int) -> None:
-        for carried_out in failures:
-            self.bench.store.lose_answer(carried_out=carried_out)
-        grants = self.writers[place].reserve_ranges(count, 1 + more)
-        self.bench.store._failures.clear()
-        for grant in grants:
-            for number in grant.numbers:
-                assert number not in self.granted, (
-                    f"{number} granted to {self.granted[number]} and {grant.owner.id}"
-                )
-                self.granted[number] = grant.owner.id
-            self.held.append((place, grant))
-
-    @rule(place=st.integers(0, 2))
-    def tidy(self, place: int) -> None:
-        self.writers[place].tidy()
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def use_up(self, data: st.DataObject) -> None:
-        place, grant = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-        self.writers[place].used(grant)
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def give_back(self, data: st.DataObject) -> None:
-        place, grant = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-        through = data.draw(st.integers(grant.first - 1, grant.last))
-        if through == grant.last:
-            self.writers[place].used(grant)
-            return
-        self.writers[place].give_back([(grant, through)])
-        for number in range(through + 1, grant.last + 1):
-            del self.granted[number]
-
-    @precondition(lambda self: self.granted)
-    @rule(jump=st.integers(1, 50))
-    def another_program_moves_the_counter(self, jump: int) -> None:
-        # It wipes the metadata. Writers that live write down again what was there; what only dead ones knew is lost.
-        on_blob = self.bench.book().counter().grants
-        self.bench.store.overwrite(str(int(self.bench.store.get_data().data) + jump))
-        self.foreign += jump
-        for writer in self.writers.values():
-            writer.tidy(all_of_it=True)
-        for grant in on_blob:
-            if self.bench.ledger.row(grant.key) is None:
-                assert not any(writer._owner() == grant.owner for writer in self.writers.values())
-                self.foreign += len(grant.numbers)
-                for number in grant.numbers:
-                    del self.granted[number]
-                self.held = [(holder, held) for holder, held in self.held if held.nonce != grant.nonce]
-
-    @invariant()
-    def everything_is_accounted_for(self) -> None:
-        if not self.granted:
-            return
-        report = self.bench.book().verify()
-        assert report.is_ok, report.summary
-        assert report.unattributed == self.foreign
-
-    def teardown(self) -> None:
-        for number, owner in list(self.granted.items())[::7]:
-            holder = self.bench.book().holder(number)
-            assert holder is not None
-            assert holder.owner.id == owner
-
-
-TestFleet = Fleet.TestCase
-TestFleet.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
