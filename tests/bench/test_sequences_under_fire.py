@@ -22,10 +22,18 @@ WORKER = Path(__file__).with_name("number_worker.py")
 
 
 def soak(
-    azurite: Azurite, prefix: str, folder: Path, *, numbers: int, range_size: int, seed: int, every: float
+    azurite: Azurite,
+    prefix: str,
+    folder: Path,
+    *,
+    numbers: int,
+    range_size: int,
+    faults: float,
+    seed: int,
+    every: float,
 ) -> None:
     with FaultProxy(azurite.connection_string) as proxy:
-        proxy.at_random(0.05, seed=seed)
+        proxy.at_random(faults, seed=seed)
         bench = ProcessBench(
             lambda place, record: [
                 sys.executable,
@@ -77,7 +85,16 @@ def test_200_000_numbers_by_eight_mistreated_processes_are_distinct_and_accounte
 ) -> None:
     seed = random.randrange(10**6)
     print(f"repeat with seed {seed}")
-    soak(own_azurite, storage_prefix, tmp_path, numbers=200_000, range_size=500, seed=seed, every=0.5)
+    soak(
+        own_azurite,
+        storage_prefix,
+        tmp_path,
+        numbers=200_000,
+        range_size=250,
+        faults=0.1,
+        seed=seed,
+        every=0.5,
+    )
 
 
 @pytest.mark.slow
@@ -87,4 +104,13 @@ def test_10_000_000_numbers_by_eight_mistreated_processes_are_distinct_and_accou
 ) -> None:
     seed = random.randrange(10**6)
     print(f"repeat with seed {seed}")
-    soak(own_azurite, storage_prefix, tmp_path, numbers=10_000_000, range_size=5000, seed=seed, every=1.0)
+    soak(
+        own_azurite,
+        storage_prefix,
+        tmp_path,
+        numbers=10_000_000,
+        range_size=5000,
+        faults=0.05,
+        seed=seed,
+        every=1.0,
+    )
