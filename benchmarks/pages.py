@@ -3,7 +3,7 @@
     python benchmarks/pages.py [--database sqlite|postgresql] [--workers 1000] [--scale large] [--rounds 100] [--quick] [--json]
 
 The data is that of `manage.py seed_demo_data`; workers are bare sockets with a heartbeat each two seconds. Times are of whole
-requests of an operator over the loopback, one after the other, cookies and all, made by a process of its own; bytes are as
+requests of an operator (Access: of an admin) over the loopback, one after the other, cookies and all, made by a process of its own; bytes are as
 transferred, compressed or not.
 *cpu* is what the dashboard's process used for a request, above what it uses anyway: unlike the times, it does not depend on who
 else uses the machine. At the end the same for 50 browsers that look at the Overview, for each of them and second.
@@ -43,6 +43,8 @@ PAGES = (
     "/gates/",
     "/queues/",
     "/queues/?sort=depth",
+    "/queues/orders-000/",
+    "/queues/orders-000/messages",
     "/workers/",
     "/workers/?q=orders-05&presence=ok",
     "/leaders/",
@@ -58,7 +60,10 @@ PAGES = (
     "/batches/",
     "/scaling/",
     "/cost/",
-    "/search/?q=orders",
+    "/search/?q=order",
+    "/search/?q=s-0",
+    "/access/",
+    "/help/",
     "/tv",
     "/history/?series=depth:orders-000&seconds=3600",
     "/history/?series=depth:orders-000&seconds=86400",
@@ -95,7 +100,7 @@ async def measure(dashboard: Dashboard, options: argparse.Namespace) -> dict[str
     process = psutil.Process(dashboard.process.pid)
     loop = asyncio.get_running_loop()
     spawned = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-    with Person(dashboard, "olga") as olga, spawned as client:
+    with Person(dashboard, "olga") as olga, Person(dashboard, "adam") as adam, spawned as client:
         await until(lambda: len(olga.get("/api/v1/fleet").json()["workers"]) == options.workers, seconds=60)
         # Somebody looks all the time, so that the sampler keeps its quick pace.
         async with watching(olga, "help", 1):
@@ -103,7 +108,8 @@ async def measure(dashboard: Dashboard, options: argparse.Namespace) -> dict[str
             usual = await share_of_cpu(process)
             for path in PAGES:
                 cpu, began = cpu_seconds(process), time.perf_counter()
-                cookies = olga.http.cookies.get_dict()
+                person = adam if path == "/access/" else olga
+                cookies = person.http.cookies.get_dict()
                 times, size = await loop.run_in_executor(
                     client, look, dashboard.url + path, cookies, options.rounds
                 )

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.views.decorators.http import require_safe
 
 from dashboard import selectors
@@ -48,11 +49,15 @@ def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
     ranges that may hold it."""
     wanted = q.lower()
     named: tuple[tuple[str, Sequence[Named], Callable[[str], str]], ...] = (
-        ("Gate", fleet.gates, lambda name: f"{reverse('gates')}#gate-{name}"),
-        ("Queue", fleet.queues, lambda name: reverse("queue", args=[name])),
-        ("Worker", fleet.workers, lambda name: f"{reverse('workers')}?{query_of(q=name)}"),
-        ("Election", fleet.leaders, lambda name: f"{reverse('leaders')}#{name}"),
-        ("Sequence", fleet.sequences, lambda name: f"{reverse('sequences')}?{query_of(sequence=name)}"),
+        (gettext("Gate"), fleet.gates, lambda name: f"{reverse('gates')}#gate-{name}"),
+        (gettext("Queue"), fleet.queues, lambda name: reverse("queue", args=[name])),
+        (gettext("Worker"), fleet.workers, lambda name: f"{reverse('workers')}?{query_of(q=name)}"),
+        (gettext("Election"), fleet.leaders, lambda name: f"{reverse('leaders')}#{name}"),
+        (
+            gettext("Sequence"),
+            fleet.sequences,
+            lambda name: f"{reverse('sequences')}?{query_of(sequence=name)}",
+        ),
     )
     found = sorted(
         (name != wanted, not name.startswith(wanted), kind, thing.name)
@@ -67,7 +72,7 @@ def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
         return hits, len(found)
     numbers = [
         Hit(
-            "Number",
+            gettext("Number"),
             f"{number} of {sequence.name}",
             f"{reverse('sequences')}?{query_of(sequence=sequence.name, number=number)}#ledger",
         )

@@ -71,6 +71,11 @@ STATES: dict[str, tuple[str, str, Any]] = {
 
 def unknown() -> SafeString:
     """What is not known: a dash, and words for whoever hears the page."""
+    return _unknown(get_language())
+
+
+@cache
+def _unknown(language: str | None) -> SafeString:
     said = gettext("not known")
     return format_html(
         '<span class="unknown" title="{0}">–<span class="visually-hidden"> {0}</span></span>', said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from django import template
 from django.urls import reverse
 
@@ -10,22 +12,40 @@ from dashboard.pages.common import query_of
 register = template.Library()
 
 
+@lru_cache(maxsize=8192)
+def _page(name: str, *args: str) -> str:
+    """Tables ask for the same addresses again and again, and finding one takes longer than a cell."""
+    return reverse(name, args=args)
+
+
+@register.filter
+def queue_url(name: str) -> str:
+    """The page of a queue."""
+    return _page("queue", name)
+
+
+@register.filter
+def act_url(instance: str, verb: str) -> str:
+    """Where a worker is told to drain, resume or stop."""
+    return _page("worker-do", instance, verb)
+
+
 @register.filter
 def worker_url(name: str) -> str:
     """The worker of that name among the workers."""
-    return f"{reverse('workers')}?{query_of(q=name)}"
+    return f"{_page('workers')}?{query_of(q=name)}"
 
 
 @register.filter
 def ranges_url(owner: str, sequence: str) -> str:
     """The ranges of a sequence that an owner was granted."""
-    return f"{reverse('sequences')}?{query_of(sequence=sequence, owner=owner)}#ledger"
+    return f"{_page('sequences')}?{query_of(sequence=sequence, owner=owner)}#ledger"
 
 
 @register.filter
 def audit_url(name: str) -> str:
     """What people did to it."""
-    return f"{reverse('audit')}?{query_of(q=name)}"
+    return f"{_page('audit')}?{query_of(q=name)}"
 
 
 @register.filter
