@@ -16,7 +16,7 @@ import msgspec
 RESYNC = "resync"
 
 
-class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
+class Hint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """`topic` is ``gate:NAME``, ``queue:NAME``, ``rule:NAME`` or `RESYNC`; the rest only explains.
 
     `request_id` is that of the dashboard's request that caused it, as in its audit; "" if none did.

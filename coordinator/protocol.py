@@ -32,7 +32,7 @@ CLOSE_SLOW = 4408
 CLOSE_GOING_AWAY = 1001
 
 
-class GateStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+class GateStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A gate as a worker sees it. `state` is "unknown" until the first answer; `passed_epoch` 0 means never passed.
 
     `inside` is how much work is passing it; a close is complete when that is 0. `offset_seconds` is how far the
@@ -48,7 +48,7 @@ class GateStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     offset_seconds: float | None = None
 
 
-class ListenerStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+class ListenerStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A queue listener. `oldest_seconds` is how long the longest-held message has been invisible."""
 
     queue: str
@@ -65,7 +65,7 @@ class ListenerStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
 
-class LeadershipStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+class LeadershipStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """An election. `remaining_seconds` is what is left of the leader's lease of `lease_seconds`, if it is not renewed.
 
     It is counted from when the newest confirmed renewal was sent, so the service frees the lease no sooner, and later
@@ -79,7 +79,7 @@ class LeadershipStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     lease_seconds: int = 15
 
 
-class SequenceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+class SequenceStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A number generator. `last_issued` 0 means none yet; `runway_seconds` None means unknown."""
 
     name: str
@@ -93,7 +93,7 @@ class SequenceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     grants: int = 0
 
 
-class WorkerState(msgspec.Struct, frozen=True, omit_defaults=True):
+class WorkerState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """All that a worker tells about itself. Sent whole: the hub keeps no history of it.
 
     `requests` counts by operation, `queue_requests` those to queues by queue ("" for the sum of many small ones);
@@ -112,7 +112,7 @@ class WorkerState(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_bytes: int = 0
 
 
-class Hello(msgspec.Struct, frozen=True, omit_defaults=True, tag="hello"):
+class Hello(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="hello"):
     """First frame of a worker. `instance` is unique per process start; `prefix` says which fleet it belongs to.
 
     `version` is the newest that it speaks, `oldest` the oldest; 0 if that is the same.
@@ -130,13 +130,13 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True, tag="hello"):
     oldest: int = 0
 
 
-class State(msgspec.Struct, frozen=True, tag="state"):
+class State(msgspec.Struct, frozen=True, gc=False, tag="state"):
     """Heartbeat with the whole state."""
 
     state: WorkerState
 
 
-class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, tag="receipt"):
+class Receipt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="receipt"):
     """This worker passed a gate. `delay_seconds` is from the opening (as stored) to the pass, by wall clocks."""
 
     gate: str
@@ -146,13 +146,13 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, tag="receipt"):
     passed_at: float
 
 
-class Announce(msgspec.Struct, frozen=True, tag="announce"):
+class Announce(msgspec.Struct, frozen=True, gc=False, tag="announce"):
     """Ask the hub to pass a hint to every worker of this prefix."""
 
     hint: Hint
 
 
-class Welcome(msgspec.Struct, frozen=True, omit_defaults=True, tag="welcome"):
+class Welcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="welcome"):
     """First frame of the hub: the version that both speak from here on.
 
     The worker sends `State` at least every `heartbeat_seconds`.
@@ -163,13 +163,13 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True, tag="welcome"):
     server_time: float
 
 
-class Hinted(msgspec.Struct, frozen=True, tag="hint"):
+class Hinted(msgspec.Struct, frozen=True, gc=False, tag="hint"):
     """Look again: something changed."""
 
     hint: Hint
 
 
-class Command(msgspec.Struct, frozen=True, omit_defaults=True, tag="command"):
+class Command(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="command"):
     """An operator asks this worker to do something: drain, resume or stop; or to step down from an election.
 
     `id` is that of the request that asked, as in the audit.
@@ -187,7 +187,7 @@ class Unknown(NamedTuple):
     what: str
 
 
-class _Kind(msgspec.Struct, frozen=True):
+class _Kind(msgspec.Struct, frozen=True, gc=False):
     type: str
     verb: str = ""
 

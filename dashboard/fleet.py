@@ -12,7 +12,7 @@ from coordinator.protocol import WorkerState
 from dashboard.work import Work
 
 
-class StorageView(msgspec.Struct, frozen=True):
+class StorageView(msgspec.Struct, frozen=True, gc=False):
     """Whether the account answers. `unreachable_since` is None while it does; `as_of` is the last good sample."""
 
     as_of: float | None = None
@@ -20,7 +20,7 @@ class StorageView(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(msgspec.Struct, frozen=True, gc=False):
     """The progress of one opening: how many of the workers that were waiting have passed."""
 
     gate: str
@@ -35,7 +35,7 @@ class Release(msgspec.Struct, frozen=True):
     delays_ms: tuple[float, ...] = ()
 
 
-class GateView(msgspec.Struct, frozen=True):
+class GateView(msgspec.Struct, frozen=True, gc=False):
     """A gate. `state` is "closed", "armed", "open" or "unknown"; `waiting` names the workers held at it now."""
 
     name: str
@@ -52,7 +52,7 @@ class GateView(msgspec.Struct, frozen=True):
     as_of: float | None = None
 
 
-class TaskDecision(msgspec.Struct, frozen=True):
+class TaskDecision(msgspec.Struct, frozen=True, gc=False):
     """How many dequeue tasks one worker has and wants for a queue, and why, in the worker's own words."""
 
     worker: str
@@ -61,7 +61,7 @@ class TaskDecision(msgspec.Struct, frozen=True):
     reason: str
 
 
-class QueueView(msgspec.Struct, frozen=True):
+class QueueView(msgspec.Struct, frozen=True, gc=False):
     """A queue. Depth is the service's approximate count, which includes messages in hand."""
 
     name: str
@@ -78,7 +78,7 @@ class QueueView(msgspec.Struct, frozen=True):
     decisions: tuple[TaskDecision, ...] = ()
 
 
-class LeaderView(msgspec.Struct, frozen=True):
+class LeaderView(msgspec.Struct, frozen=True, gc=False):
     """An election. `holder` is "" when nobody leads.
 
     `lease_ends` is when the service frees the lease of `lease_seconds` if it is not renewed, whether or not the holder
@@ -98,7 +98,7 @@ class LeaderView(msgspec.Struct, frozen=True):
     lease_seconds: int = 15
 
 
-class GrantView(msgspec.Struct, frozen=True):
+class GrantView(msgspec.Struct, frozen=True, gc=False):
     """One range of numbers. `state` is "in use", "used", "returned", "lost" or "unattributed"."""
 
     sequence: str
@@ -110,7 +110,7 @@ class GrantView(msgspec.Struct, frozen=True):
     last_issued: int | None = None
 
 
-class SequenceView(msgspec.Struct, frozen=True):
+class SequenceView(msgspec.Struct, frozen=True, gc=False):
     """A sequence. `problem` quotes what is wrong with its counter, if anything."""
 
     name: str
@@ -123,7 +123,7 @@ class SequenceView(msgspec.Struct, frozen=True):
     as_of: float | None = None
 
 
-class WorkerView(msgspec.Struct, frozen=True):
+class WorkerView(msgspec.Struct, frozen=True, gc=False):
     """A worker process. `presence` is "ok", "late" or "lost" by the age of its last heartbeat."""
 
     name: str
@@ -137,7 +137,7 @@ class WorkerView(msgspec.Struct, frozen=True):
     state: WorkerState
 
 
-class Attention(msgspec.Struct, frozen=True):
+class Attention(msgspec.Struct, frozen=True, gc=False):
     """Something an operator should look at: what, how bad ("warning" or "critical"), what to do, and where."""
 
     level: str
@@ -146,21 +146,21 @@ class Attention(msgspec.Struct, frozen=True):
     url: str = ""
 
 
-class Headline(msgspec.Struct, frozen=True):
+class Headline(msgspec.Struct, frozen=True, gc=False):
     """The fleet in one line: "running", "held", "idle", "stalled" or "unknown", and why."""
 
     state: str
     why: str
 
 
-class Today(msgspec.Struct, frozen=True):
+class Today(msgspec.Struct, frozen=True, gc=False):
     """Requests by operation since midnight (UTC), or since the dashboard started if that was later."""
 
     since: float
     requests: dict[str, int] = {}
 
 
-class Fleet(msgspec.Struct, frozen=True):
+class Fleet(msgspec.Struct, frozen=True, gc=False):
     """Everything at one moment. `degraded` says in words what the dashboard itself lacks ("" = nothing).
 
     `own_requests` are those of `requests` that the dashboard sent, and `sampled_every` the seconds between two samples.
@@ -186,7 +186,7 @@ class Fleet(msgspec.Struct, frozen=True):
     degraded: str = ""
 
 
-class Point(msgspec.Struct, frozen=True):
+class Point(msgspec.Struct, frozen=True, gc=False):
     """One sample of a series; None is a gap."""
 
     at: float

@@ -29,7 +29,7 @@ MAX_REASON = 500
 _REMEMBERED = 8
 
 
-class GateState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GateState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A gate as stored. Times are seconds since 1970 by the storage service's clock.
 
     `state` is what was asked for; what holds now is `phase(state, now)`. `share` is the part of the fleet let through

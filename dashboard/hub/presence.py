@@ -20,7 +20,7 @@ LATE_SECONDS = 10.0
 FORGET_SECONDS = 600.0
 
 
-class WorkerNews(msgspec.Struct, frozen=True, omit_defaults=True):
+class WorkerNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What one process tells the others of a worker connected to it. `age_seconds` is since its last frame."""
 
     hello: Hello
@@ -28,7 +28,7 @@ class WorkerNews(msgspec.Struct, frozen=True, omit_defaults=True):
     gone: bool = False
 
 
-class ReleaseNews(msgspec.Struct, frozen=True):
+class ReleaseNews(msgspec.Struct, frozen=True, gc=False):
     """What one process knows of a gate's newest opening, for one that was away or is new."""
 
     gate: str

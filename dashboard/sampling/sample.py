@@ -9,7 +9,7 @@ from dashboard.fleet import LeaderView, SequenceView, StorageView
 from dashboard.work import Work
 
 
-class Depth(msgspec.Struct, frozen=True):
+class Depth(msgspec.Struct, frozen=True, gc=False):
     """A queue as storage sees it; `as_of` is when this very figure was read.
 
     `oldest_at` is when the message at the front was put (wall clock), as seen at `peeked_at`.
@@ -23,7 +23,7 @@ class Depth(msgspec.Struct, frozen=True):
     peeked_at: float = 0.0
 
 
-class Sample(msgspec.Struct, frozen=True):
+class Sample(msgspec.Struct, frozen=True, gc=False):
     """One look. The views of leaders and sequences lack what only workers know."""
 
     at: float

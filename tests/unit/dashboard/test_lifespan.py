@@ -1,0 +1,39 @@
+"""The server is spared long searches for garbage, and what is told all the time makes no work for them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator import protocol
+from dashboard import lifespan
+
+
+@pytest.fixture
+def usual_garbage() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+def test_what_is_there_at_the_start_is_not_searched_for_garbage_again(usual_garbage: None) -> None:
+    lifespan._spare_pauses()
+    assert gc.get_freeze_count() > 10_000
+    assert len(gc.get_objects(generation=2)) < 1_000
+    assert gc.get_threshold()[0] == lifespan.YOUNG_OBJECTS
+    assert gc.isenabled()
+
+
+def test_a_heartbeat_leaves_nothing_to_search() -> None:
+    state = protocol.WorkerState(
+        gates=(protocol.GateStatus("sale", "closed", waiting=True),),
+        listeners=(protocol.ListenerStatus("orders", 3, 5, 3, state="running"),),
+        requests={"queue.GetMessages": 7},
+    )
+    told = protocol.decode_from_worker(protocol.encode(protocol.State(state)))
+    assert isinstance(told, protocol.State)
+    assert told.state == state
+    assert not any(map(gc.is_tracked, (told, told.state, *told.state.gates, *told.state.listeners)))
