@@ -31,7 +31,7 @@ lint: setup
 	$(VENV)/lint-imports
 
 test: browser lint
-	$(VENV)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --reruns 1 -rR $(PYTEST_ARGS)
+	$(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --reruns 1 -rR $(PYTEST_ARGS)
 
 bench: setup
 	@set -e; for program in benchmarks/[a-z]*.py; do echo "== $$program"; $(VENV)/python $$program $(BENCH_ARGS); done

@@ -28,6 +28,7 @@ from urllib3.util import Retry
 from websockets.asyncio.client import ClientConnection, connect
 
 from coordinator import protocol
+from coordinator.bus import Hint
 from coordinator.protocol import FromHub, FromWorker, GateStatus, Hello, State, WorkerState
 
 from .ports import free_port, wait_until_listening
@@ -297,8 +298,10 @@ class BareWorker:
             pass
         self.closed = (self._socket.close_code or 0, self._socket.close_reason or "")
 
-    def hints(self) -> list[str]:
-        return [message.hint.topic for message in self.heard if isinstance(message, protocol.Hinted)]
+    def hints(self, topic: str) -> list[Hint]:
+        """What it was told of that topic. Of others it hears, too: queues of other tests in the same account."""
+        told = (message.hint for message in self.heard if isinstance(message, protocol.Hinted))
+        return [hint for hint in told if hint.topic == topic]
 
 
 async def until(condition: Callable[[], T], *, seconds: float = 60.0, what: str = "") -> T:
