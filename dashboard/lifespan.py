@@ -11,7 +11,7 @@ from dashboard.runtime import current
 
 log = logging.getLogger(__name__)
 
-YOUNG_OBJECTS = 10_000
+YOUNG_OBJECTS, ROUNDS = 10_000, 5
 
 
 def _spare_pauses() -> None:
@@ -19,7 +19,7 @@ def _spare_pauses() -> None:
     the loop, and with it a release, for 0.15 s. It came every nine seconds."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    gc.set_threshold(YOUNG_OBJECTS, ROUNDS, ROUNDS)
 
 
 async def lifespan(scope: dict[str, Any], receive: Any, send: Any) -> None:
