@@ -12,7 +12,7 @@ from dashboard.pages.common import query_of
 register = template.Library()
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1024)
 def _page(name: str, *args: str) -> str:
     """Tables ask for the same addresses again and again, and finding one takes longer than a cell."""
     return reverse(name, args=args)
