@@ -15,6 +15,7 @@ from dashboard import selectors
 from dashboard.fleet import Fleet
 from dashboard.pages.common import query_of, show, whole_number
 from dashboard.permissions import requires
+from dashboard.templatetags.links import queue_url, worker_url
 
 MOST = 50
 
@@ -50,23 +51,18 @@ def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
     wanted = q.lower()
     named: tuple[tuple[str, Sequence[Named], Callable[[str], str]], ...] = (
         (gettext("Gate"), fleet.gates, lambda name: f"{reverse('gates')}#gate-{name}"),
-        (gettext("Queue"), fleet.queues, lambda name: reverse("queue", args=[name])),
-        (gettext("Worker"), fleet.workers, lambda name: f"{reverse('workers')}?{query_of(q=name)}"),
+        (gettext("Queue"), fleet.queues, queue_url),
+        (gettext("Worker"), fleet.workers, worker_url),
         (gettext("Election"), fleet.leaders, lambda name: f"{reverse('leaders')}#{name}"),
-        (
-            gettext("Sequence"),
-            fleet.sequences,
-            lambda name: f"{reverse('sequences')}?{query_of(sequence=name)}",
-        ),
-    )
+        (gettext("Sequence"), fleet.sequences, lambda name: f"{reverse('sequences')}?{query_of(sequence=name)}"),
+    )  # fmt: skip
     found = sorted(
-        (name != wanted, not name.startswith(wanted), kind, thing.name)
-        for kind, things, _ in named
+        (name != wanted, not name.startswith(wanted), kind, thing.name, place)
+        for place, (kind, things, _) in enumerate(named)
         for thing in things
         if wanted in (name := thing.name.lower())
     )
-    url_of = {kind: url for kind, _, url in named}
-    hits = [Hit(kind, name, url_of[kind](name)) for _, _, kind, name in found[:MOST]]
+    hits = [Hit(kind, name, named[place][2](name)) for _, _, kind, name, place in found[:MOST]]
     number = whole_number(q)
     if number is None:
         return hits, len(found)
