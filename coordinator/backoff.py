@@ -60,6 +60,7 @@ async def retry(
 ) -> T:
     """Repeat an idempotent call until it succeeds, raises something else, or the deadline passes.
 
+    Waits at least as long as the service asked (`retry_after_seconds`); where that exceeds the deadline, raises at once.
     Not for writes whose answer may be lost, unless repeating them is harmless.
     """
     started = clock.monotonic()
@@ -67,8 +68,8 @@ async def retry(
     while True:
         try:
             return await call()
-        except on:
-            pause = backoff.delay(attempt)
+        except on as error:
+            pause = max(backoff.delay(attempt), getattr(error, "retry_after_seconds", 0.0))
             if clock.monotonic() + pause - started >= backoff.deadline_seconds:
                 raise
         await clock.sleep(pause)
@@ -88,8 +89,8 @@ def retry_blocking(
     while True:
         try:
             return call()
-        except on:
-            pause = backoff.delay(attempt)
+        except on as error:
+            pause = max(backoff.delay(attempt), getattr(error, "retry_after_seconds", 0.0))
             if time.monotonic() + pause - started >= backoff.deadline_seconds:
                 raise
         sleep(pause)

@@ -20,6 +20,7 @@ class StorageError(KennelError):
 
     `status` is the HTTP status (None without an answer), `code` the service's own error code, `resource` what the
     request was about. `maybe_done` is True if the request may have been carried out all the same.
+    `retry_after_seconds` is how long the service asked to wait (its Retry-After; 0 if it did not ask).
     """
 
     def __init__(
@@ -30,12 +31,14 @@ class StorageError(KennelError):
         status: int | None = None,
         code: str = "",
         maybe_done: bool = False,
+        retry_after_seconds: float = 0.0,
     ) -> None:
         super().__init__(message)
         self.resource = resource
         self.status = status
         self.code = code
         self.maybe_done = maybe_done
+        self.retry_after_seconds = retry_after_seconds
 
 
 class StorageUnreachable(StorageError):

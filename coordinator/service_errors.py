@@ -104,7 +104,15 @@ def translate(error: AzureError, action: str, resource: str) -> StorageError:
     A write is `maybe_done` unless the service refused it or the request cannot have been sent.
     """
     if isinstance(error, HttpResponseError) and error.status_code:
-        return refused(int(error.status_code), _code(error), error.reason or "", action, resource)
+        headers = getattr(error.response, "headers", None) or {}
+        return refused(
+            int(error.status_code),
+            _code(error),
+            error.reason or "",
+            action,
+            resource,
+            retry_after=str(headers.get("Retry-After", "")),
+        )
     if isinstance(error, ClientAuthenticationError):
         return AccessDenied(f"{action} {resource}: no credential was accepted ({error})", resource=resource)
     message = f"{action} {resource}: the storage service gave no answer ({type(error).__name__})"
@@ -136,11 +144,25 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         error = inner
 
 
-def refused(status: int, code: str, reason: str, action: str, resource: str) -> StorageError:
-    """The Kennel error for an answer of that HTTP status and service error code."""
+def refused(
+    status: int, code: str, reason: str, action: str, resource: str, *, retry_after: str = ""
+) -> StorageError:
+    """The Kennel error for an answer of that HTTP status, service error code and Retry-After header."""
     kind = BY_CODE.get(code) or BY_STATUS.get(status) or (StorageBusy if status >= 500 else StorageError)
     message = f"{action} {resource}: the storage service answered {status} {code or reason}".rstrip()
-    return kind(message, resource=resource, status=status, code=code, maybe_done=status >= 500)
+    return kind(
+        message,
+        resource=resource,
+        status=status,
+        code=code,
+        maybe_done=status >= 500,
+        retry_after_seconds=_seconds(retry_after),
+    )
+
+
+def _seconds(retry_after: str) -> float:
+    """The wait asked for; 0 where the header is missing, or a date (the service sends seconds)."""
+    return float(retry_after) if retry_after.isdecimal() and len(retry_after) < 10 else 0.0
 
 
 @contextmanager

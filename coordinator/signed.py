@@ -96,7 +96,14 @@ class SignedRest:
             ) from error
         if answer.status >= 300 and answer.status not in passing:
             code = answer.headers.get("x-ms-error-code") or _error_code(content)
-            raise refused(answer.status, code, answer.reason or "", action, resource)
+            raise refused(
+                answer.status,
+                code,
+                answer.reason or "",
+                action,
+                resource,
+                retry_after=answer.headers.get("Retry-After", ""),
+            )
         if answer.status < 300 and "x-ms-request-id" not in answer.headers:
             raise StorageUnreachable(
                 f"{action} {resource}: another program or a proxy answered for the storage service; let storage traffic "

@@ -1,4 +1,4 @@
-"""A proxy in front of the storage emulator that breaks what a network and a service break.
+"""What a network and a service break, on order: a proxy in front of the storage emulator, and the same for stores in memory.
 
     with FaultProxy(azurite.connection_string) as proxy:
         storage = Storage.from_connection_string(proxy.connection_string)
@@ -7,23 +7,39 @@
         …
         print(proxy.applied)                                                    # what was done to which request
 
-Requests are forwarded byte for byte (also the Host header: signatures stay valid); only answers are meddled with. It
-runs on a thread of its own and serves any number of processes. For tests and benchmarks, not for the wild.
+Requests are forwarded byte for byte (also the Host header: signatures stay valid); only answers are meddled with. The
+proxy runs on a thread of its own and serves any number of processes. For tests and benchmarks, not for the wild.
+
+Every request of an operation in turn meets a fault with `for_each_request`:
+
+    for turn in proxy.for_each_request(DROP_ANSWER, answer_delayed(0.2)):
+        gate = …                                     # prepare: no fault yet
+        with turn:                                   # the first request in here, in the next turn the second, …
+            await gate.open(by="ann", reason="sale")
+        …                                            # check what was promised; `turn.met` is the request, or None
+
+`FaultyStore` puts the same orders before any store of `coordinator.testing`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
+import itertools
 import random
 import re
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import StorageBusy, StorageError, StorageUnreachable
 
 SERVICES = ("blob", "queue", "table")
 
@@ -32,9 +48,12 @@ SERVICES = ("blob", "queue", "table")
 class Fault:
     """One way to go wrong.
 
-    delay_seconds: wait first.  committed: whether the service gets the request (and carries it out).
+    delay_seconds: how long the request is on its way; the service acts late, also for a client that has given up.
+    committed: whether the service gets the request (and carries it out).
+    answer_delay_seconds: how long the answer is on its way; the service has acted by then.
     answer: what the client gets: "pass" the service's answer, "close" the connection without one, "reset" it,
-        "truncate" the service's answer in its body, or "error": `status` with the service's error `code`.
+        "truncate" the service's answer in its body, "hang" (the connection stays open and silent), or "error":
+        `status` with the service's error `code` and, unless None, a Retry-After of `retry_after_seconds`.
     """
 
     name: str
@@ -43,6 +62,25 @@ class Fault:
     answer: str = "pass"
     status: int = 503
     code: str = "ServerBusy"
+    answer_delay_seconds: float = 0.0
+    retry_after_seconds: int | None = None
+
+
+def delayed(seconds: float) -> Fault:
+    """Nothing breaks, only the request takes longer: the service acts late."""
+    return Fault(f"delayed {seconds:g} s", delay_seconds=seconds)
+
+
+def answer_delayed(seconds: float) -> Fault:
+    """Nothing breaks, only the answer takes longer: the service has acted, and the client hears of it late."""
+    return Fault(f"answer delayed {seconds:g} s", answer_delay_seconds=seconds)
+
+
+def throttled(retry_after_seconds: int = 1, *, status: int = 503) -> Fault:
+    """Refused for the rate of requests: 503 ServerBusy or 429 TooManyRequests with a Retry-After; not carried out."""
+    code = "TooManyRequests" if status == 429 else "ServerBusy"
+    name = f"{status}, retry after {retry_after_seconds} s"
+    return Fault(name, 0.0, False, "error", status=status, code=code, retry_after_seconds=retry_after_seconds)
 
 
 DROP_ANSWER = Fault("drop answer", answer="close")
@@ -53,21 +91,25 @@ BUSY_COMMITTED = Fault("503, carried out", answer="error")
 FAILED = Fault("500, not carried out", committed=False, answer="error", status=500, code="InternalError")
 FAILED_COMMITTED = Fault("500, carried out", answer="error", status=500, code="InternalError")
 TRUNCATED = Fault("truncated answer", answer="truncate")
+THROTTLED = throttled()
+TOO_MANY = throttled(status=429)
+HANGS_BEFORE = Fault("hangs, not carried out", committed=False, answer="hang")
+HANGS_AFTER = Fault("hangs, carried out", answer="hang")
 SLOW = Fault("slow", delay_seconds=0.3)
+SLOW_ANSWER = Fault("slow answer", answer_delay_seconds=0.3)
 
+# What `at_random` chooses from unless it is given others. Hanging is not among it: it costs a whole time-out each.
 ALL_FAULTS = (
-    DROP_ANSWER, RESET_AFTER, RESET_BEFORE, BUSY, BUSY_COMMITTED, FAILED, FAILED_COMMITTED, TRUNCATED, SLOW,
+    DROP_ANSWER, RESET_AFTER, RESET_BEFORE, BUSY, BUSY_COMMITTED, FAILED, FAILED_COMMITTED, TRUNCATED, THROTTLED, TOO_MANY,
+    SLOW, SLOW_ANSWER,
 )  # fmt: skip
 
-
-def delayed(seconds: float) -> Fault:
-    """Nothing breaks, it only takes longer."""
-    return Fault(f"delayed {seconds:g} s", delay_seconds=seconds)
+_NOTHING = Fault("none")
 
 
 @dataclass(frozen=True)
 class Applied:
-    """A request that met a fault; `number` counts all requests of the proxy from 1."""
+    """A request that met a fault; `number` counts all requests from 1."""
 
     number: int
     service: str
@@ -76,7 +118,7 @@ class Applied:
     fault: Fault
 
 
-@dataclass
+@dataclass(eq=False)
 class _Rule:
     fault: Fault
     service: str
@@ -84,36 +126,59 @@ class _Rule:
     path: str
     skip: int
     times: int
+    met: Applied | None = None
 
     def fits(self, service: str, method: str, path: str) -> bool:
         return self.service in ("", service) and self.method in ("", method) and self.path in path
 
 
-class FaultProxy:
-    """Listens on three free ports of 127.0.0.1, one for each service of the account behind `connection_string`.
+class Turn:
+    """One run of an operation in `for_each_request`: within `with turn:` request `number` meets `fault`.
 
-    Without rules it passes everything on. Rules made by `once` and `times` come before chance (`at_random`), which comes
-    before `always`. Each rule is used up in order of its making. Thread-safe.
+    `met` is that request once it was sent, and None if the operation had fewer requests.
     """
 
-    def __init__(self, connection_string: str) -> None:
-        self._upstream_string = connection_string
-        self._targets = {service: _endpoint(connection_string, service) for service in SERVICES}
+    def __init__(self, orders: FaultOrders, rule: _Rule) -> None:
+        self.fault = rule.fault
+        self.number = rule.skip + 1
+        self.is_used = False
+        self._orders = orders
+        self._rule = rule
+
+    @property
+    def met(self) -> Applied | None:
+        return self._rule.met
+
+    def __enter__(self) -> Self:
+        self.is_used = True
+        self._orders._add(self._rule)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._orders._remove(self._rule)
+
+    def __repr__(self) -> str:
+        return f"Turn({self.fault.name!r} for request {self.number}: {self.met})"
+
+
+class FaultOrders:
+    """Which request meets which fault: the common part of `FaultProxy` and `FaultyStore`.
+
+    Rules made by `once`, `times` and `for_each_request` come before chance (`at_random`), which comes before `always`.
+    Each rule is used up in order of its making. Thread-safe. `applied` lists the requests that met a fault, `requests`
+    counts all.
+    """
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rules: list[_Rule] = []
-        self._always = Fault("none")
+        self._always = _NOTHING
         self._rate, self._rng, self._choice = 0.0, random.Random(), tuple[Fault, ...](ALL_FAULTS)
         self.applied: list[Applied] = []
         self.requests = 0
         self.seed: int | None = None
-        self._ports: dict[str, int] = {}
-        self._loop = asyncio.new_event_loop()
-        self._servers: list[asyncio.Server] = []
-        self._connections: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._run, name="kennel-fault-proxy", daemon=True)
-        self._ready = threading.Event()
-
-    # --- what goes wrong ----------------------------------------------------------------------------------------
 
     def once(
         self, fault: Fault, *, service: str = "", method: str = "", path: str = "", skip: int = 0
@@ -125,8 +190,26 @@ class FaultProxy:
         self, times: int, fault: Fault, *, service: str = "", method: str = "", path: str = "", skip: int = 0
     ) -> None:
         """The next `times` fitting requests meet the fault."""
-        with self._lock:
-            self._rules.append(_Rule(fault, service, method, path, skip, times))
+        self._add(_Rule(fault, service, method, path, skip, times))
+
+    def for_each_request(
+        self, *faults: Fault, service: str = "", method: str = "", path: str = ""
+    ) -> Iterator[Turn]:
+        """Turns for an operation that is run again and again: in each, another of its (fitting) requests meets the fault.
+
+        Ends with the turn in which the operation had no further request, so that the last turn of each fault is one
+        without trouble. An operation may need other requests after a fault; those pass.
+        """
+        for fault in faults:
+            for skip in itertools.count():
+                turn = Turn(self, _Rule(fault, service, method, path, skip, 1))
+                yield turn
+                if not turn.is_used:
+                    raise RuntimeError(
+                        "run the operation inside `with turn:`, or for_each_request never ends"
+                    )
+                if turn.met is None:
+                    break
 
     def at_random(self, rate: float, *, seed: int, faults: Sequence[Fault] = ALL_FAULTS) -> None:
         """Each request meets one of the faults with probability `rate`; the seed is printed by a test that fails."""
@@ -139,10 +222,129 @@ class FaultProxy:
             self._always = fault
 
     def heal(self) -> None:
-        """From now on nothing goes wrong."""
+        """From now on nothing goes wrong. What hangs already, hangs on."""
         with self._lock:
             self._rules.clear()
-            self._rate, self._always = 0.0, Fault("none")
+            self._rate, self._always = 0.0, _NOTHING
+
+    def _add(self, rule: _Rule) -> None:
+        with self._lock:
+            self._rules.append(rule)
+
+    def _remove(self, rule: _Rule) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            self._rules.remove(rule)
+
+    def _decide(self, service: str, method: str, path: str) -> Fault:
+        with self._lock:
+            self.requests += 1
+            rule, fault = self._chosen(service, method, path)
+            if fault is not self._always:
+                self.applied.append(Applied(self.requests, service, method, path, fault))
+                if rule is not None:
+                    rule.met = self.applied[-1]
+            return fault
+
+    def _chosen(self, service: str, method: str, path: str) -> tuple[_Rule | None, Fault]:
+        for rule in self._rules:
+            if rule.times and rule.fits(service, method, path):
+                if rule.skip:
+                    rule.skip -= 1
+                    continue
+                rule.times -= 1
+                return rule, rule.fault
+        if self._rate and self._rng.random() < self._rate:
+            return None, self._rng.choice(self._choice)
+        return None, self._always
+
+
+class FaultyStore(FaultOrders):
+    """Any store of `coordinator.testing` (or of yours), whose calls meet faults as requests meet those of `FaultProxy`.
+
+        transport = FaultyStore(MemoryQueueTransport("orders-in", clock=clock), clock=clock)
+        transport.once(DROP_ANSWER, method="delete")        # the message is gone, and nobody hears of it
+
+    Has all that the store has; `method` is the name of the store's method and `path` any part of the store's name. The
+    caller gets what the storage adapters raise: `StorageBusy`, or `StorageUnreachable` with `maybe_done`. A call that
+    hangs ends so after `hang_seconds`. Delays go by the clock given, or by `time.sleep` in a store that blocks.
+    """
+
+    def __init__(self, store: Any, *, clock: Clock = SYSTEM_CLOCK, hang_seconds: float = 5.0) -> None:
+        super().__init__()
+        self._store = store
+        self._clock = clock
+        self._hang_seconds = hang_seconds
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not inspect.ismethod(found) or name.startswith("_"):
+            return found
+        return self._asked(name, found) if inspect.iscoroutinefunction(found) else self._blocking(name, found)
+
+    def _asked(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*given: Any, **named: Any) -> Any:
+            fault = self._decide("", name, str(getattr(self._store, "name", "")))
+            if fault.delay_seconds:
+                await self._clock.sleep(fault.delay_seconds)
+            answer = await method(*given, **named) if fault.committed else None
+            if pause := self._pause(fault):
+                await self._clock.sleep(pause)
+            return self._answer(name, fault, answer)
+
+        return call
+
+    def _blocking(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            fault = self._decide("", name, str(getattr(self._store, "name", "")))
+            if fault.delay_seconds:
+                time.sleep(fault.delay_seconds)
+            answer = method(*given, **named) if fault.committed else None
+            if pause := self._pause(fault):
+                time.sleep(pause)
+            return self._answer(name, fault, answer)
+
+        return call
+
+    def _pause(self, fault: Fault) -> float:
+        return fault.answer_delay_seconds + (self._hang_seconds if fault.answer == "hang" else 0.0)
+
+    def _answer(self, name: str, fault: Fault, answer: Any) -> Any:
+        if fault.answer == "pass":
+            return answer
+        raise _raised(
+            f"{name}: {fault.name} (as the test asked)", str(getattr(self._store, "name", "")), fault
+        )
+
+
+def _raised(message: str, resource: str, fault: Fault) -> StorageError:
+    if fault.answer != "error":
+        return StorageUnreachable(message, resource=resource, maybe_done=True)
+    return StorageBusy(
+        message,
+        resource=resource,
+        status=fault.status,
+        code=fault.code,
+        maybe_done=fault.status >= 500,
+        retry_after_seconds=float(fault.retry_after_seconds or 0),
+    )
+
+
+class FaultProxy(FaultOrders):
+    """Listens on three free ports of 127.0.0.1, one for each service of the account behind `connection_string`.
+
+    Without rules it passes everything on.
+    """
+
+    def __init__(self, connection_string: str) -> None:
+        super().__init__()
+        self._upstream_string = connection_string
+        self._targets = {service: _endpoint(connection_string, service) for service in SERVICES}
+        self._ports: dict[str, int] = {}
+        self._loop = asyncio.new_event_loop()
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._run, name="kennel-fault-proxy", daemon=True)
+        self._ready = threading.Event()
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -238,6 +440,8 @@ class FaultProxy:
             answer_body = await _body(
                 answers, answer_head, has_body=method != "HEAD" and status not in (204, 304)
             )
+        if fault.answer_delay_seconds:
+            await asyncio.sleep(fault.answer_delay_seconds)
         match fault.answer:
             case "pass":
                 writer.write(answer_head + answer_body)
@@ -257,29 +461,11 @@ class FaultProxy:
                 )
                 writer.write(cut)
                 await writer.drain()
+            case "hang":
+                await reader.read()  # until the client gives up
             case "reset":
                 _reset(writer)
         return False
-
-    def _decide(self, service: str, method: str, path: str) -> Fault:
-        with self._lock:
-            self.requests += 1
-            fault = self._chosen(service, method, path)
-            if fault is not self._always:
-                self.applied.append(Applied(self.requests, service, method, path, fault))
-            return fault
-
-    def _chosen(self, service: str, method: str, path: str) -> Fault:
-        for rule in self._rules:
-            if rule.times and rule.fits(service, method, path):
-                if rule.skip:
-                    rule.skip -= 1
-                    continue
-                rule.times -= 1
-                return rule.fault
-        if self._rate and self._rng.random() < self._rate:
-            return self._rng.choice(self._choice)
-        return self._always
 
 
 async def _body(reader: asyncio.StreamReader, head: bytes, *, has_body: bool) -> bytes:
@@ -301,9 +487,10 @@ async def _body(reader: asyncio.StreamReader, head: bytes, *, has_body: bool) ->
 
 def _error(fault: Fault) -> bytes:
     body = f"<?xml version='1.0'?><Error><Code>{fault.code}</Code><Message>injected: {fault.name}</Message></Error>"
+    waits = "" if fault.retry_after_seconds is None else f"retry-after: {fault.retry_after_seconds}\r\n"
     return (
         f"HTTP/1.1 {fault.status} {fault.code}\r\nx-ms-error-code: {fault.code}\r\ncontent-type: application/xml\r\n"
-        f"content-length: {len(body)}\r\n\r\n{body}"
+        f"{waits}content-length: {len(body)}\r\n\r\n{body}"
     ).encode()
 
 

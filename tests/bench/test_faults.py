@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -19,12 +20,18 @@ from coordinator.testing.faults import (
     DROP_ANSWER,
     FAILED,
     FAILED_COMMITTED,
+    HANGS_AFTER,
+    HANGS_BEFORE,
     RESET_AFTER,
     RESET_BEFORE,
+    THROTTLED,
+    TOO_MANY,
     TRUNCATED,
     Fault,
     FaultProxy,
+    answer_delayed,
     delayed,
+    throttled,
 )
 
 
@@ -37,7 +44,7 @@ def proxy(connection_string: str) -> Iterator[FaultProxy]:
 @pytest.fixture
 def behind(proxy: FaultProxy, storage_prefix: str) -> Iterator[Storage]:
     storage = Storage.from_connection_string(
-        proxy.connection_string, config=StorageConfig(prefix=storage_prefix)
+        proxy.connection_string, config=StorageConfig(prefix=storage_prefix, read_seconds=0.5)
     )
     yield storage
     storage.close()
@@ -65,6 +72,10 @@ def test_without_rules_blobs_queues_and_tables_work_through_it(behind: Storage, 
         (FAILED, StorageBusy, False),
         (FAILED_COMMITTED, StorageBusy, True),
         (TRUNCATED, StorageUnreachable, True),
+        (THROTTLED, StorageBusy, False),
+        (HANGS_BEFORE, StorageUnreachable, False),
+        (HANGS_AFTER, StorageUnreachable, True),
+        (answer_delayed(1.5), StorageUnreachable, True),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -123,6 +134,66 @@ def test_a_delay_only_delays(behind: Storage, proxy: FaultProxy) -> None:
     proxy.always(delayed(0.05))
     with pytest.raises(NotFound):
         store.get_data()
+
+
+@pytest.mark.parametrize("fault", [delayed(1.5), answer_delayed(1.5)], ids=lambda fault: fault.name)
+def test_a_late_request_acts_late_and_a_late_answer_has_acted_at_once(
+    behind: Storage, proxy: FaultProxy, fault: Fault
+) -> None:
+    store = BlobCounterStore(behind, "orders")
+    etag = store.try_optimistic_write("1", etag=None, metadata={})
+    proxy.once(fault, method="PUT", path="/orders")
+    with pytest.raises(StorageUnreachable):
+        store.try_optimistic_write("2", etag=etag, metadata={})
+    if fault.delay_seconds:
+        assert store.get_data().data == "1"
+        while store.get_data().data == "1":  # it still arrives, though its sender has given up
+            pass
+    assert store.get_data().data == "2"
+
+
+@pytest.mark.parametrize("fault", [throttled(7), throttled(7, status=429)], ids=lambda fault: fault.name)
+def test_throttling_names_the_wait_it_asks_for(behind: Storage, proxy: FaultProxy, fault: Fault) -> None:
+    store = BlobCounterStore(behind, "orders")
+    proxy.once(fault)
+    with pytest.raises(StorageBusy) as caught:
+        store.get_data()
+    assert (caught.value.status, caught.value.retry_after_seconds) == (fault.status, 7.0)
+
+
+async def test_throttling_names_its_wait_to_the_signed_requests_too(
+    behind: Storage, proxy: FaultProxy
+) -> None:
+    queue = behind.queue("orders-in")
+    await queue.create()
+    proxy.once(TOO_MANY, service="queue")
+    with pytest.raises(StorageBusy) as caught:
+        await queue.transport.get(1, visibility_seconds=30)
+    assert (caught.value.retry_after_seconds, caught.value.maybe_done) == (1.0, False)
+    await behind.aclose()
+
+
+def test_each_request_of_an_operation_meets_the_fault_in_turn(behind: Storage, proxy: FaultProxy) -> None:
+    store = BlobCounterStore(behind, "orders")
+    store.try_optimistic_write("1", etag=None, metadata={})
+    met, wrong = [], []
+    for turn in proxy.for_each_request(BUSY, DROP_ANSWER, path="/orders"):
+        store.get_data()  # outside: passes
+        with contextlib.suppress(StorageError), turn:
+            etag = store.get_data().etag
+            store.try_optimistic_write("2", etag=etag, metadata={})
+        met.append((turn.fault, turn.number, turn.met.method if turn.met else ""))
+        wrong.append(store.get_data().data)
+        store.try_optimistic_write("1", etag=store.get_data().etag, metadata={})
+    assert met[:3] == [(BUSY, 1, "GET"), (BUSY, 2, "PUT"), (BUSY, 3, "")]
+    assert met[3:] == [(DROP_ANSWER, 1, "GET"), (DROP_ANSWER, 2, "PUT"), (DROP_ANSWER, 3, "")]
+    assert wrong[:3] == ["1", "1", "2"]
+
+
+def test_a_turn_in_which_nothing_was_run_is_an_error_and_not_an_endless_loop(proxy: FaultProxy) -> None:
+    with pytest.raises(RuntimeError, match="with turn"):
+        for _ in proxy.for_each_request(BUSY):
+            pass
 
 
 def test_the_same_seed_breaks_the_same_requests(connection_string: str) -> None:

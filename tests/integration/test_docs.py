@@ -183,8 +183,11 @@ def test_the_tutorial_does_what_it_says(environ: dict[str, str], tmp_path: Path)
     assert len(re.findall(r"tickets-\d sold", log.read_text())) == 200
 
 
-async def test_the_test_that_the_documentation_shows_passes(tmp_path: Path) -> None:
-    await shown("testing.md", tmp_path).test_orders_are_sold_once_the_gate_opens()
+@pytest.mark.parametrize(
+    "name", ["test_orders_are_sold_once_the_gate_opens", "test_no_lost_answer_loses_a_message"]
+)
+async def test_the_tests_that_the_documentation_shows_pass(name: str, tmp_path: Path) -> None:
+    await getattr(shown("testing.md", tmp_path), name)()
 
 
 def shown(page: str, folder: Path) -> Any:
