@@ -9,7 +9,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import urlsplit
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from coordinator.leadership.mutex import BlobDistributedMutex
     from coordinator.leadership.semaphore import BlobDistributedSemaphore
     from coordinator.pipeline.pipeline import Pipeline
+    from coordinator.queues.azure_store import QueueOptions
     from coordinator.queues.queue import Queue
     from coordinator.queues.shards import ShardedQueue
     from coordinator.sequences.generator import UniqueIdGenerator
@@ -49,6 +50,14 @@ if TYPE_CHECKING:
     from coordinator.tables.table import Table
 
 T = TypeVar("T")
+
+
+class StorageOptions(TypedDict, total=False):
+    """What every way to make a `Storage` takes: naming and limits, the bus for hints, the clock."""
+
+    config: StorageConfig | None
+    bus: Bus | None
+    clock: Clock
 
 
 class Storage:
@@ -91,7 +100,7 @@ class Storage:
         self.identity = f"{self.identity}-fork-{os.getpid()}"
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **options: Any) -> Storage:
+    def from_env(cls, environ: Mapping[str, str] | None = None, **options: Unpack[StorageOptions]) -> Storage:
         """Connect as the environment says.
 
         ``AZURE_STORAGE_CONNECTION_STRING``, or ``AZURE_STORAGE_ACCOUNT_URL`` with `DefaultAzureCredential`;
@@ -110,13 +119,13 @@ class Storage:
         )
 
     @classmethod
-    def from_connection_string(cls, connection_string: str, **options: Any) -> Storage:
+    def from_connection_string(cls, connection_string: str, **options: Unpack[StorageOptions]) -> Storage:
         """Connect with an account key or SAS; ``UseDevelopmentStorage=true`` means a local Azurite."""
         return cls(Endpoints.from_connection_string(connection_string), **options)
 
     @classmethod
     def from_account_url(
-        cls, url: str, credential: str | TokenCredential | None = None, **options: Any
+        cls, url: str, credential: str | TokenCredential | None = None, **options: Unpack[StorageOptions]
     ) -> Storage:
         """Connect to ``https://ACCOUNT.blob.core.windows.net`` with a SAS, a token credential, or (None) the
         machine's own identity through `DefaultAzureCredential`."""
@@ -167,19 +176,19 @@ class Storage:
         )
 
     @overload
-    def queue(self, name: str, type: type[T], **options: Any) -> Queue[T]: ...
+    def queue(self, name: str, type: type[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
 
     @overload
-    def queue(self, name: str, type: Any = Any, **options: Any) -> Queue[Any]: ...
+    def queue(self, name: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
-    def queue(self, name: str, type: Any = Any, **options: Any) -> Queue[Any]:
+    def queue(self, name: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """A queue of messages of that type, anything msgspec can decode (S6, S10, S19). See `Queue`."""
         from coordinator.queues.azure_store import make_queue
 
         return make_queue(self, check_name("queue", name), type=type, **options)
 
     def sharded_queue(
-        self, name: str, type: Any = Any, *, shards: int = 4, **options: Any
+        self, name: str, type: Any = Any, *, shards: int = 4, **options: Unpack[QueueOptions]
     ) -> ShardedQueue[Any]:
         """A queue over several whose number the account keeps (S14); `shards` until one is stored. See `ShardedQueue`."""
         from coordinator.queues.azure_shards import BlobShards

@@ -24,7 +24,7 @@ from coordinator.leadership.azure_runs import TableRunLog
 from coordinator.leadership.election import Election
 from coordinator.leadership.every import Job, run_every
 from coordinator.leadership.schedule import Missed, Schedule
-from coordinator.queues.listener import QueueListener
+from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.storage import Storage
 
@@ -98,13 +98,11 @@ class Worker:
             self._sequences[name] = self.storage.sequence(name, **options)
         return self._sequences[name]
 
-    def listen(
-        self, queue: str, *, gate: Gate | None = None, tasks: range = range(1, 11), **options: Any
-    ) -> Callable[[H], H]:
+    def listen(self, queue: str, **options: typing.Unpack[ListenerOptions]) -> Callable[[H], H]:
         """Decorate the handler of a queue's messages (`def` or `async def`; its annotation is the message type).
 
-        `tasks` is how few and how many dequeue tasks may run; `gate` holds them until it opens. Other options go to
-        `QueueListener`.
+        `tasks` is how few and how many dequeue tasks may run (default 1-10); `gate` holds them until it opens. See
+        `QueueListener` for the other options.
         """
 
         def register(handler: H) -> H:
@@ -112,7 +110,7 @@ class Worker:
             annotations.pop("return", None)
             kind = next(iter(annotations.values()), Any)
             source = self.storage.queue(queue, type=kind)
-            self._listeners.append(source.listener(handler, tasks=tasks, gate=gate, **options))
+            self._listeners.append(source.listener(handler, **options))
             return handler
 
         return register

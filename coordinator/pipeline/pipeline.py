@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
@@ -25,7 +25,7 @@ from coordinator.pipeline.parts import (
 from coordinator.pipeline.sending import Initiator, Sender
 from coordinator.pipeline.status import BatchStatus
 from coordinator.queues.envelope import encode_item
-from coordinator.queues.listener import QueueListener
+from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.queue import Queue
 from coordinator.queues.settling import RetryPolicy
 from coordinator.tables.operations import Insert
@@ -168,21 +168,25 @@ class Pipeline:
     # --- the three parts, for any number of processes ---------------------------------------------------------------
 
     def initiators(
-        self, *, relay_seconds: float = RELAY_SECONDS, **options: Any
+        self, *, relay_seconds: float = RELAY_SECONDS, **options: Unpack[ListenerOptions]
     ) -> QueueListener[BatchOrder]:
         """A listener that splits batches; options as of `QueueListener`."""
-        options = {"retries": _RETRIES, "tasks": range(1, 5), **options}
+        options.setdefault("retries", _RETRIES)
+        options.setdefault("tasks", range(1, 5))
         return RelayingListener(
             self._outbox, self.name, self.initiate, relay_seconds=relay_seconds, **options
         )
 
-    def processors(self, **options: Any) -> QueueListener[Chunk]:
+    def processors(self, **options: Unpack[ListenerOptions]) -> QueueListener[Chunk]:
         """A listener that processes items."""
-        return self.work.listener(self.process, **{"retries": _RETRIES, **options})
+        options.setdefault("retries", _RETRIES)
+        return self.work.listener(self.process, **options)
 
-    def controllers(self, **options: Any) -> QueueListener[ChunkResult]:
+    def controllers(self, **options: Unpack[ListenerOptions]) -> QueueListener[ChunkResult]:
         """A listener that counts results. One task a process is best: it counts up to 32 chunks at a time."""
-        options = {"retries": _RETRIES, "tasks": range(1, 2), "batch": 32, **options}
+        options.setdefault("retries", _RETRIES)
+        options.setdefault("tasks", range(1, 2))
+        options.setdefault("batch", 32)
         return self.results.listener(self._counter.count, **options)
 
     async def initiate(self, order: BatchOrder) -> None:

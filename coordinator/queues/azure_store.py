@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from coordinator.queues.azure_claims import BlobClaims
 from coordinator.queues.azure_queue import AzureQueue
@@ -17,17 +17,24 @@ if TYPE_CHECKING:
     from coordinator.storage import Storage
 
 
+class QueueOptions(TypedDict, total=False):
+    """`version` of the item's schema, and how to bring items of older versions up to it; `config` of the queue."""
+
+    version: int
+    upcasters: Mapping[int, Upcaster] | None
+    config: QueueConfig | None
+
+
 def make_queue(
     storage: Storage,
     name: str,
     *,
     type: Any = Any,
-    version: int = 0,
-    upcasters: Mapping[int, Upcaster] | None = None,
-    config: QueueConfig | None = None,
+    **options: Unpack[QueueOptions],
 ) -> Queue[Any]:
     """The queue of that name; no request is made."""
-    config = config or QueueConfig()
+    config = options.get("config") or QueueConfig()
+    version, upcasters = options.get("version", 0), options.get("upcasters")
     return Queue(
         AzureQueue(storage, name),
         Claims(BlobClaims(storage, name), clock=storage.clock, max_payload_bytes=config.max_payload_bytes),

@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 from coordinator.backoff import TRANSIENT, Backoff
 from coordinator.bus import RESYNC, Hint
@@ -41,6 +41,25 @@ from coordinator.queues.waiting import unless
 T = TypeVar("T")
 _log = logging.getLogger("coordinator.queues")
 _OUTAGE = Backoff(base_seconds=0.1, cap_seconds=2.0)
+
+
+class ListenerOptions(TypedDict, total=False):
+    """The options of `QueueListener`, for those who pass them on."""
+
+    tasks: range
+    slots: int
+    batch: int
+    gate: Gate | None
+    visibility_seconds: float
+    retries: RetryPolicy | None
+    idle: IdleBackoff | None
+    rule: ScalingRule
+    middleware: Sequence[Middleware]
+    budget: Budget | None
+    spending: Spending | None
+    weight: int
+    also: Sequence[tuple[Queue[Any], int]]
+    rng: random.Random | None
 
 
 class QueueListener(Generic[T]):

@@ -7,7 +7,7 @@ import typing
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 import msgspec
 
@@ -31,7 +31,7 @@ from coordinator.queues.transport import (
 
 if TYPE_CHECKING:
     from coordinator.queues.growth import RuleStore
-    from coordinator.queues.listener import QueueListener
+    from coordinator.queues.listener import ListenerOptions, QueueListener
     from coordinator.queues.running import Handler
 
 T = TypeVar("T")
@@ -323,7 +323,7 @@ class Queue(Generic[T]):
             rules=rules,
         )
 
-    def listener(self, handler: Handler, **options: Any) -> QueueListener[T]:
+    def listener(self, handler: Handler, **options: Unpack[ListenerOptions]) -> QueueListener[T]:
         """A listener that hands this queue's items to `handler`; see `QueueListener` for the options.
 
         With `batch`, a queue declared as ``list[Order]`` (the handler's annotation) is one of orders.

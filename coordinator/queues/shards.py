@@ -7,14 +7,14 @@ import itertools
 import logging
 import zlib
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, Unpack
 
 import msgspec
 
 from coordinator.bus import Hint
 from coordinator.errors import AlreadyExists, ConfigurationError, PreconditionFailed, StorageError
 from coordinator.queues.hints import Hints
-from coordinator.queues.listener import QueueListener
+from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.queue import Kept, Queue
 from coordinator.queues.running import Handler
 
@@ -116,7 +116,7 @@ class ShardedQueue(Generic[T]):
         number = next(self._turn) if key is None else zlib.crc32(key.encode())
         return await self._queues[number % self.shards].put(*items, **options)
 
-    def listener(self, handler: Handler, **options: Any) -> QueueListener[T]:
+    def listener(self, handler: Handler, **options: Unpack[ListenerOptions]) -> QueueListener[T]:
         """One listener for all shards; options as for `QueueListener`."""
         listener: QueueListener[T] = _ShardListener(self, handler, **options)
         self._listeners.append(listener)
@@ -130,9 +130,12 @@ class ShardedQueue(Generic[T]):
 class _ShardListener(QueueListener[T]):
     """Follows the number of shards while it runs."""
 
-    def __init__(self, sharded: ShardedQueue[T], handler: Handler, **options: Any) -> None:
+    def __init__(
+        self, sharded: ShardedQueue[T], handler: Handler, **options: Unpack[ListenerOptions]
+    ) -> None:
         first, *others = sharded.queues
-        super().__init__(first, handler, also=[(queue, 1) for queue in others], **options)
+        options["also"] = [*options.get("also", ()), *((queue, 1) for queue in others)]
+        super().__init__(first, handler, **options)
         self._sharded = sharded
 
     async def run(self) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Unpack
 from uuid import UUID
 
 import msgspec
 
 from coordinator.backoff import Backoff, retry
 from coordinator.errors import AlreadyExists, ConfigurationError, KennelError, NotFound
-from coordinator.queues.listener import QueueListener
+from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.outcomes import Retry
 from coordinator.tables.columns import MAX_PARTS, PART_BYTES, gather, spread
 from coordinator.tables.operations import ANY, Delete, Insert, Operation, Put, split
@@ -76,7 +76,7 @@ class BulkWrite:
         await self._finish(key)
         return len(parts)
 
-    def listener(self, **options: Any) -> QueueListener[SagaMessage]:
+    def listener(self, **options: Unpack[ListenerOptions]) -> QueueListener[SagaMessage]:
         """A listener that carries on what a writer that died left; options as of `QueueListener`."""
         return self._saga.listener(**options)
 

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 import msgspec
 
 from coordinator.backoff import TRANSIENT, retry
 from coordinator.errors import AlreadyExists, ConfigurationError, NotFound, StorageError
-from coordinator.queues.listener import QueueListener
+from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.queue import Queue
 from coordinator.queues.running import Handler
 from coordinator.tables.columns import gather, spread
@@ -131,7 +131,7 @@ class RelayingListener(QueueListener[T]):
         handler: Handler,
         *,
         relay_seconds: float = RELAY_SECONDS,
-        **options: Any,
+        **options: Unpack[ListenerOptions],
     ) -> None:
         if relay_seconds <= 0:
             raise ConfigurationError(f"relay_seconds must be positive, got {relay_seconds}")

@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -19,7 +19,7 @@ from coordinator.errors import (
     NotFound,
     PreconditionFailed,
 )
-from coordinator.queues.listener import QueueListener
+from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.outcomes import Retry
 from coordinator.queues.queue import Queue
 from coordinator.queues.settling import RetryPolicy
@@ -203,7 +203,9 @@ class Saga(Generic[I]):
         replace = Replace(row.key, _columns(freed), row.etag)
         await self.outbox.commit(self.name, [replace], SagaMessage(key), intent=key)
 
-    def listener(self, *, relay_seconds: float = RELAY_SECONDS, **options: Any) -> QueueListener[SagaMessage]:
+    def listener(
+        self, *, relay_seconds: float = RELAY_SECONDS, **options: Unpack[ListenerOptions]
+    ) -> QueueListener[SagaMessage]:
         """A listener that runs sagas; options as of `QueueListener`.
 
         Each `relay_seconds` it also looks for what a starter that died left unsent; one request each time.

@@ -1,0 +1,33 @@
+"""Options that are passed on are spelled out: the typed dictionaries name what the functions behind them take."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from coordinator.queues.azure_store import QueueOptions
+from coordinator.queues.listener import ListenerOptions, QueueListener
+from coordinator.queues.queue import Queue
+from coordinator.storage import Storage, StorageOptions
+
+
+def keywords(function: Callable[..., Any]) -> set[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize(
+    ("options", "function"), [(ListenerOptions, QueueListener.__init__), (StorageOptions, Storage.__init__)]
+)
+def test_the_typed_options_are_those_of_the_function(options: Any, function: Callable[..., Any]):
+    assert set(options.__annotations__) == keywords(function)
+
+
+def test_each_option_of_a_queue_reaches_it():
+    storage = Storage.from_connection_string("UseDevelopmentStorage=true")
+    queue: Queue[Any] = storage.queue("orders", version=3, upcasters={2: lambda item: item})
+    assert (queue.schema.version, set(queue.schema.upcasters)) == (3, {2})
+    assert set(QueueOptions.__annotations__) == {"version", "upcasters", "config"}
