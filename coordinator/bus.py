@@ -13,6 +13,8 @@ from typing import Protocol
 
 import msgspec
 
+from coordinator.bounds import Count, Label, Text
+
 RESYNC = "resync"
 
 
@@ -22,11 +24,11 @@ class Hint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     `request_id` is that of the dashboard's request that caused it, as in its audit; "" if none did.
     """
 
-    topic: str
-    epoch: int = 0
-    size: int = 0
-    origin: str = ""
-    request_id: str = ""
+    topic: Label
+    epoch: Count = 0
+    size: Count = 0
+    origin: Text = ""
+    request_id: Text = ""
 
 
 Callback = Callable[[Hint], None]

@@ -9,10 +9,27 @@ that: it skips kinds and commands that it does not know, for its push must not b
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Annotated, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
+from msgspec import Meta
 
+from coordinator.bounds import (
+    MAX_ITEMS,
+    Count,
+    Duration,
+    Instance,
+    Label,
+    Moment,
+    Name,
+    Number,
+    Offset,
+    ProcessId,
+    Rate,
+    Reason,
+    Text,
+    Word,
+)
 from coordinator.bus import Hint
 from coordinator.errors import ProtocolViolation
 
@@ -31,6 +48,9 @@ CLOSE_TOO_FAST = 4429
 CLOSE_SLOW = 4408
 CLOSE_GOING_AWAY = 1001
 
+Version = Annotated[int, Meta(ge=0, le=1_000_000)]
+Few = Meta(max_length=MAX_ITEMS)
+
 
 class GateStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A gate as a worker sees it. `state` is "unknown" until the first answer; `passed_epoch` 0 means never passed.
@@ -39,30 +59,30 @@ class GateStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     worker's clock is from the storage service's, None if unknown.
     """
 
-    name: str
-    state: str = "unknown"
-    epoch: int = 0
+    name: Name
+    state: Word = "unknown"
+    epoch: Count = 0
     waiting: bool = False
-    passed_epoch: int = 0
-    inside: int = 0
-    offset_seconds: float | None = None
+    passed_epoch: Count = 0
+    inside: Count = 0
+    offset_seconds: Offset | None = None
 
 
 class ListenerStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A queue listener. `oldest_seconds` is how long the longest-held message has been invisible."""
 
-    queue: str
-    active_tasks: int = 0
-    total_tasks: int = 0
-    wanted_tasks: int = 0
-    in_hand: int = 0
-    done: int = 0
-    failed: int = 0
-    poisoned: int = 0
-    stale_receipts: int = 0
-    oldest_seconds: float = 0.0
-    state: str = "stopped"
-    reason: str = ""
+    queue: Name
+    active_tasks: Count = 0
+    total_tasks: Count = 0
+    wanted_tasks: Count = 0
+    in_hand: Count = 0
+    done: Count = 0
+    failed: Count = 0
+    poisoned: Count = 0
+    stale_receipts: Count = 0
+    oldest_seconds: Duration = 0.0
+    state: Word = "stopped"
+    reason: Reason = ""
 
 
 class LeadershipStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -72,25 +92,25 @@ class LeadershipStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True
     by no more than that request took.
     """
 
-    name: str
-    role: str = "standby"
-    epoch: int = 0
-    remaining_seconds: float = 0.0
-    lease_seconds: int = 15
+    name: Name
+    role: Word = "standby"
+    epoch: Count = 0
+    remaining_seconds: Duration = 0.0
+    lease_seconds: Annotated[int, Meta(ge=1, le=3600)] = 15
 
 
 class SequenceStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A number generator. `last_issued` 0 means none yet; `runway_seconds` None means unknown."""
 
-    name: str
-    first: int = 0
-    last: int = 0
-    last_issued: int = 0
-    issued: int = 0
-    per_second: float = 0.0
-    runway_seconds: float | None = None
-    conflicts: int = 0
-    grants: int = 0
+    name: Name
+    first: Number = 0
+    last: Number = 0
+    last_issued: Number = 0
+    issued: Count = 0
+    per_second: Rate = 0.0
+    runway_seconds: Duration | None = None
+    conflicts: Count = 0
+    grants: Count = 0
 
 
 class WorkerState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -101,33 +121,35 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """
 
     mode: Literal["starting", "running", "draining", "stopping"] = "running"
-    gates: tuple[GateStatus, ...] = ()
-    listeners: tuple[ListenerStatus, ...] = ()
-    elections: tuple[LeadershipStatus, ...] = ()
-    sequences: tuple[SequenceStatus, ...] = ()
-    requests: dict[str, int] = {}
-    queue_requests: dict[str, int] = {}
-    queue_traffic: dict[str, int] = {}
-    cpu_seconds: float = 0.0
-    memory_bytes: int = 0
+    gates: Annotated[tuple[GateStatus, ...], Few] = ()
+    listeners: Annotated[tuple[ListenerStatus, ...], Few] = ()
+    elections: Annotated[tuple[LeadershipStatus, ...], Few] = ()
+    sequences: Annotated[tuple[SequenceStatus, ...], Few] = ()
+    requests: Annotated[dict[Label, Count], Few] = {}
+    queue_requests: Annotated[dict[Text, Count], Few] = {}
+    queue_traffic: Annotated[dict[Label, Count], Few] = {}
+    cpu_seconds: Duration = 0.0
+    memory_bytes: Count = 0
 
 
 class Hello(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="hello"):
     """First frame of a worker. `instance` is unique per process start; `prefix` says which fleet it belongs to.
 
-    `version` is the newest that it speaks, `oldest` the oldest; 0 if that is the same.
+    `version` is the newest that it speaks, `oldest` the oldest; 0 if that is the same. `secret` is random, made with
+    `instance`: only who knows it may take the place of that instance's socket. The hub keeps a digest of it.
     """
 
-    version: int
-    worker: str
-    instance: str
-    host: str
-    pid: int
-    started_at: float
-    software: str
-    prefix: str
+    version: Version
+    worker: Label
+    instance: Instance
+    host: Text
+    pid: ProcessId
+    started_at: Moment
+    software: Text
+    prefix: Text
     state: WorkerState
-    oldest: int = 0
+    oldest: Version = 0
+    secret: Text = ""
 
 
 class State(msgspec.Struct, frozen=True, gc=False, tag="state"):
@@ -139,11 +161,11 @@ class State(msgspec.Struct, frozen=True, gc=False, tag="state"):
 class Receipt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="receipt"):
     """This worker passed a gate. `delay_seconds` is from the opening (as stored) to the pass, by wall clocks."""
 
-    gate: str
-    epoch: int
-    source: str
-    delay_seconds: float
-    passed_at: float
+    gate: Name
+    epoch: Count
+    source: Word
+    delay_seconds: Offset
+    passed_at: Moment
 
 
 class Announce(msgspec.Struct, frozen=True, gc=False, tag="announce"):
@@ -158,9 +180,9 @@ class Welcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="we
     The worker sends `State` at least every `heartbeat_seconds`.
     """
 
-    version: int
-    heartbeat_seconds: float
-    server_time: float
+    version: Version
+    heartbeat_seconds: Annotated[float, Meta(gt=0, le=3600)]
+    server_time: Moment
 
 
 class Hinted(msgspec.Struct, frozen=True, gc=False, tag="hint"):
@@ -176,9 +198,9 @@ class Command(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="co
     """
 
     verb: Literal["drain", "resume", "stop", "step_down"]
-    id: str
-    target: str = ""
-    by: str = ""
+    id: Text
+    target: Text = ""
+    by: Text = ""
 
 
 class Unknown(NamedTuple):
@@ -188,8 +210,8 @@ class Unknown(NamedTuple):
 
 
 class _Kind(msgspec.Struct, frozen=True, gc=False):
-    type: str
-    verb: str = ""
+    type: Text
+    verb: Text = ""
 
 
 FromWorker = Hello | State | Receipt | Announce

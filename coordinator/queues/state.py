@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from coordinator.bounds import MAX_REASON, one_line
 from coordinator.protocol import ListenerStatus
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def listener_status(listener: QueueListener[Any]) -> ListenerStatus:
         stale_receipts=listener.leases.stale,
         oldest_seconds=listener.leases.oldest_seconds(),
         state=listener.state,
-        reason=listener.reason or listener.decision.reason,
+        # A rule may be the user's own, with words of any length.
+        reason=one_line(listener.reason or listener.decision.reason, MAX_REASON),
     )
 
 

@@ -160,10 +160,11 @@ async def test_what_overflows_while_a_message_goes_out_is_the_oldest_and_nothing
         async def announce() -> None:
             nonlocal number
             number += 1
-            await connection.publish(Hint("queue:" + "x" * 60_000, size=number))
+            await connection.publish(Hint("queue:" + "x" * 190, size=number))
 
         while len(connection._unsent) < 3:  # until the line is full and a message stands in it half sent
-            await announce()
+            for _ in range(MAX_UNSENT // 2):
+                await announce()
             await asyncio.sleep(0.001)
         for _ in range(MAX_UNSENT + 20):
             await announce()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from pydantic import BaseModel, Field, create_model
@@ -50,6 +50,9 @@ def _translated(kind: Any) -> Any:
     if isinstance(kind, type) and (issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind)):
         return described(kind)
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        # The bounds are checked where the value came in.
+        return _translated(arguments[0])
     if origin in (Union, types.UnionType):
         return Union[tuple(_translated(each) for each in arguments)]  # noqa: UP007
     if origin in (tuple, list, dict):

@@ -1,0 +1,79 @@
+"""The types of everything that comes from elsewhere: frames, blobs, rows, messages, forms. Each has its bounds.
+
+What arrives is checked once, where it is decoded; the code behind may then trust it. A number that no clock, counter or
+page can hold is refused there with the path of the field, whoever sent it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from msgspec import Meta
+
+MAX_COUNT = 10**15
+"""The largest count and epoch. Sums of thousands of them still fit a database's integer and a browser's number."""
+MAX_NUMBER = 2**63 - 1
+FIRST_MOMENT, LAST_MOMENT = 0.0, 253_370_764_800.0
+"""Seconds since 1970 that a calendar can show in every time zone: 1970 to the end of 9998."""
+MAX_SECONDS = 1e10
+MAX_PER_SECOND = 1e12
+MAX_SHORT, MAX_REASON, MAX_LONG = 200, 500, 2_000
+MAX_ITEMS = 1_000
+
+_ONE_LINE = r"[^\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]"
+_LINES = r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]"
+
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+"""How many, and epochs: 0 to 10**15."""
+Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+"""A number of a sequence: 0 to 2**63 - 1."""
+Moment = Annotated[float, Meta(ge=FIRST_MOMENT, le=LAST_MOMENT)]
+"""A moment in seconds since 1970 (UTC), finite, within the years 1970 to 9998."""
+Duration = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
+"""Seconds, 0 to 317 years."""
+Offset = Annotated[float, Meta(ge=-MAX_SECONDS, le=MAX_SECONDS)]
+"""Seconds between two moments, either way."""
+Rate = Annotated[float, Meta(ge=0, le=MAX_PER_SECOND)]
+"""So many a second."""
+Share = Annotated[float, Meta(gt=0, le=1)]
+"""A part of a whole, above 0."""
+ProcessId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+
+Name = Annotated[
+    str, Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_-])?\Z")
+]
+"""The name of a gate, queue, sequence or election, as read; `check_name` is stricter about those that are made here."""
+Instance = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[A-Za-z0-9][A-Za-z0-9_-]*\Z")]
+"""What tells one start of a process from all others; fits an address."""
+Text = Annotated[str, Meta(max_length=MAX_SHORT, pattern=rf"\A{_ONE_LINE}*\Z")]
+"""One line of at most 200 characters, none of them a control character. May be empty."""
+Label = Annotated[str, Meta(min_length=1, max_length=MAX_SHORT, pattern=rf"\A{_ONE_LINE}+\Z")]
+"""As `Text`, and not empty."""
+Reason = Annotated[str, Meta(max_length=MAX_REASON, pattern=rf"\A{_ONE_LINE}*\Z")]
+"""One line of at most 500 characters. May be empty."""
+LongText = Annotated[str, Meta(max_length=MAX_LONG, pattern=rf"\A{_LINES}*\Z")]
+"""At most 2,000 characters; lines and tabs are allowed, other control characters are not."""
+Word = Annotated[str, Meta(max_length=32, pattern=r"\A[a-z0-9_ -]*\Z")]
+"""One of a few words that newer versions may add to. May be empty."""
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]")
+
+
+def one_line(text: str, most: int = MAX_SHORT) -> str:
+    """`text` as a `Text`: cut to `most` characters, each control character replaced by a space."""
+    return _UNPRINTABLE.sub(" ", text[:most])
+
+
+def is_moment(value: object) -> bool:
+    """Whether this is a number that can be a moment (seconds since 1970): finite and within the years 1970 to 9998."""
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and FIRST_MOMENT <= value <= LAST_MOMENT
+    )
+
+
+def is_storable(text: str) -> bool:
+    """Whether a database and a page can hold it: no NUL and no half of a surrogate pair."""
+    return not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)
