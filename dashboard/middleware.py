@@ -1,4 +1,4 @@
-"""A request id for every request: in the answer, in the audit, in the log."""
+"""A request id for every request: in the answer, in the audit, in the log; and no page in a cache."""
 
 from __future__ import annotations
 
@@ -60,3 +60,26 @@ def request_id(
         return response
 
     return answer
+
+
+@sync_and_async_middleware
+def no_store(
+    get_response: Callable[[HttpRequest], Any],
+) -> Callable[[HttpRequest], HttpResponse] | Callable[[HttpRequest], Awaitable[HttpResponse]]:
+    """What says nothing else about caches is kept by none: pages show what only those who signed in may see."""
+    if iscoroutinefunction(get_response):
+
+        async def answer_async(request: HttpRequest) -> HttpResponse:
+            return _unkept(await get_response(request))
+
+        return answer_async
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        return _unkept(get_response(request))
+
+    return answer
+
+
+def _unkept(response: HttpResponse) -> HttpResponse:
+    response.headers.setdefault("Cache-Control", "private, no-store")
+    return response

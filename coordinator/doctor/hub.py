@@ -123,7 +123,7 @@ async def _health(url: str) -> Finding:
             (not body.get("hub", True), "its hub does not run"),
             (
                 not body.get("storage", True),
-                f"it cannot read storage: {body.get('storage_error') or 'no answer yet'}",
+                "it cannot read storage: its pages and its log say why",
             ),
             (bool(body.get("degraded")), f"degraded: {body.get('degraded')}"),
         )

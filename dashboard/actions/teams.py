@@ -69,9 +69,23 @@ def set_member(actor: Actor, team: str, user: str, *, member: bool, reason: str 
         act.after = json.dumps(sorted(found.groups.values_list("name", flat=True)))
 
 
+_SEEN_AS = str.maketrans({"0": "o", "1": "i", "l": "i", "|": "i", "3": "e", "5": "s", "4": "a", "7": "t"})
+
+
+def _looks_like(name: str) -> str:
+    """What people read when they see a name: case, separators and signs of like shape make no difference."""
+    letters = re.sub(r"[^a-z]", "", name.casefold().translate(_SEEN_AS))
+    return letters.replace("rn", "m").replace("vv", "w")
+
+
+_RESERVED = {_looks_like(word + end) for word in (*ROLES, "administrator", "superuser") for end in ("", "s")}
+
+
 def _team(name: str, *, make: bool = True) -> Group:
-    if name in ROLES:
-        raise ActionFailed(_("{name} is a role; a team has another name.").format(name=name))
+    if _looks_like(name) in _RESERVED:
+        raise ActionFailed(
+            _("{name} is a role, or reads like one; choose another name for the team.").format(name=name)
+        )
     if not _TEAM.fullmatch(name):
         raise ActionFailed(
             _("A team has a name of 1-80 letters, digits, spaces, dots, hyphens and underscores.")

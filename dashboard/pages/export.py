@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import unicodedata
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
 from io import StringIO
@@ -16,6 +17,7 @@ from dashboard import selectors
 from dashboard.pages.common import whole_number
 from dashboard.permissions import requires
 
+_BLANK = " \t\r\n\v\f\x00\xa0\u1680\u180e\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b\u200c\u200d\u200e\u200f\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
 PAGE = 1000
 AUDIT_HEAD = (
     "id", "at", "actor", "address", "action", "target", "outcome", "reason", "before", "after", "request_id",
@@ -85,8 +87,15 @@ def _moment(at: float | None) -> str:
 
 
 def cell(value: object) -> object:
-    """A text that a spreadsheet would run as a formula is quoted."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    """A text that a spreadsheet would run as a formula is quoted.
+
+    Spreadsheets skip what is blank before it, and take a full-width sign for the plain one.
+    """
+    if not isinstance(value, str) or not value:
+        return value
+    shown = value.lstrip(_BLANK)
+    first = unicodedata.normalize("NFKC", shown[:1])[:1]
+    return f"'{value}" if value[0] in "\t\r\n" or (first and first in "=+-@") else value
 
 
 def _lines(rows: Iterable[tuple[object, ...]]) -> str:

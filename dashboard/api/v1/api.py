@@ -79,7 +79,7 @@ def _enveloped(run: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
 def _too_large(request: HttpRequest) -> HttpResponse | None:
     length = request.headers.get("Content-Length", "")
     most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    if length.isdigit() and int(length) > most:
+    if length.isascii() and length.isdigit() and int(length) > most:
         return problems.answered(413, f"the body has {length} bytes; at most {most} are read")
     return None
 

@@ -78,6 +78,7 @@ def doors(action: str) -> list[Any]:
 
 def _spend(request: HttpRequest, caller: str) -> None:
     kind = "reads" if request.method in SAFE else "writes"
+    request.kennel_caller = caller  # type: ignore[attr-defined]
     request.kennel_quota = limits.spend(caller, kind)  # type: ignore[attr-defined]
 
 

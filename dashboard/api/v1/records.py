@@ -130,7 +130,7 @@ def audit(request: HttpRequest, q: Search = "", cursor: Cursor = "", limit: Limi
 def _before(cursor: str) -> int | None:
     if not cursor:
         return None
-    if not cursor.isdigit() or len(cursor) > 18:
+    if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
         raise Refusal(400, "cursor must be the `next` of the page before")
     return int(cursor)
 

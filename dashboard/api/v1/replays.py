@@ -51,8 +51,8 @@ def once(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
 
 
 def _once(request: HttpRequest, key: str, act: Callable[[], HttpResponse], *, secret: bool) -> HttpResponse:
-    caller = getattr(request, "auth", None)
-    owned = _digest(getattr(caller, "name", ""), key)
+    # Not by name: two services may have the same, and a person's session is not their token.
+    owned = _digest(getattr(request, "kennel_caller", ""), key)
     content = _digest(str(request.method), request.get_full_path(), request.headers.get("If-Match", ""))
     content = _digest(content, hashlib.sha256(request.body).hexdigest())
     if (known := _begin(owned, content)) is not None:

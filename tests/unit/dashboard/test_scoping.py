@@ -95,7 +95,7 @@ def test_rules_and_members_are_changed_by_administrators_and_audited_with_before
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        (("admin", "gate", "*", "operator"), "admin is a role"),
+        (("admin", "gate", "*", "operator"), "admin is a role, or reads like one"),
         (("a/b", "gate", "*", "operator"), "A team has a name"),
         (("payments", "leader", "*", "operator"), "not for 'leader'"),
         (("payments", "gate", "Pay *", "operator"), "A pattern is a name"),
