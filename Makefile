@@ -29,9 +29,10 @@ lint: setup
 	$(VENV)/ruff format --check
 	$(VENV)/mypy --strict coordinator dashboard
 	$(VENV)/lint-imports
+	$(VENV)/python scripts/dead_code.py
 
 test: browser lint
-	$(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --reruns 1 -rR $(PYTEST_ARGS)
+	$(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 bench: setup
 	@set -e; for program in benchmarks/[a-z]*.py; do echo "== $$program"; $(VENV)/python $$program $(BENCH_ARGS); done

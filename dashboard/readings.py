@@ -16,7 +16,6 @@ from coordinator.tables.azure_store import SagaHead
 from dashboard.fleet import Fleet, GateView, LeaderView, QueueView, SequenceView, WorkerView
 from dashboard.work import Pool
 
-PANELS = ("gates", "queues", "leaders", "sequences", "workers")
 ANNOUNCED_STEPS = 4
 ROWS = 50
 MOST_SERIES = 6

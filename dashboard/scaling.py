@@ -17,7 +17,6 @@ from dashboard.runtime import current
 from dashboard.storage import call, storage
 
 CHANGES = 30
-SLOW_SECONDS = 120.0
 
 
 class Pool(NamedTuple):
@@ -25,11 +24,6 @@ class Pool(NamedTuple):
 
     latest: ScalingRecord
     age_seconds: float
-
-    @property
-    def is_stale(self) -> bool:
-        """Nobody has decided lately: the agent is gone, or storage is."""
-        return self.age_seconds > SLOW_SECONDS
 
 
 class Scaling(NamedTuple):

@@ -1,8 +1,7 @@
-"""What requests cost (S11): a price table that operators may edit, money by operation and queue, and a daily budget. Pure."""
+"""What requests cost (S11): a price table that operators may edit, what a request costs, and a daily budget. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -56,69 +55,6 @@ def price_of(request: Request, prices: Prices = DEFAULT_PRICES) -> float:
     else:
         each = prices.blob_read
     return each / 10_000
-
-
-class CostLine(msgspec.Struct, frozen=True):
-    """The requests of one operation on one thing, and what they cost."""
-
-    service: str
-    operation: str
-    resource: str
-    requests: int
-    money: float
-    claims_of: str = ""
-
-
-@dataclass(frozen=True)
-class Bill:
-    """What a process spent in a time, and what it would have spent with fixed polling."""
-
-    lines: tuple[CostLine, ...]
-    seconds: float
-
-    @property
-    def money(self) -> float:
-        return sum(line.money for line in self.lines)
-
-    @property
-    def requests(self) -> int:
-        return sum(line.requests for line in self.lines)
-
-    @property
-    def per_day(self) -> float:
-        """Money a day at this pace."""
-        return self.money * DAY_SECONDS / self.seconds if self.seconds > 0 else 0.0
-
-    def by_queue(self) -> dict[str, float]:
-        """Money by queue, that of its claims included."""
-        found: dict[str, float] = {}
-        for line in self.lines:
-            if queue := line.resource if line.service == "queue" else line.claims_of:
-                found[queue] = found.get(queue, 0.0) + line.money
-        return found
-
-
-def bill(counts: Mapping[Request, int], *, seconds: float, prices: Prices = DEFAULT_PRICES) -> Bill:
-    """The bill for a meter's snapshot (or the difference of two), dearest first."""
-    lines = [
-        CostLine(
-            request.service,
-            request.operation,
-            request.resource,
-            number,
-            number * price_of(request, prices),
-            request.claims_of,
-        )
-        for request, number in counts.items()
-    ]
-    return Bill(tuple(sorted(lines, key=lambda line: (-line.money, line.operation))), seconds)
-
-
-def fixed_polling(
-    *, tasks: int, seconds: float, every_seconds: float = 1.0, prices: Prices = DEFAULT_PRICES
-) -> float:
-    """What that many tasks would have cost had each polled once every `every_seconds`, work or no work."""
-    return tasks * seconds / every_seconds * prices.queue / 10_000
 
 
 @dataclass(frozen=True)

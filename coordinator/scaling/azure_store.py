@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from coordinator.errors import NotFound
 from coordinator.leadership.azure_store import list_leaders
 from coordinator.scaling.agent import Observe, ScalingAgent
@@ -98,8 +96,3 @@ async def save_policy(storage: Storage, pool: str, policy: ScalingPolicy, *, by:
 async def leader_names(storage: Storage) -> set[str]:
     """Who leads any election now, by name: for drivers, which retire them last."""
     return {leader.holder for leader in await list_leaders(storage) if leader.is_held}
-
-
-def policy_schema() -> dict[str, Any]:
-    """JSON schema of a policy, for forms and the API."""
-    return msgspec.json.schema(ScalingPolicy)

@@ -149,12 +149,6 @@ def figure(value: float | None) -> str:
 
 
 @register.filter
-def order_number(value: int | None) -> str:
-    """A number of a sequence, written as people read it aloud."""
-    return figure(value)
-
-
-@register.filter
 def per_second(value: float | None) -> str:
     """A rate; small ones keep two figures."""
     if value is None:

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.errors import ConfigurationError
 from coordinator.meter import Meter, Request
-from coordinator.queues.cost import Budget, Prices, Spending, bill, fixed_polling, price_of
+from coordinator.queues.cost import Budget, Prices, Spending, price_of
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.queues import MemoryQueueTransport, memory_queue
 
@@ -31,23 +31,6 @@ PRICES = Prices(queue=10, blob_write=20, blob_read=30, blob_list=40, table=50)
 )
 def test_each_request_has_the_price_of_its_kind(service: str, operation: str, money: float) -> None:
     assert price_of(Request(service, operation, "x"), PRICES) == pytest.approx(money)
-
-
-def test_the_article_s_thread_that_polls_once_a_second_for_22_hours_costs_79_200_requests() -> None:
-    # S11: 79,200 transactions a day; then $0.01 for 10,000.
-    assert fixed_polling(tasks=1, seconds=22 * 3600, prices=Prices(queue=0.01)) == pytest.approx(0.0792)
-
-
-def test_a_bill_adds_up_by_queue_and_by_day_dearest_first() -> None:
-    counts = {
-        Request("queue", "GetMessages", "a"): 3,
-        Request("queue", "DeleteMessage", "b"): 1,
-        Request("blob", "PutBlob", "claims"): 2,
-    }
-    found = bill(counts, seconds=43_200, prices=PRICES)
-    assert [line.operation for line in found.lines] == ["PutBlob", "GetMessages", "DeleteMessage"]
-    assert (found.requests, found.money, found.per_day) == (6, pytest.approx(0.008), pytest.approx(0.016))
-    assert found.by_queue() == {"a": pytest.approx(0.003), "b": pytest.approx(0.001)}
 
 
 def test_a_budget_warns_and_slows_only_idle_polling_and_only_if_asked() -> None:
