@@ -66,6 +66,7 @@ class Scope(models.TextChoices):
 class WorkerToken(models.Model):
     """What a worker or program shows to connect. Only the digest is kept; the token is shown once, when made.
 
+    `allowance` is what a worker's token may claim, as `dashboard.hub.allowance` writes it; "" for the usual.
     A personal token has an `owner`: it acts as that user, with at most `role` and at most what they may at that
     moment. A service token has none: it acts as itself, with `role`, as a member of `team`. Workers' tokens have no role.
     """
@@ -79,6 +80,7 @@ class WorkerToken(models.Model):
     )
     role = models.CharField(max_length=8, blank=True)
     team = models.ForeignKey("auth.Group", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    allowance = models.TextField(blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"

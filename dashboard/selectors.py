@@ -15,7 +15,8 @@ from coordinator.sequences.grants import Owner
 from dashboard import audit as trail
 from dashboard import audit_search
 from dashboard.fleet import Fleet, GrantView, Point
-from dashboard.models import AuditRow, LedgerBook, Outcome, WorkerToken
+from dashboard.hub.allowance import Allowance, decode
+from dashboard.models import AuditRow, LedgerBook, Outcome, Scope, WorkerToken
 from dashboard.runtime import current
 from dashboard.sampling import history as past
 from dashboard.sampling import ledger as ranges
@@ -98,6 +99,7 @@ class TokenView(msgspec.Struct, frozen=True):
     owner: str = ""
     role: str = ""
     team: str = ""
+    allowance: Allowance | None = None
 
 
 def tokens(owner: str | None = None) -> tuple[TokenView, ...]:
@@ -118,6 +120,7 @@ def tokens(owner: str | None = None) -> tuple[TokenView, ...]:
             row.pk, row.name, row.start, row.scope, state(row), row.created_at.timestamp(),
             moment(row.expires_at), moment(row.last_used_at),
             row.owner.get_username() if row.owner else "", row.role, row.team.name if row.team else "",
+            decode(row.allowance) if row.scope == Scope.WORKER else None,
         )
         for row in rows.select_related("owner", "team").order_by("-pk")
     )  # fmt: skip

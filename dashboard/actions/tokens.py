@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from django.contrib.auth.models import Group
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from dashboard.actions.acting import ActionFailed, Actor, audited
 from dashboard.hub import tokens
+from dashboard.hub.allowance import Allowance, encode
 from dashboard.models import Scope, WorkerToken
 from dashboard.permissions import lower_role
 from dashboard.scoping import ROLES
@@ -29,12 +32,14 @@ def create_token(
     owner: Any = None,
     role: str = "",
     team: str = "",
+    allowance: Mapping[str, Any] | None = None,
     reason: str = "",
 ) -> str:
     """Make a token and return it: the only time that it can be seen.
 
     With `owner` (a user) it is personal, needs `days`, and is capped by what they may; people make their own. Without,
     it is a service's or a fleet's, with a `role` and perhaps a `team` of its own, and made by administrators.
+    `allowance` is what the workers of a fleet's token may claim, fields of `dashboard.hub.allowance.Allowance`.
     """
     name = name.strip()
     own = owner is not None and owner.get_username() == actor.name
@@ -64,9 +69,20 @@ def create_token(
         found = Group.objects.exclude(name__in=ROLES).filter(name=team).first() if team else None
         if team and found is None:
             raise ActionFailed(_("There is no team {team!r}.").format(team=team[:80]))
+        if allowance and scope != Scope.WORKER:
+            raise ActionFailed(_("Only a token of workers has names and numbers that they may claim."))
+        allowed = _allowance(allowance or {})
         expires = timezone.now() + datetime.timedelta(days=days) if days is not None else None
-        made = tokens.create(name, scope=scope, expires_at=expires, owner=owner, role=role, team=found)
-        told = {"token": made[: tokens.SHOWN] + "…", "scope": scope, "role": role, "team": team}
+        made = tokens.create(
+            name, scope=scope, expires_at=expires, owner=owner, role=role, team=found, allowance=allowed
+        )
+        told = {
+            "token": made[: tokens.SHOWN] + "…",
+            "scope": scope,
+            "role": role,
+            "team": team,
+            "allowance": encode(allowed),
+        }
         act.after = json.dumps({key: value for key, value in told.items() if value})
     return made
 
@@ -82,6 +98,15 @@ def revoke_token(actor: Actor, token_id: int, *, reason: str = "") -> None:
         row.revoked_at = timezone.now()
         row.save(update_fields=["revoked_at"])
         act.after = json.dumps({"token": "revoked"})
+
+
+def _allowance(given: Mapping[str, Any]) -> Allowance:
+    try:
+        return msgspec.convert(dict(given), Allowance, strict=False)
+    except msgspec.ValidationError as error:
+        raise ActionFailed(
+            _("What its workers may claim is out of bounds: {error}.").format(error=error)
+        ) from error
 
 
 def _role(scope: str, role: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import Q
 from django.utils import timezone
 
+from dashboard.hub.allowance import USUAL, Allowance, encode
 from dashboard.models import Scope, WorkerToken
 from dashboard.permissions import lower_role, role_of, teams_of
 
@@ -44,6 +45,7 @@ def create(
     owner: Any = None,
     role: str = "",
     team: Any = None,
+    allowance: Allowance = USUAL,
 ) -> str:
     """Keep a new token and return it: the only time that it can be seen. A given `token` must be long."""
     prefix = WORKERS if scope == Scope.WORKER else PERSONAL if owner is not None else SERVICE
@@ -59,6 +61,7 @@ def create(
             "owner": owner,
             "role": role,
             "team": team,
+            "allowance": encode(allowance),
             "created_by": by,
             "expires_at": expires_at,
             "revoked_at": None,

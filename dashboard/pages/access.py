@@ -40,6 +40,7 @@ def create_token(request: HttpRequest) -> HttpResponse:
             owner=None if kind in ("service", "worker") else request.user,
             role="" if kind == "worker" else role,
             team=text(request, "team") if kind == "service" else "",
+            allowance=_claims(request) if kind == "worker" else None,
         )
     except actions.ActionFailed as error:
         status = 403 if isinstance(error, actions.Denied) else 422
@@ -122,6 +123,11 @@ def set_member(request: HttpRequest) -> HttpResponse:
         said % {"user": user, "team": team},
         back=reverse("access"),
     )
+
+
+def _claims(request: HttpRequest) -> dict[str, str]:
+    given = {name: text(request, name) for name in ("workers", "gates", "queues", "connections")}
+    return {name: value for name, value in given.items() if value}
 
 
 def _page(request: HttpRequest, *, made: str = "", status: int = 200) -> HttpResponse:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from dashboard import actions
 from dashboard.hub import tokens
+from dashboard.hub.allowance import Allowance
 from dashboard.models import Scope, WorkerToken
 from dashboard.scoping import ROLES
 
@@ -29,6 +31,13 @@ class Command(BaseCommand):
         create.add_argument("--role", choices=ROLES, default="", help="what a token of scope act may do")
         create.add_argument("--team", default="", help="whose gates and queues it acts on")
         create.add_argument("--days", type=float, help="how long it is valid; default: until revoked")
+        for field in msgspec.structs.fields(Allowance):
+            usual = "any" if field.default == "*" else f"{field.default:,}"
+            create.add_argument(
+                f"--{field.name.replace('_', '-')}",
+                dest=field.name,
+                help=f"what its workers may claim, see docs/hub.md; default: {usual}",
+            )
         verbs.add_parser("list", help="show all tokens, never the secrets")
         revoke = verbs.add_parser("revoke", help="end a token; its sockets close within seconds")
         revoke.add_argument("start", help="the first characters of the token, as listed")
@@ -44,8 +53,9 @@ class Command(BaseCommand):
 
     def create(self, options: dict[str, Any]) -> None:
         wanted = {name: options[name] for name in ("scope", "days", "role", "team")}
+        claims = {name: options[name] for name in Allowance.__struct_fields__ if options[name] is not None}
         try:
-            token = actions.create_token(_ACTOR, options["name"], **wanted)
+            token = actions.create_token(_ACTOR, options["name"], allowance=claims, **wanted)
         except actions.ActionFailed as error:
             raise CommandError(str(error)) from error
         self.stdout.write("Keep it safe; it is not shown again:")
