@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from azure.core import MatchConditions
 from azure.data.tables import EdmType, EntityProperty, UpdateMode
 
 from coordinator.clock import Clock
 from coordinator.creating import in_table
-from coordinator.errors import NotFound
+from coordinator.errors import ConfigurationError, NotFound
 from coordinator.service_errors import translated
 from coordinator.tables.operations import ANY, Delete, Insert, Merge, Operation, Put, Replace
-from coordinator.tables.rows import NONCES, Key, Row, check_table
+from coordinator.tables.rows import NONCES, Key, Row, check_column, check_table
 from coordinator.tables.store import Page, Query
 from coordinator.tables.table import Table
 
@@ -54,14 +56,14 @@ class AzureTableStore:
         return await in_table(self._storage, self.name, send)
 
     async def page(self, query: Query, resume: Key | None) -> Page:
-        text, parameters = _filter(query)
+        text = odata_filter(query)
         select = None if query.select is None else ["PartitionKey", "RowKey", NONCES, *query.select]
         options: dict[str, Any] = {"select": select, "results_per_page": query.page_size}
         token = {"PartitionKey": resume.partition, "RowKey": resume.row} if resume else None
         try:
             with translated("scan the table", self.name):
                 if text:
-                    found = self._client.query_entities(text, parameters=parameters, **options)
+                    found = self._client.query_entities(text, **options)
                 else:
                     found = self._client.list_entities(**options)
                 pages = found.by_page(continuation_token=token)
@@ -145,21 +147,34 @@ def _row(entity: Any) -> Row:
     )
 
 
-def _filter(query: Query) -> tuple[str, dict[str, Any]]:
+def odata_filter(query: Query) -> str:
+    """The question as OData. Not by the SDK's parameters: those send 1 and 0 as true and false, and 2**31 as 32 bits wide."""
     parts: list[str] = []
-    parameters: dict[str, Any] = {}
-
-    def add(column: str, comparison: str, value: Any) -> None:
-        name = f"p{len(parameters)}"
-        parameters[name] = value
-        parts.append(f"{column} {comparison} @{name}")
-
     if query.partition is not None:
-        add("PartitionKey", "eq", query.partition)
+        parts.append(f"PartitionKey eq {_literal(query.partition)}")
     if query.row_from:
-        add("RowKey", "ge", query.row_from)
+        parts.append(f"RowKey ge {_literal(query.row_from)}")
     if query.row_before:
-        add("RowKey", "lt", query.row_before)
+        parts.append(f"RowKey lt {_literal(query.row_before)}")
     for condition in query.where:
-        add(condition.column, condition.comparison, condition.value)
-    return " and ".join(parts), parameters
+        parts.append(f"{check_column(condition.column)} {condition.comparison} {_literal(condition.value)}")
+    return " and ".join(parts)
+
+
+def _literal(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(value) if -(2**31) <= value < 2**31 else f"{value}L"
+        case float():
+            return repr(value)
+        case bytes():
+            return f"X'{value.hex()}'"
+        case datetime():
+            return f"datetime'{value.astimezone(UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')}'"
+        case UUID():
+            return f"guid'{value}'"
+        case str():
+            return "'" + value.replace("'", "''") + "'"
+    raise ConfigurationError(f"{type(value).__name__} cannot be compared in a table")

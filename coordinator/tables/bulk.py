@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
 from uuid import UUID
@@ -26,10 +27,11 @@ _ROW_BYTES = PART_BYTES * MAX_PARTS
 
 
 class BulkOrder(msgspec.Struct, frozen=True):
-    """Which table, and in how many rows the operations are kept."""
+    """Which table, in how many rows the operations are kept, and what tells them from others ("": of an older version)."""
 
     table: str
     rows: int
+    digest: str = ""
 
 
 class BulkWrite:
@@ -39,7 +41,8 @@ class BulkWrite:
     transaction by a saga. Guarantees: when `write` returns, all of it is written; if this process dies after the
     operations were kept, any worker that runs `listener()` writes the rest, or the next `write` of that key does.
     Does not guarantee that others never see a part of it, nor that a row which somebody else writes meanwhile stays so: only
-    operations that may be repeated are taken, `Put` and `Delete` with `ANY`. The same key must mean the same operations.
+    operations that may be repeated are taken, `Put` and `Delete` with `ANY`. A key used again for other operations is an
+    error; what fits in a transaction is written without a look at the key.
     """
 
     def __init__(self, saga: Saga[BulkOrder], kept: Table, table: Callable[[str], Table]) -> None:
@@ -50,8 +53,9 @@ class BulkWrite:
     async def write(self, key: str, table: str, operations: Iterable[Operation]) -> int:
         """Write them all; returns in how many transactions. `key` names this write, for good.
 
-        Raises `ConfigurationError` before anything is sent if one of them cannot be written or repeated, and
-        `KennelError` if the saga was undone or is stuck, which only an operator's hand brings about.
+        Raises `ConfigurationError` before anything is sent if one of them cannot be written or repeated, `AlreadyExists` if
+        the key names another write (then nothing of this one is written), and `KennelError` if the saga was undone or is
+        stuck, which only an operator's hand brings about.
         """
         check_key((key, key))
         wanted = list(operations)
@@ -68,11 +72,15 @@ class BulkWrite:
             for part in parts:
                 await _write(self._table(table), part)
             return len(parts)
+        content = msgspec.msgpack.encode([_packed(each) for each in wanted])
+        pieces = [content[start : start + _ROW_BYTES] for start in range(0, len(content), _ROW_BYTES)]
+        order = BulkOrder(table, len(pieces), hashlib.sha256(content).hexdigest())
         try:
-            await self._saga.read(key)
+            await self._must_be(key, order)
         except NotFound:
-            rows = await self._keep(key, wanted)
-            await self._saga.start(key, BulkOrder(table, rows))
+            await self._keep(key, table, pieces)
+            if not await self._saga.start(key, order):
+                await self._must_be(key, order)
         await self._finish(key)
         return len(parts)
 
@@ -91,20 +99,25 @@ class BulkWrite:
         if progress.state != "done":
             raise KennelError(f"the bulk write {key} is {progress.state}: {progress.error}")
 
-    async def _keep(self, key: str, operations: Sequence[Operation]) -> int:
-        content = msgspec.msgpack.encode([_packed(each) for each in operations])
-        pieces = [content[start : start + _ROW_BYTES] for start in range(0, len(content), _ROW_BYTES)]
+    async def _must_be(self, key: str, order: BulkOrder) -> None:
+        """Raises `AlreadyExists` if the saga of that key writes something else, `NotFound` without one."""
+        known = msgspec.json.decode((await self._saga.read(key)).input, type=BulkOrder)
+        if not known.digest:
+            order = msgspec.structs.replace(order, digest="")
+        if known != order:
+            raise _taken(key, order.table)
+
+    async def _keep(self, key: str, table: str, pieces: Sequence[bytes]) -> None:
+        clock = self._kept.store.clock
         for number, piece in enumerate(pieces):
             insert = Insert((key, f"{number:06d}"), spread("part", piece))
             try:
-                await retry(
-                    lambda insert=insert: self._kept.write(insert),  # type: ignore[misc]
-                    backoff=BACKOFF,
-                    clock=self._kept.store.clock,
-                )
-            except AlreadyExists:  # an earlier try of this very write
-                continue
-        return len(pieces)
+                await retry(lambda insert=insert: self._kept.write(insert), backoff=BACKOFF, clock=clock)  # type: ignore[misc]
+            except (
+                AlreadyExists
+            ) as error:  # by an earlier try of this very write, or by another write of that key
+                if gather("part", (await self._kept.read(insert.key)).values) != piece:
+                    raise _taken(key, table) from error
 
     # --- the steps: each may run again ----------------------------------------------------------------------------
 
@@ -130,6 +143,14 @@ class BulkWrite:
         """The operations are not needed any more."""
         for number in range(context.input.rows):
             await self._kept.write(Delete((context.key, f"{number:06d}"), ANY))
+
+
+def _taken(key: str, table: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"the bulk write {key} was begun with other operations; nothing of this one was written to {table}. Use another key "
+        "for it, or repeat exactly what was begun",
+        resource=table,
+    )
 
 
 async def _write(table: Table, part: Sequence[Operation]) -> None:

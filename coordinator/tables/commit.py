@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from coordinator.backoff import TRANSIENT, Backoff
@@ -25,13 +26,13 @@ async def commit(table: Table, *operations: Operation, backoff: Backoff = BACKOF
     """Carry out one conditional write, or several of one partition as a transaction; returns the new ETags.
 
     Guarantees that it happened once if this returns, and that it did not happen if `PreconditionFailed`,
-    `AlreadyExists` or `NotFound` is raised. Each row written carries a nonce; after a lost answer the first row tells
+    `AlreadyExists` or `NotFound` is raised. Each row written carries a nonce; after a lost answer the rows show at once
     whether the write was carried out, and if not it is sent again, within `backoff.deadline_seconds`. Does not
-    recognise its own write once others have written the first row after it: give first a row that others write only
+    recognise its own write once others have written or deleted all of its rows: give one that others write only
     on condition of what they read.
     """
-    witness = next((Key(*each.key) for each in operations if not isinstance(each, Delete)), None)
-    if witness is None:
+    witnesses = [Key(*each.key) for each in operations if not isinstance(each, Delete)]
+    if not witnesses:
         raise ConfigurationError("commit needs an operation that leaves a row behind")
     nonce = secrets.token_hex(8)
     marked = [each if isinstance(each, Delete) else replace(each, nonces=(nonce,)) for each in operations]
@@ -45,30 +46,36 @@ async def commit(table: Table, *operations: Operation, backoff: Backoff = BACKOF
                 return [await table.store.write(marked[0])]
             return await table.store.transact(marked)
         except (PreconditionFailed, AlreadyExists, NotFound):
-            if not unsure or not await _is_ours(table, witness, nonce):
+            if not unsure or not await _is_ours(table, witnesses, nonce):
                 raise
             return await _etags(table, marked)
         except TRANSIENT as error:
             unsure = unsure or error.maybe_done
             last: StorageError = error
+            last.maybe_done = unsure
+        if unsure:
+            with suppress(*TRANSIENT):
+                if await _is_ours(table, witnesses, nonce):
+                    return await _etags(table, marked)
         pause = backoff.delay(attempt)
         if clock.monotonic() + pause - started >= backoff.deadline_seconds:
             raise last
         await clock.sleep(pause)
         attempt += 1
-        if unsure:
-            try:
-                if await _is_ours(table, witness, nonce):
-                    return await _etags(table, marked)
-            except TRANSIENT:
-                continue
 
 
-async def _is_ours(table: Table, witness: Key, nonce: str) -> bool:
-    try:
-        return nonce in (await table.read(witness, select=())).nonces
-    except NotFound:
-        return False
+async def _is_ours(table: Table, witnesses: Sequence[Key], nonce: str) -> bool:
+    """Whether one of the rows carries the nonce. The first nearly always does; the others may have outlived it."""
+    for witness in witnesses:
+        try:
+            if nonce in (await table.read(witness, select=())).nonces:
+                return True
+        except NotFound:
+            continue
+        except StorageError as error:
+            error.maybe_done = True
+            raise
+    return False
 
 
 async def _etags(table: Table, operations: Sequence[Operation]) -> list[str]:

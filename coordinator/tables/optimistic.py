@@ -5,16 +5,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from coordinator.backoff import TRANSIENT, Backoff
-from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, StorageError
+from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, StorageError, StorageUnreachable
 from coordinator.tables.operations import ANY, Delete, Insert, Operation, Put, Replace, check_operation
-from coordinator.tables.rows import Row, Values, check_key
+from coordinator.tables.rows import Key, Row, Values, check_key
 from coordinator.tables.table import Table
 
 BACKOFF = Backoff(base_seconds=0.4, cap_seconds=2.0, deadline_seconds=30.0)
-KEPT_NONCES = 8
+# More make doubt rarer, and each read and write of the row 9 bytes longer.
+KEPT_NONCES = 32
 QUICK_SECONDS = 0.05
 MAX_STRETCH = 8.0
 
@@ -36,6 +37,37 @@ class Update:
         return old != (None if self.new is None else self.new.values)
 
 
+@dataclass(frozen=True)
+class Doubtful:
+    """A write whose answer was lost: the row that it was to change (None: it was to create one)."""
+
+    base: Row | None
+    deleting: bool
+
+
+Verdict = Literal["done", "open", "refused", "unknown"]
+
+
+def verdict(doubtful: Doubtful, nonce: str, now: Row | None) -> Verdict:
+    """What became of a write whose answer was lost, by the row as it is now. Pure.
+
+    "open": the row is as it was before, so the write may still arrive; sent once more with the same ETag, it is carried out
+    once. "refused": others wrote first, so it never was and never will be carried out. "unknown": others have written so
+    much since, or the row was deleted or created again, that nothing proves either.
+    """
+    if now is None:
+        return "done" if doubtful.deleting else "unknown"
+    if not doubtful.deleting and nonce in now.nonces:
+        return "done"
+    base = doubtful.base
+    if base is None:
+        return "unknown"
+    if now.etag == base.etag:
+        return "open"
+    # The newest nonce that was read is still there. Ours would have come after it, and would be there, too.
+    return "refused" if base.nonces and base.nonces[0] in now.nonces else "unknown"
+
+
 async def optimistic_update(
     table: Table,
     key: tuple[str, str],
@@ -48,9 +80,11 @@ async def optimistic_update(
     """Change one row as if nobody else were there.
 
     Guarantees that `change` takes effect exactly once, on the row as it was at that moment, or that an error is
-    raised. A write whose answer was lost is recognised by a nonce in the row. Does not guarantee an order between
-    concurrent updates, nor, after an error with `maybe_done`, that nothing was written; and an answer lost while eight
-    others wrote after it cannot be recognised any more.
+    raised. A write whose answer was lost is looked for at once, by a nonce that it leaves in the row. The row keeps the
+    latest 32; if so many others wrote in between that it cannot be seen any more whether the write was carried out, that is
+    an error with `maybe_done`, never a guess. Does not guarantee an order between concurrent updates, nor, after an error
+    with `maybe_done`, that nothing was written. A deletion whose answer was lost is done if the row is gone, whoever
+    deleted it; a row that was created since is not touched.
 
     `change` gets a copy of the values and returns the new ones (it may return that copy, changed), or None to delete the
     row. It may be called several times: it must be pure. Values equal to the old ones are not written.
@@ -59,25 +93,43 @@ async def optimistic_update(
     `backoff` is full jitter; its `deadline_seconds` bounds the whole. The first delay is long on purpose: losing once
     means that others are there, and with 32 writers short delays only lose again. Delays grow with the time a try takes.
 
-    Raises `PreconditionFailed` if others won until the deadline, `NotFound`, or what storage answered last.
+    Raises `PreconditionFailed` if others won until the deadline, `NotFound`, `StorageUnreachable` with `maybe_done` if the
+    outcome cannot be known, or what storage answered last.
     """
     place = check_key(key)
     clock = table.store.clock
     started = clock.monotonic()
     nonce = secrets.token_hex(4)
     tries = conflicts = 0
-    attempted: Row | None = None
-    deleting = unsure = False
+    doubtful: Doubtful | None = None
+    lost = 0
     while True:
         tries += 1
         asked = clock.monotonic()
         try:
             row = await _read(table, place)
-            if unsure and ((row is None and deleting) or (row is not None and nonce in row.nonces)):
-                return Update(attempted, row, tries, conflicts)
         except TRANSIENT as error:
             last: StorageError = error
+        except StorageError as error:
+            error.maybe_done = error.maybe_done or doubtful is not None
+            raise
         else:
+            if doubtful is not None:
+                found = verdict(doubtful, nonce, row)
+                if found == "done":
+                    return Update(doubtful.base, row, tries, conflicts)
+                if found == "unknown":
+                    raise _in_doubt(table, place)
+                if found == "refused":
+                    doubtful = None
+                    conflicts += 1
+                elif lost > 1:
+                    pause = backoff.delay(lost)
+                    if clock.monotonic() + pause - started >= backoff.deadline_seconds:
+                        raise last
+                    await clock.sleep(pause)
+                    lost = 1
+                    continue
             if row is None and create is None:
                 raise NotFound(
                     f"update {place} of table {table.name}: there is no such row", resource=table.name
@@ -91,18 +143,20 @@ async def optimistic_update(
             kept = (nonce, *(row.nonces if row else ()))[:KEPT_NONCES]
             operation = _operation(place, row, changed, kept, unchecked)
             check_operation(operation)
-            attempted, deleting = row, changed is None
             try:
                 etag = await table.store.write(operation)
                 new = None if changed is None else Row(place, dict(changed), etag, kept)
                 return Update(row, new, tries, conflicts)
             except (PreconditionFailed, AlreadyExists, NotFound) as error:
+                last = error
+                if doubtful is not None:
+                    continue  # refused by an earlier try of our own, perhaps
                 conflicts += 1
-                last = error
             except TRANSIENT as error:
-                # From here on our own write may show up at any time: the nonce tells.
-                unsure = unsure or error.maybe_done
                 last = error
+                if error.maybe_done:
+                    doubtful, lost = Doubtful(row, changed is None), lost + 1
+                    continue  # look at once: each moment lets others write over what proves ours
         # The slower a try, the longer others can come between its read and its write: wait in proportion.
         stretch = min(MAX_STRETCH, max(1.0, (clock.monotonic() - asked) / QUICK_SECONDS))
         pause = backoff.delay(tries - 1) * stretch
@@ -114,10 +168,20 @@ async def optimistic_update(
                     resource=table.name,
                     status=last.status,
                     code=last.code,
-                    maybe_done=unsure,
+                    maybe_done=doubtful is not None,
                 ) from last
+            last.maybe_done = last.maybe_done or doubtful is not None
             raise last
         await clock.sleep(pause)
+
+
+def _in_doubt(table: Table, key: Key) -> StorageUnreachable:
+    return StorageUnreachable(
+        f"update {key} of table {table.name}: the answer to the write was lost, and others have written the row since, so that "
+        "it cannot be seen whether the write was carried out. Read the row and decide; repeating the update may apply it twice",
+        resource=table.name,
+        maybe_done=True,
+    )
 
 
 async def _read(table: Table, key: tuple[str, str]) -> Row | None:
@@ -131,7 +195,8 @@ def _operation(
     key: tuple[str, str], row: Row | None, values: Values | None, nonces: tuple[str, ...], unchecked: bool
 ) -> Operation:
     if values is None:
-        return Delete(key, row.etag if row and not unchecked else ANY)
+        # Also if unchecked: a deletion sent again must not take a row that was created since.
+        return Delete(key, row.etag if row else ANY)
     if unchecked:
         return Put(key, values, nonces)
     if row is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ NONCES = "kennel_nonces"
 
 _TABLE = re.compile(r"[A-Za-z][A-Za-z0-9]{2,62}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
-_FORBIDDEN = re.compile(r"[/\\#?\x00-\x1f\x7f-\x9f]")
+_FORBIDDEN = re.compile(r"[/\\#?\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SYSTEM = {"PartitionKey", "RowKey", "Timestamp", NONCES}
 
 
@@ -31,6 +32,16 @@ class Key(NamedTuple):
 
     partition: str
     row: str
+
+
+def utf16(text: str) -> bytes:
+    """What the service sorts and compares keys by: UTF-16 code units. Python's own order differs above U+FFFF."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def order(key: Key) -> tuple[bytes, bytes]:
+    """Sorts keys as the service does."""
+    return utf16(key.partition), utf16(key.row)
 
 
 @dataclass(frozen=True)
@@ -65,9 +76,10 @@ def check_key(key: tuple[str, str]) -> Key:
             raise ConfigurationError(f"{half} key {text!r}: use text")
         if found := _FORBIDDEN.search(text):
             raise ConfigurationError(f"{half} key {text!r}: the character {found.group()!r} is not allowed")
-        if 2 * len(text) > MAX_KEY_BYTES:
+        if _utf16_bytes(text) > MAX_KEY_BYTES:
             raise ConfigurationError(
-                f"{half} key {text[:40]!r}…: {len(text)} characters, at most 512 are allowed"
+                f"{half} key {text[:40]!r}…: {_utf16_bytes(text) // 2} characters (those above U+FFFF count twice), at most "
+                "512 are allowed"
             )
     return Key(*key)
 
@@ -93,12 +105,39 @@ def check_values(values: Values) -> int:
     return total
 
 
+def check_column(name: str) -> str:
+    """The name, if a question may name such a column; raises `ConfigurationError`: it would become part of the question."""
+    if name not in _SYSTEM and not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"column name {name!r}: use letters, digits and _, not starting with a digit"
+        )
+    return name
+
+
+def check_compared(name: str, value: Any) -> None:
+    """Raises `ConfigurationError` if a column cannot be compared with that value."""
+    _size(name, value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigurationError(f"column {name!r} cannot be compared with {value}: use a finite number")
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(
+                f"column {name!r} cannot be compared with {value!r}: it holds half a character"
+            ) from error
+
+
+def _utf16_bytes(text: str) -> int:
+    return 2 * len(text) if text.isascii() else len(utf16(text))
+
+
 def _size(name: str, value: Any) -> int:
     match value:
         case bool():
             return 1
         case str():
-            return 2 * len(value) + 4
+            return _utf16_bytes(value) + 4
         case int():
             if not -(2**63) <= value < 2**63:
                 raise ConfigurationError(f"column {name!r}: {value} does not fit in 64 bits")

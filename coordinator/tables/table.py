@@ -6,14 +6,15 @@ import base64
 import binascii
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from coordinator.backoff import Backoff, retry
 from coordinator.errors import ConfigurationError
 from coordinator.tables.operations import Operation, check_operation, check_transaction
-from coordinator.tables.rows import Key, Row, check_key
-from coordinator.tables.store import MAX_PAGE, Page, Query, TableStore, Where
+from coordinator.tables.rows import Key, Row, check_column, check_compared, check_key, order
+from coordinator.tables.store import MAX_PAGE, Comparison, Page, Query, TableStore, Where
 
+COMPARISONS = get_args(Comparison)
 READ_BACKOFF = Backoff(base_seconds=0.1, cap_seconds=2.0, deadline_seconds=20.0)
 
 
@@ -34,7 +35,7 @@ class Table:
     async def read(self, key: tuple[str, str], *, select: Iterable[str] | None = None) -> Row:
         """The row of that key, all columns or those of `select`. Raises `NotFound`."""
         checked = check_key(key)
-        columns = None if select is None else tuple(select)
+        columns = _columns(select)
         return await retry(
             lambda: self.store.read(checked, columns), backoff=READ_BACKOFF, clock=self.store.clock
         )
@@ -72,7 +73,10 @@ class Table:
 
         `partition` limits it to one (otherwise the service reads the whole table), `prefix` or `row_from` and
         `row_before` to a range of rows, `where` to rows that meet every ``(column, comparison, value)``. `token` is
-        what `Scan.token` of an earlier, equal scan said, in this process or another.
+        what `Scan.token` of an earlier, equal scan said, in this process or another. Keys are ordered, and compared, by
+        UTF-16 code units, as the service does.
+
+        Raises `ConfigurationError` for a column name, comparison or value that cannot be part of a question.
         """
         if prefix and (row_from or row_before):
             raise ConfigurationError("give either prefix or row_from and row_before, not both")
@@ -84,8 +88,8 @@ class Table:
             partition=partition,
             row_from=row_from,
             row_before=row_before,
-            where=tuple(Where(*condition) for condition in where),
-            select=None if select is None else tuple(select),
+            where=tuple(_condition(*condition) for condition in where),
+            select=_columns(select),
             page_size=page_size,
         )
         return Scan(self.store, query, token)
@@ -113,6 +117,7 @@ class Scan:
         self._store = store
         self._query = query
         self._resume, self._last = self._decode(token) if token else (None, None)
+        self._seen: tuple[bytes, bytes] | None = None
         self._ended = False
 
     @property
@@ -130,27 +135,37 @@ class Scan:
 
     async def pages(self) -> AsyncIterator[list[Row]]:
         """The pages, one request each. A page may be empty though more follow."""
+        self._begin()
         while not self._ended:
             page = await self._next_page()
             rows = page.rows
-            if self._last is not None:
-                last = self._last
-                rows = [row for row in rows if row.key > last]
+            if self._seen is not None:
+                rows = [row for row in rows if self._is_new(row)]
             self._go_on(page)
             yield rows
 
     async def __aiter__(self) -> AsyncIterator[Row]:
+        self._begin()
         while not self._ended:
             page = await self._next_page()
             for row in page.rows:
-                if self._last is None or row.key > self._last:
+                if self._seen is None or self._is_new(row):
                     self._last = row.key
                     yield row
             self._go_on(page)
 
+    def _begin(self) -> None:
+        # The service's place is the page that the last row was on, so its rows come again.
+        self._seen = order(self._last) if self._last is not None else None
+
+    def _is_new(self, row: Row) -> bool:
+        """Whether the row comes after the last one taken."""
+        return self._seen is not None and order(row.key) > self._seen
+
     def _go_on(self, page: Page) -> None:
-        if page.rows:
-            self._last = max(page.rows[-1].key, self._last or page.rows[-1].key)
+        if page.rows and (self._seen is None or self._is_new(page.rows[-1])):
+            self._last = page.rows[-1].key
+            self._seen = None
         self._resume = page.resume
         self._ended = page.resume is None
 
@@ -175,6 +190,25 @@ class Scan:
         return resume, last
 
 
+def _columns(select: Iterable[str] | None) -> tuple[str, ...] | None:
+    return None if select is None else tuple(check_column(name) for name in select)
+
+
+def _condition(column: str, comparison: Any, value: Any) -> Where:
+    check_column(column)
+    if comparison not in COMPARISONS:
+        raise ConfigurationError(
+            f"column {column!r}: there is no comparison {comparison!r}; use {', '.join(COMPARISONS)}"
+        )
+    check_compared(column, value)
+    return Where(column, comparison, value)
+
+
 def _after_prefix(prefix: str) -> str:
-    """The first text after all that start with `prefix`."""
-    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    """The first text after all that start with `prefix`, by UTF-16 code units; "" if there is none."""
+    last = ord(prefix[-1])
+    if last == 0xFFFF:
+        return _after_prefix(prefix[:-1]) if len(prefix) > 1 else ""
+    # Characters above U+FFFF sort between U+D7FF and U+E000.
+    following = {0xD7FF: 0x10000, 0x10FFFF: 0xE000}.get(last, last + 1)
+    return prefix[:-1] + chr(following)

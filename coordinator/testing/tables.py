@@ -11,8 +11,8 @@ from typing import Any
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, StorageError
 from coordinator.tables.operations import ANY, Delete, Insert, Merge, Operation, Put
-from coordinator.tables.rows import Key, Row, check_table
-from coordinator.tables.store import Page, Query
+from coordinator.tables.rows import Key, Row, check_table, order, utf16
+from coordinator.tables.store import Page, Query, Where
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")
@@ -62,9 +62,9 @@ class MemoryTableStore:
             start = resume or Key("", "")
             return Page([], Key(start.partition, start.row + "\x00"))
         start = Key(resume.partition, resume.row.removesuffix("\x00")) if resume else Key("", "")
-        found = [
-            self.rows[key] for key in sorted(self.rows) if key >= start and _matches(self.rows[key], query)
-        ]
+        place = order(start)
+        keys = sorted(self.rows, key=order)
+        found = [self.rows[key] for key in keys if order(key) >= place and _matches(self.rows[key], query)]
         rows = [_selected(row, query.select) for row in found[: query.page_size]]
         return Page(rows, found[query.page_size].key if len(found) > query.page_size else None)
 
@@ -117,10 +117,17 @@ def _selected(row: Row, select: tuple[str, ...] | None) -> Row:
 def _matches(row: Row, query: Query) -> bool:
     if query.partition is not None and row.key.partition != query.partition:
         return False
-    if row.key.row < query.row_from or (query.row_before and row.key.row >= query.row_before):
+    name = utf16(row.key.row)
+    if name < utf16(query.row_from) or (query.row_before and name >= utf16(query.row_before)):
         return False
-    return all(
-        condition.column in row.values
-        and _COMPARE[condition.comparison](row.values[condition.column], condition.value)
-        for condition in query.where
-    )
+    return all(_meets(row, condition) for condition in query.where)
+
+
+def _meets(row: Row, condition: Where) -> bool:
+    system = {"PartitionKey": row.key.partition, "RowKey": row.key.row}
+    if condition.column not in system and condition.column not in row.values:
+        return False
+    value = system.get(condition.column, row.values.get(condition.column))
+    if isinstance(value, str) and isinstance(condition.value, str):
+        return _COMPARE[condition.comparison](utf16(value), utf16(condition.value))
+    return _COMPARE[condition.comparison](value, condition.value)

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator import ANY, Delete, Insert, Merge, Put, Storage
 from coordinator.config import StorageConfig
-from coordinator.errors import ConfigurationError, NotFound
+from coordinator.errors import AlreadyExists, ConfigurationError, NotFound
 from coordinator.tables.operations import Operation
 from coordinator.tables.table import Table
 
@@ -63,6 +63,30 @@ async def test_a_write_of_the_same_key_is_done_once(storage: Storage) -> None:
     assert (await table.read(("p0", "00000")))["n"] == -1
     kept = storage.table(storage.config.table("bulk"))
     assert [row async for row in kept.scan()] == [], "nothing is kept of a write that is done"
+
+
+async def test_a_used_key_with_other_operations_is_an_error_and_writes_nothing(storage: Storage) -> None:
+    table, bulk = table_of(storage), storage.bulk()
+    await bulk.write("import-4", table.name, many(300))
+    others: list[Operation] = [Put(("other", f"{n:05d}"), {"n": n}) for n in range(200)]
+    with pytest.raises(AlreadyExists, match="import-4 was begun with other operations; nothing of this one"):
+        await bulk.write("import-4", table.name, others)
+    with pytest.raises(AlreadyExists, match="other operations"):
+        await bulk.write("import-4", storage.config.table("elsewhere"), many(300))
+    assert len(await rows(table)) == 300
+    kept = storage.table(storage.config.table("bulk"))
+    assert [row async for row in kept.scan()] == []
+
+
+async def test_two_writers_with_one_key_and_different_operations_do_not_mix_them(storage: Storage) -> None:
+    table = table_of(storage)
+    writes = [[Put((name, f"{n:05d}"), {"n": n}) for n in range(250)] for name in ("a", "b")]
+    answers = await asyncio.gather(
+        *(storage.bulk().write("import-5", table.name, each) for each in writes), return_exceptions=True
+    )
+    assert sorted(type(answer).__name__ for answer in answers) == ["AlreadyExists", "int"]
+    assert len({key[0] for key in await rows(table)}) == 1
+    assert len(await rows(table)) == 250
 
 
 async def test_what_fits_in_a_transaction_is_one_and_leaves_no_saga(storage: Storage) -> None:

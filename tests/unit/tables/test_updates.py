@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from coordinator.errors import (
     StorageUnreachable,
 )
 from coordinator.tables.operations import ANY, Delete, Insert, Put
-from coordinator.tables.optimistic import optimistic_update
-from coordinator.tables.rows import Key
+from coordinator.tables.optimistic import KEPT_NONCES, Update, optimistic_update
+from coordinator.tables.rows import Key, Row
 from coordinator.tables.table import Table
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.tables import MemoryTableStore
@@ -55,20 +56,111 @@ async def test_an_update_whose_answer_was_lost_takes_effect_once(store: MemoryTa
     assert (update.old and update.old["n"], update.new and update.new["n"]) == (5, 6)
 
 
-async def test_a_lost_answer_is_recognised_though_others_wrote_after_it() -> None:
+class Interrupted(MemoryTableStore):
+    """Runs `meanwhile` once, after a write whose answer was lost and before the look at what became of it."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def read(self, key: Key, select: tuple[str, ...] | None = None) -> Row:
+        if not self._failures and self.meanwhile is not None and self.requests >= self.lost_after:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return await super().read(key, select)
+
+    lost_after = 0
+
+    def lose(self, *, done: bool) -> None:
+        self.fail_next(StorageUnreachable("cut", maybe_done=True), done=done)
+        self.lost_after = self.requests + 2
+
+
+async def lost(store: Interrupted, others: int, *, done: bool) -> Update:
+    """An update whose answer is lost, while so many others write."""
+    table = Table(store)
+    await optimistic_update(table, KEY, add_one, create={"n": 0})
+
+    async def meanwhile() -> None:
+        for _ in range(others):
+            await optimistic_update(table, KEY, add_one, backoff=QUICK)
+
+    store.lose(done=done)
+    store.meanwhile = meanwhile
+    return await optimistic_update(table, KEY, add_one, backoff=QUICK)
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["written", "not written"])
+@pytest.mark.parametrize("others", [0, 1, 5, 8, KEPT_NONCES - 1])
+async def test_a_lost_answer_is_recognised_though_others_wrote_after_it(others: int, done: bool) -> None:
+    store = Interrupted()
+    update = await lost(store, others, done=done)
+    assert update.new is not None
+    assert (await Table(store).read(KEY))["n"] == 2 + others
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["written", "not written"])
+async def test_what_became_of_an_update_is_never_guessed_when_too_many_wrote_after_it(done: bool) -> None:
+    store = Interrupted()
+    with pytest.raises(StorageUnreachable, match="cannot be seen") as caught:
+        await lost(store, KEPT_NONCES + 1, done=done)
+    assert caught.value.maybe_done
+    assert (await Table(store).read(KEY))["n"] == 1 + KEPT_NONCES + 1 + done
+
+
+async def test_a_lost_answer_is_looked_for_at_once() -> None:
+    """A writer that sleeps first gives others the time to write over what proves its own write."""
     clock = ManualClock()
     store = MemoryTableStore(clock=clock)
-    table = Table(store)
-    await table.write(Insert(KEY, {"n": 0}))
+    await Table(store).write(Insert(KEY, {"n": 0}))
     store.fail_next(StorageUnreachable("cut", maybe_done=True), done=True)
-    mine = asyncio.create_task(optimistic_update(table, KEY, add_one))
-    await clock.settle()  # written, its answer lost; now it waits
-    for _ in range(5):
-        await optimistic_update(table, KEY, add_one)
-    assert not mine.done()
-    await clock.advance(5.0)
+    mine = asyncio.create_task(optimistic_update(Table(store), KEY, add_one))
+    await clock.settle()  # no time passes
+    assert mine.done()
     assert (await mine).new is not None
-    assert (await table.read(KEY))["n"] == 6
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["deleted", "not deleted"])
+async def test_a_delete_whose_answer_was_lost_spares_the_row_that_was_created_since(done: bool) -> None:
+    store = Interrupted()
+    table = Table(store)
+    await table.write(Insert(KEY, {"n": 5}))
+
+    async def meanwhile() -> None:
+        if not done:
+            await table.write(Delete(KEY, ANY))
+        await table.write(Insert(KEY, {"n": 100}))
+
+    store.lose(done=done)
+    store.meanwhile = meanwhile
+    with pytest.raises(StorageUnreachable, match="cannot be seen") as caught:
+        await optimistic_update(table, KEY, lambda row: None, backoff=QUICK)
+    assert caught.value.maybe_done
+    assert (await table.read(KEY))["n"] == 100
+
+
+async def test_a_row_that_may_have_been_created_and_deleted_again_is_not_created_twice() -> None:
+    store = Interrupted()
+    table = Table(store)
+    store.lose(done=True)
+    store.meanwhile = lambda: table.write(Delete(KEY, ANY))
+    with pytest.raises(StorageUnreachable, match="cannot be seen") as caught:
+        await optimistic_update(table, KEY, add_one, create={"n": 0}, backoff=QUICK)
+    assert (caught.value.maybe_done, store.rows) == (True, {})
+
+
+async def test_an_error_of_the_look_says_that_the_write_may_have_been_done() -> None:
+    class Away(MemoryTableStore):
+        async def read(self, key: Key, select: tuple[str, ...] | None = None) -> Row:
+            if self.requests > 2:
+                raise StorageBusy("503")
+            return await super().read(key, select)
+
+    store = Away()
+    await Table(store).write(Insert(KEY, {"n": 0}))
+    store.fail_next(StorageUnreachable("cut", maybe_done=True), done=True)
+    backoff = Backoff(base_seconds=0.001, cap_seconds=0.001, deadline_seconds=0.02)
+    with pytest.raises(StorageBusy) as caught:
+        await optimistic_update(Table(store), KEY, add_one, backoff=backoff)
+    assert caught.value.maybe_done
 
 
 async def test_a_row_made_with_its_answer_lost_is_made_once(store: MemoryTableStore) -> None:
@@ -166,3 +258,66 @@ async def test_a_token_of_another_question_is_refused(store: MemoryTableStore) -
     token = table.scan(partition="a").token
     with pytest.raises(ConfigurationError, match="belongs to another scan"):
         table.scan(partition="b", token=token)
+
+
+ODD = ["", "a", "\ud7ff", "😀1", "😀2", "\ue000", "Ａ1", "\uffff", "z"]
+
+
+async def test_rows_are_found_in_the_order_of_the_service_whatever_their_keys(
+    store: MemoryTableStore,
+) -> None:
+    """By UTF-16 code units 😀 comes before Ａ; Python compares code points, and skipped the rows after 😀."""
+    table = Table(store)
+    for name in ODD:
+        await table.write(Insert(("p", "k" + name), {}))
+    wanted = sorted(("k" + name for name in ODD), key=lambda text: text.encode("utf-16-be", "surrogatepass"))
+    assert [row.key.row async for row in table.scan(page_size=2)] == wanted
+    assert [
+        row.key.row for page in [page async for page in table.scan(page_size=2).pages()] for row in page
+    ] == wanted
+    seen, token = [], ""
+    for _ in wanted:
+        scan = table.scan(page_size=4, token=token)
+        async for row in scan:
+            seen.append(row.key.row)
+            break
+        token = scan.token
+    assert seen == wanted
+
+
+@pytest.mark.parametrize("prefix", ["a", "\ud7ff", "😀", "\U0010ffff", "\uffff", "\ue000", "x\uffff"])
+async def test_a_prefix_finds_what_begins_with_it_and_nothing_else(
+    store: MemoryTableStore, prefix: str
+) -> None:
+    table = Table(store)
+    for name in [*ODD, prefix, prefix + "a", prefix + "\uffff", prefix + "😀", "x", "y", "\U0010ffff9"]:
+        await table.write(Put(("p", name), {}))
+    found = {row.key.row async for row in table.scan(prefix=prefix)}
+    assert found == {key.row for key in store.rows if key.row.startswith(prefix)}
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        (("n eq 1 or 1", "eq", 1), "column name"),
+        (("a b", "eq", 1), "column name"),
+        (("", "eq", 1), "column name"),
+        (("n", "eq 1 or 1 eq", 1), "no comparison"),
+        (("n", "EQ", 1), "no comparison"),
+        (("n", "eq", None), "cannot be stored"),
+        (("n", "eq", [1]), "cannot be stored"),
+        (("n", "eq", float("nan")), "finite"),
+        (("n", "eq", 2**63), "64 bits"),
+        (("n", "eq", "\ud800"), "half a character"),
+    ],
+)
+async def test_a_question_is_checked_before_it_is_sent(
+    store: MemoryTableStore, condition: tuple[str, str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        Table(store).scan(where=[condition])
+    with pytest.raises(ConfigurationError, match="column name"):
+        Table(store).scan(select=["a,b"])
+    with pytest.raises(ConfigurationError, match="column name"):
+        await Table(store).read(KEY, select=["a b"])
+    assert store.requests == 0
