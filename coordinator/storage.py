@@ -7,7 +7,7 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import urlsplit
@@ -239,7 +239,10 @@ class Storage:
         with self._lock:
             clients = self._loops.get(loop)
             if clients is None:
-                clients = self._loops[loop] = _AioClients(self.endpoints, self.config, self.meter)
+                clients = _AioClients(
+                    self.endpoints, self.config, self.meter, closed=lambda: self._loops.pop(loop, None)
+                )
+                self._loops[loop] = clients
             return clients
 
     @property
@@ -262,9 +265,9 @@ class Storage:
     async def aclose(self) -> None:
         """Close the connections of the running event loop. Harmless when repeated; a later use connects again."""
         with self._lock:
-            clients = self._loops.pop(asyncio.get_running_loop(), None)
+            clients = self._loops.get(asyncio.get_running_loop())
         if clients is not None:
-            await clients.session.close()
+            await clients.aclose()
 
     def close(self) -> None:
         """Close the connections used by threads. Harmless when repeated; a later use connects again."""
@@ -289,8 +292,11 @@ class Storage:
 class _AioClients:
     """The SDK's asyncio clients of one event loop, over one session."""
 
-    def __init__(self, endpoints: Endpoints, config: StorageConfig, meter: Meter) -> None:
+    def __init__(
+        self, endpoints: Endpoints, config: StorageConfig, meter: Meter, *, closed: Callable[[], object]
+    ) -> None:
         self.session = aio_session()
+        self._closed = closed
         self.shared: dict[
             tuple[str, str], Any
         ] = {}  # what the objects of one name have in common on this loop
@@ -323,6 +329,20 @@ class _AioClients:
             with suppress(StopIteration):
                 self.session.close().send(None)
             raise
+        # A loop closes its async generators when it ends: the connections of an `asyncio.run` end with it.
+        self._end_of_loop = self._close_at_end_of_loop()
+        with suppress(StopIteration):
+            self._end_of_loop.asend(None).send(None)
+
+    async def _close_at_end_of_loop(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            self._closed()
+            await self.session.close()
+
+    async def aclose(self) -> None:
+        await self._end_of_loop.aclose()
 
 
 class _BlockingClients:
