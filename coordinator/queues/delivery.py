@@ -56,7 +56,9 @@ class Delivery:
     @property
     def attempt(self) -> int:
         """Which try this is, from 1; deliveries given back unseen don't count."""
-        return max(1, self.message.dequeue_count - self.envelope.unstarted)
+        taken, unstarted = self.message.dequeue_count, self.envelope.unstarted
+        # More than there were deliveries: the envelope of a message that was moved, or a forged one.
+        return max(1, taken - unstarted if unstarted < taken else taken)
 
     @property
     def key(self) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from coordinator.errors import ConfigurationError, MessageUndecodable
 from coordinator.queues.transport import MAX_MESSAGE_BYTES
@@ -23,24 +25,34 @@ MAX_INLINE_UNPACKED_BYTES = 64 * 1024 * 1024
 _START = '{"kennel":'
 Upcaster = Callable[[Any], Any]
 
+# What a message may say of itself: anyone who may write to the queue can write anything.
+MAX_VERSION = 1_000_000
+MAX_TAG_CHARACTERS = 1024
+Moment = Annotated[float, Meta(ge=0, le=253_402_300_799)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Index = Annotated[int, Meta(ge=0, le=2**31)]
+Tag = Annotated[str, Meta(max_length=MAX_TAG_CHARACTERS)]
+Text = Annotated[str, Meta(max_length=MAX_MESSAGE_BYTES)]
+Indexes = Annotated[list[Index], Meta(max_length=MAX_MESSAGE_BYTES)]
+
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a large payload is: blob `name`, `bytes` long as stored."""
 
-    name: str
-    bytes: int
+    name: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    bytes: Count
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a message (or one item of it) went to poison."""
 
-    reason: str
-    error: str = ""
-    trace: str = ""
-    worker: str = ""
-    attempts: int = 0
-    at: float = 0.0
-    item: int = -1
+    reason: Text
+    error: Text = ""
+    trace: Text = ""
+    worker: Tag = ""
+    attempts: Count = 0
+    at: Moment = 0.0
+    item: Annotated[int, Meta(ge=-1, le=2**31)] = -1
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,22 +64,22 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     poison record needs the claim too; `history` are earlier stays in poison.
     """
 
-    kennel: int
-    id: str = ""
-    at: float = 0.0
-    by: str = ""
-    schema: int = 0
-    traceparent: str = ""
-    tracestate: str = ""
-    left: list[int] | None = None
-    unstarted: int = 0
-    size: int = 0
-    history: list[Failure] = []
-    items: list[msgspec.Raw] = []
-    z: str = ""
+    kennel: Annotated[int, Meta(ge=1, le=MAX_VERSION)]
+    id: Tag = ""
+    at: Moment = 0.0
+    by: Tag = ""
+    schema: Annotated[int, Meta(ge=0, le=MAX_VERSION)] = 0
+    traceparent: Tag = ""
+    tracestate: Tag = ""
+    left: Indexes | None = None
+    unstarted: Count = 0
+    size: Count = 0
+    history: Annotated[list[Failure], Meta(max_length=MAX_MESSAGE_BYTES)] = []
+    items: Annotated[list[msgspec.Raw], Meta(max_length=MAX_MESSAGE_BYTES)] = []
+    z: Text = ""
     claim: Claim | None = None
     claim_kept: bool = False
-    raw: str | None = None
+    raw: Text | None = None
 
 
 class MessageTooNew(MessageUndecodable):
@@ -75,7 +87,7 @@ class MessageTooNew(MessageUndecodable):
 
 
 class _Probe(msgspec.Struct):
-    kennel: Any = None
+    kennel: Annotated[int, Meta(ge=1, le=MAX_VERSION)]
 
 
 @dataclass(frozen=True)
@@ -90,8 +102,10 @@ class Schema:
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.version < 0:
-            raise ConfigurationError(f"the version of a message type counts from 0, got {self.version}")
+        if not 0 <= self.version <= MAX_VERSION:
+            raise ConfigurationError(
+                f"the version of a message type is 0 to {MAX_VERSION:,}, got {self.version}"
+            )
         if missing := [n for n in self.upcasters if not 0 <= n < self.version]:
             raise ConfigurationError(
                 f"upcasters from versions {missing} do not lead to version {self.version}"
@@ -109,11 +123,38 @@ _NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 def encode_item(item: Any) -> msgspec.Raw:
     """One item as JSON. Raises `ConfigurationError` if it cannot be represented."""
     try:
-        return msgspec.Raw(_encoder.encode(item))
+        text = _encoder.encode(item)
+        # JSON has no NaN and no infinity, and the encoder writes null for them: they would be lost in silence.
+        if b"null" in text and (
+            path := _not_finite(msgspec.to_builtins(item, str_keys=True, enc_hook=_opaque))
+        ):
+            raise ConfigurationError(
+                f"an item of type {type(item).__name__} cannot be put in a queue: {path} is not a finite number, and JSON "
+                "has no other; put None or a text in its place"
+            )
+        return msgspec.Raw(text)
     except (TypeError, msgspec.MsgspecError, RecursionError, OverflowError, UnicodeError) as error:
         raise ConfigurationError(
             f"an item of type {type(item).__name__} cannot be put in a queue: {error}"
         ) from error
+
+
+def _opaque(value: Any) -> None:
+    """JSON within the item: it holds no float of ours."""
+    if not isinstance(value, msgspec.Raw):
+        raise NotImplementedError
+
+
+def _not_finite(value: Any, path: str = "$") -> str:
+    """Where in the item a number is NaN or infinite; "" if none is."""
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else path
+    parts: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        parts = ((f"{path}.{key}", part) for key, part in value.items())
+    elif isinstance(value, list | tuple):
+        parts = ((f"{path}[{index}]", part) for index, part in enumerate(value))
+    return next((found for where, part in parts if (found := _not_finite(part, where))), "")
 
 
 def encode(envelope: Envelope) -> str:
@@ -150,7 +191,7 @@ def with_claim(envelope: Envelope, size: int, packed: bytes, name: str) -> Envel
 
 def unpack(packed: bytes, size: int, limit: int) -> list[msgspec.Raw]:
     """The items of a packed array. Never makes more than `limit` or the declared `size` of bytes of it."""
-    if size > limit:
+    if not 0 < size <= limit:  # 0 and -1 mean "without a limit" to zlib
         raise MessageUndecodable(f"the payload says it unpacks to {size} bytes; at most {limit} are allowed")
     unpacker = zlib.decompressobj()
     try:
@@ -174,11 +215,14 @@ def decode(text: str) -> Envelope:
         return _ours(text)
     if text.lstrip()[:1] != "{":
         return _within_base64(text)
+    return Envelope(kennel=0, raw=text) if _version(text) is None else _ours(text)
+
+
+def _version(text: str) -> int | None:
     try:
-        found = _decode_probe(text).kennel
+        return _decode_probe(text).kennel
     except _NOT_JSON:
-        found = None
-    return _ours(text) if isinstance(found, int) and found > 0 else Envelope(kennel=0, raw=text)
+        return None
 
 
 def _within_base64(text: str) -> Envelope:
@@ -203,12 +247,13 @@ def unbase64(text: str) -> str | None:
 def _ours(text: str) -> Envelope:
     try:
         envelope = _decode_envelope(text)
+        version = envelope.kennel
     except _NOT_JSON as error:
-        raise MessageUndecodable(f"the envelope is damaged: {error}") from error
-    if envelope.kennel != VERSION:
-        raise MessageTooNew(
-            f"the envelope has version {envelope.kennel}; this program knows {VERSION}: update it"
-        )
+        version = _version(text) or VERSION  # what is out of bounds here may be right for a newer program
+        if version == VERSION:
+            raise MessageUndecodable(f"the envelope is damaged: {error}") from error
+    if version != VERSION:
+        raise MessageTooNew(f"the envelope has version {version}; this program knows {VERSION}: update it")
     return envelope
 
 

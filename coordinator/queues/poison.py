@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
-from coordinator.queues.envelope import Failure
+import msgspec
+from msgspec import Meta
+
+from coordinator.queues.envelope import Count, Failure, Indexes, Moment, Tag, Text
 
 SUFFIX = "-poison"
 
@@ -17,15 +20,15 @@ class PoisonRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     since 1970).
     """
 
-    queue: str
-    message_id: str
-    text: str
-    reason: str
-    failures: list[Failure]
-    first_at: float
-    last_at: float
-    attempts: int
-    left: list[int] | None = None
+    queue: Tag
+    message_id: Tag
+    text: Text
+    reason: Text
+    failures: Annotated[list[Failure], Meta(max_length=1_000_000)]
+    first_at: Moment
+    last_at: Moment
+    attempts: Count
+    left: Indexes | None = None
 
 
 def poison_name(queue: str) -> str:

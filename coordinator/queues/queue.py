@@ -23,6 +23,7 @@ from coordinator.queues.poison import SUFFIX, PoisonRecord, poison_name
 from coordinator.queues.transport import (
     MAX_BATCH,
     MAX_MESSAGE_BYTES,
+    MAX_TTL_SECONDS,
     MAX_VISIBILITY_SECONDS,
     NEVER,
     QueueTransport,
@@ -134,11 +135,11 @@ class Queue(Generic[T]):
         dies, and then they appear by themselves. Raises `ConfigurationError` for an item that is no JSON,
         `StorageError` if storage stayed away for `write_seconds`.
         """
-        if not 0 <= delay <= MAX_VISIBILITY_SECONDS or not 0 <= visibility <= MAX_VISIBILITY_SECONDS:
-            raise ConfigurationError("delay and visibility must be 0 to 604,800 seconds (7 days)")
-        if ttl != NEVER and ttl <= max(delay, visibility):
+        _check_times(delay, visibility, ttl)
+        if max(len(traceparent), len(tracestate)) > wire.MAX_TAG_CHARACTERS:
             raise ConfigurationError(
-                f"ttl {ttl:g} s must be longer than the delay, or -1 for a message that never vanishes"
+                f"traceparent and tracestate may have {wire.MAX_TAG_CHARACTERS} characters each, got {len(traceparent)} and "
+                f"{len(tracestate)}"
             )
         kept = []
         for group in self._grouped([wire.encode_item(item) for item in items]):
@@ -146,7 +147,7 @@ class Queue(Generic[T]):
                 kennel=wire.VERSION,
                 id=uuid.uuid4().hex,
                 at=self.clock.time(),
-                by=self.identity(),
+                by=self.identity()[: wire.MAX_TAG_CHARACTERS],
                 schema=self.schema.version,
                 traceparent=traceparent,
                 tracestate=tracestate,
@@ -199,6 +200,7 @@ class Queue(Generic[T]):
 
     async def put_text(self, text: str, *, delay: float = 0, ttl: float = NEVER) -> None:
         """Store a message as it is, without an envelope, for readers that know none. At most 64 KiB."""
+        _check_times(delay, 0, ttl)
         if not wire.fits(text):
             raise ConfigurationError(
                 f"a bare text of {wire.wire_bytes(text)} bytes does not fit a message; use put()"
@@ -335,6 +337,18 @@ class Queue(Generic[T]):
             schema = dataclasses.replace(self.schema, type=typing.get_args(self.schema.type)[0])
             queue = self._like(self.transport, schema, rules=self.rules)
         return QueueListener(queue, handler, **options)
+
+
+def _check_times(delay: float, visibility: float, ttl: float) -> None:
+    if not 0 <= delay <= MAX_VISIBILITY_SECONDS or not 0 <= visibility <= MAX_VISIBILITY_SECONDS:
+        raise ConfigurationError(
+            f"delay and visibility must be 0 to 604,800 seconds (7 days), got {delay:g} and {visibility:g}"
+        )
+    if ttl != NEVER and not max(delay, visibility) < ttl <= MAX_TTL_SECONDS:
+        raise ConfigurationError(
+            f"ttl {ttl:g} s must be longer than the delay and at most {MAX_TTL_SECONDS:,}, or -1 for a message that never "
+            "vanishes"
+        )
 
 
 __all__ = ["Kept", "Peeked", "Queue", "QueueConfig"]

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 MAX_MESSAGE_BYTES = 64 * 1024
 MAX_BATCH = 32
 MAX_VISIBILITY_SECONDS = 7 * 24 * 3600
+MAX_TTL_SECONDS = 2**31 - 1
 NEVER = -1
 
 
