@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from coordinator.bounds import Count, Moment
 from coordinator.errors import ConfigurationError, MessageUndecodable
 from coordinator.queues.transport import MAX_MESSAGE_BYTES
 
@@ -28,8 +29,6 @@ Upcaster = Callable[[Any], Any]
 # What a message may say of itself: anyone who may write to the queue can write anything.
 MAX_VERSION = 1_000_000
 MAX_TAG_CHARACTERS = 1024
-Moment = Annotated[float, Meta(ge=0, le=253_402_300_799)]
-Count = Annotated[int, Meta(ge=0, le=2**53)]
 Index = Annotated[int, Meta(ge=0, le=2**31)]
 Tag = Annotated[str, Meta(max_length=MAX_TAG_CHARACTERS)]
 Text = Annotated[str, Meta(max_length=MAX_MESSAGE_BYTES)]

@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from coordinator.queues.envelope import Count, Failure, Indexes, Moment, Tag, Text
+from coordinator.bounds import Count, Moment
+from coordinator.queues.envelope import Failure, Indexes, Tag, Text
 
 SUFFIX = "-poison"
 

@@ -28,8 +28,6 @@ WAITING = {
     "coordinator.gates.state": "the gate's blob",
     "coordinator.pipeline.parts": "messages and rows of a pipeline",
     "coordinator.queues.cost": "prices",
-    "coordinator.queues.envelope": "the message envelope",
-    "coordinator.queues.poison": "records of the poison queue",
     "coordinator.queues.rules": "the stored rule",
     "coordinator.queues.shards": "the stored layout",
     "coordinator.scaling.decision": "rows of the scaling agent",
