@@ -38,7 +38,7 @@ Indexes = Annotated[list[Index], Meta(max_length=MAX_MESSAGE_BYTES)]
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a large payload is: blob `name`, `bytes` long as stored."""
 
-    name: Annotated[str, Meta(max_length=32, pattern="^[0-9a-f]{32}$")]
+    name: Tag
     bytes: Count
 
 
