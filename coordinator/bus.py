@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from coordinator.bounds import Count, Label, Text
+from coordinator.bounds import Count, Label, Moment, Text
 
 RESYNC = "resync"
 
@@ -21,7 +21,8 @@ RESYNC = "resync"
 class Hint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """`topic` is ``gate:NAME``, ``queue:NAME``, ``rule:NAME`` or `RESYNC`; the rest only explains.
 
-    `request_id` is that of the dashboard's request that caused it, as in its audit; "" if none did.
+    `request_id` is that of the dashboard's request that caused it, as in its audit; "" if none did. `due`: there is nothing
+    to see before that moment (0: now).
     """
 
     topic: Label
@@ -29,6 +30,7 @@ class Hint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     size: Count = 0
     origin: Text = ""
     request_id: Text = ""
+    due: Moment = 0.0
 
 
 Callback = Callable[[Hint], None]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from coordinator.bus import Bus, Hint
 from coordinator.clock import Clock
 
 WINDOW_SECONDS = 0.1
+MOST_MOMENTS = 16
 
 
 class Announcer:
     """Publishes `queue:NAME` after a put: at once, then at most once each tenth of a second.
 
     Guarantees that no put is left without a later announcement while the event loop runs. A thousand puts a second
-    thus make ten hints, not a thousand.
+    thus make ten hints, not a thousand. Messages that are not visible yet are announced with the moment when they will be,
+    by the second; of more than 16 such moments in a tenth of a second only the first 16.
     """
 
     def __init__(self, queue: str, bus: Callable[[], Bus], identity: Callable[[], str], clock: Clock) -> None:
@@ -23,11 +26,17 @@ class Announcer:
         self._bus, self._identity, self._clock = bus, identity, clock
         self._last = float("-inf")
         self._size = 0
+        self._now = False
+        self._moments: set[int] = set()
         self._trailing: asyncio.Task[None] | None = None
 
-    async def announce(self, size: int) -> None:
-        """Call after the message is stored, never before."""
+    async def announce(self, size: int, *, due: float = 0.0) -> None:
+        """Call after the message is stored, never before. `due`: when it will be visible (seconds since 1970, 0: now)."""
         self._size += size
+        if due:
+            self._moments.add(math.ceil(due))
+        else:
+            self._now = True
         if self._trailing is not None and not self._trailing.done():
             return
         wait = self._last + WINDOW_SECONDS - self._clock.monotonic()
@@ -44,4 +53,8 @@ class Announcer:
     async def _publish(self) -> None:
         self._last = self._clock.monotonic()
         size, self._size = self._size, 0
-        await self._bus().publish(Hint(topic=self._topic, size=size, origin=self._identity()))
+        moments = [*([0] if self._now else []), *sorted(self._moments)[:MOST_MOMENTS]]
+        self._now, self._moments = False, set()
+        for due in moments:
+            hint = Hint(topic=self._topic, size=size, origin=self._identity(), due=due)
+            await self._bus().publish(hint)

@@ -47,8 +47,11 @@ class Intake:
         """Whether so many deletes are on their way that nothing more should be taken."""
         return len(self._ending) > _MAX_UNDELETED
 
-    async def take(self, source: Source, ask: int) -> int:
-        """One get; what it brings is held, decoded and buffered. How many messages it brought."""
+    async def take(self, source: Source, ask: int) -> tuple[int, float]:
+        """One get; what it brings is held, decoded and buffered.
+
+        How many messages it brought, and when the newest of those that nobody took before was put.
+        """
         sent, seconds = self._clock.monotonic(), self._leases.visibility_seconds
         messages = await source.queue.transport.get(ask, visibility_seconds=seconds)
         deliveries = [
@@ -63,7 +66,8 @@ class Intake:
                 self._end(source.settler.delete(delivery))
             else:
                 await self._unwrap(source.queue, delivery)
-        return len(messages)
+        newest = max((each.inserted_at for each in messages if each.dequeue_count <= 1), default=0.0)
+        return len(messages), newest
 
     async def _unwrap(self, queue: Queue[Any], delivery: Delivery) -> None:
         items: list[tuple[int, Any]]

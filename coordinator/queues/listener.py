@@ -36,6 +36,7 @@ from coordinator.queues.running import Handler, Middleware, Runner
 from coordinator.queues.settling import RetryPolicy, Settler
 from coordinator.queues.sources import Source, choose
 from coordinator.queues.state import QueueState, listener_status, queue_state
+from coordinator.queues.transport import MAX_VISIBILITY_SECONDS
 from coordinator.queues.waiting import unless
 
 T = TypeVar("T")
@@ -222,7 +223,14 @@ class QueueListener(Generic[T]):
 
     def _subscribe(self, source: Source) -> None:
         def on_hint(hint: Hint) -> None:
-            source.resynced() if hint.topic == RESYNC else source.triggered()
+            later = hint.due - self._clock.time()
+            if hint.topic == RESYNC:
+                source.resynced()
+            elif 0 < later <= MAX_VISIBILITY_SECONDS:
+                source.pushed = True
+                source.expect(self._clock.monotonic() + later)
+            else:
+                source.triggered()
             self._signal.set()
 
         self._hints.on(source.queue.bus(), f"queue:{source.name}", on_hint)
@@ -265,21 +273,21 @@ class QueueListener(Generic[T]):
         await self._clock.wait(self._signal, pause)
 
     async def _look(self, source: Source, ask: int) -> None:
-        if source.asleep:
+        if source.asleep and not source.expects(self._clock.monotonic()):
             depth = await source.queue.depth()
             self._reached = True
             source.counted(depth, self._clock.monotonic(), self.idle)
             return
-        source.looking()
+        source.looking(self._clock.monotonic())
         try:
-            found = await self._intake.take(source, ask)
+            found, newest = await self._intake.take(source, ask)
             self._reached = True
         except (NotFound, BeingDeleted):
-            found = 0
+            found, newest = 0, 0.0
             with suppress(BeingDeleted, *TRANSIENT):
                 await source.queue.create()
         if found:
-            idle = source.found(known_depth=len(self.leases) if found < ask else None)
+            idle = source.found(known_depth=len(self.leases) if found < ask else None, newest=newest)
             self.state = "running"
             self.pace.found()
             self._appetite.answered(found)
@@ -304,7 +312,7 @@ class QueueListener(Generic[T]):
 
     async def _rest(self, source: Source) -> None:
         """An empty look: ask what to do until the next one."""
-        source.empty()
+        source.empty(self._clock.time())
         pushed = source.pushed and self.queue.bus().is_connected
         event = QueueEmpty(source.name, source.idle, self.crew.active, pushed)
         try:
@@ -323,7 +331,7 @@ class QueueListener(Generic[T]):
                 self.growth.emptied(floor)
                 self.crew.scale(floor)
             if pushed and not len(self.leases):
-                source.sleep(now)
+                source.sleep(now, self.idle)
 
     async def _outage(self, error: StorageError, failures: int) -> int:
         if not failures:

@@ -155,7 +155,8 @@ class Queue(Generic[T]):
             )
             kept.append(await self._put_envelope(head, max(delay, visibility), ttl))
         if items and not visibility:
-            await self._announcer.announce(sum(len(put.text) for put in kept))
+            size, due = sum(len(put.text) for put in kept), self._due(delay)
+            await self._announcer.announce(size, due=due)
         return kept
 
     def _grouped(self, items: list[msgspec.Raw]) -> Iterator[list[msgspec.Raw]]:
@@ -206,7 +207,10 @@ class Queue(Generic[T]):
                 f"a bare text of {wire.wire_bytes(text)} bytes does not fit a message; use put()"
             )
         await self._write(lambda: self.transport.put(text, delay_seconds=delay, ttl_seconds=ttl))
-        await self._announcer.announce(len(text))
+        await self._announcer.announce(len(text), due=self._due(delay))
+
+    def _due(self, delay: float) -> float:
+        return self.clock.time() + delay if delay else 0.0
 
     async def _write(self, call: Callable[[], Any]) -> Any:
         backoff = Backoff(deadline_seconds=self.config.write_seconds)

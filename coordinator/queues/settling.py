@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import traceback
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +79,8 @@ class Settler:
         self._rng = rng
         self._done_undeleted: OrderedDict[str, None] = OrderedDict()
         self.counts = Counts()
+        self.expect: Callable[[float], None] = lambda seconds: None
+        """Called with the seconds after which a message that is tried again will be visible."""
 
     def is_done_already(self, delivery: Delivery) -> bool:
         """True for a message that was processed here, whose deletion failed: it only has to be deleted."""
@@ -224,6 +228,8 @@ class Settler:
                     backoff=Backoff(deadline_seconds=5.0),
                     clock=self._queue.clock,
                 )
+                if visibility_seconds:
+                    self.expect(math.ceil(visibility_seconds))
             except (ReceiptStale, NotFound):
                 self._leases.went_stale(delivery)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,13 +10,17 @@ from coordinator.queues.idle import IdleBackoff
 from coordinator.queues.queue import Queue
 from coordinator.queues.settling import Settler
 
+_MOST_EXPECTED = 256
+_CLOCKS_APART_SECONDS = 60.0
+
 
 class Source:
     """One queue of a listener. `due` is the monotonic time of the next look; -inf means now.
 
     `asleep`: with push, nothing is taken until a trigger comes; a look only asks for the depth, because what is invisible
-    now (delayed, tried again, held by the dead) comes back unannounced. `pushed` turns false when work is found that
-    nobody announced, and true with the next trigger.
+    now (held by the dead, say) comes back unannounced. If something is, the looks for it grow rarer, down to one every
+    `safety_seconds`. Moments that are known (see `expect`) get a look of their own. `pushed` turns false when work is found
+    that was put without an announcement, and true with the next trigger.
     """
 
     def __init__(self, queue: Queue[Any], weight: int, settler: Settler) -> None:
@@ -23,7 +28,6 @@ class Source:
         self.name = queue.name
         self.weight = weight
         self.settler = settler
-        self.due = float("-inf")
         self.idle = 0
         self.pushed = True
         self.asleep = False
@@ -31,6 +35,24 @@ class Source:
         self.credit = 0
         self.heard = False
         self._announced = False
+        self._next = float("-inf")
+        self._expected: list[float] = []
+        self._patience = 0.0
+        self._in_vain_at = 0.0
+        settler.expect = lambda seconds: self.expect(queue.clock.monotonic() + seconds)
+
+    @property
+    def due(self) -> float:
+        return min(self._next, self._expected[0]) if self._expected else self._next
+
+    def expect(self, moment: float) -> None:
+        """Something will be visible then, by the monotonic clock."""
+        if moment not in self._expected and len(self._expected) < _MOST_EXPECTED:
+            heapq.heappush(self._expected, moment)
+
+    def expects(self, now: float) -> bool:
+        """Whether a moment that was expected has come."""
+        return bool(self._expected) and self._expected[0] <= now
 
     def triggered(self) -> None:
         """A hint said there is work (or that hints may have been lost, see `resynced`)."""
@@ -39,43 +61,61 @@ class Source:
 
     def resynced(self) -> None:
         self.asleep = False
-        self.due = float("-inf")
+        self._next = float("-inf")
+        self._patience = 0.0
 
-    def looking(self) -> None:
+    def looking(self, now: float) -> None:
         """A look begins: a hint from here on means another one, even if this finds nothing."""
         self._announced, self.heard = self.heard, False
+        while self.expects(now):
+            heapq.heappop(self._expected)
+            self.idle, self._patience, self._announced = (
+                0,
+                0.0,
+                True,
+            )  # a clock may be late: look eagerly for a while
+            self.asleep = False
 
-    def found(self, *, known_depth: int | None) -> int:
-        """Work was found; after how many looks in vain."""
+    def found(self, *, known_depth: int | None, newest: float = float("inf")) -> int:
+        """Work was found; after how many looks in vain. `newest`: when the last of it was put (seconds since 1970)."""
         idle, self.idle = self.idle, 0
-        if idle and not self._announced and not self.heard:
+        # What was put long before a look in vain was invisible then: push has not failed.
+        was_visible = newest > self._in_vain_at - _CLOCKS_APART_SECONDS
+        if idle and was_visible and not self._announced and not self.heard:
             self.pushed = False
         self.depth = known_depth
         self.resynced()
         return idle
 
-    def empty(self) -> None:
+    def empty(self, at: float = 0.0) -> None:
+        """A look in vain, at that moment (seconds since 1970)."""
         self.idle += 1
         self.depth = 0
+        self._in_vain_at = at
 
     def wait(self, until: float) -> None:
         """Nothing more before that time, unless a hint came during the look."""
-        self.due = float("-inf") if self.heard else until
+        self._next = float("-inf") if self.heard else until
 
-    def sleep(self, now: float) -> None:
-        """From now on only a trigger or the safety look wakes it; the first look is for what is invisible."""
-        if not self.heard:
+    def sleep(self, now: float, idle: IdleBackoff) -> None:
+        """From now on only a trigger, an expected moment or the safety look wakes it; the first look is for what is
+        invisible. If something is, look for it again, each time after twice as long."""
+        if self._patience:
+            self._patience = min(2 * self._patience, idle.safety_seconds)
+            self.wait(now + self._patience)
+        elif not self.heard:
             self.asleep = True
-            self.due = now
+            self._next = now
 
     def counted(self, depth: int | None, now: float, idle: IdleBackoff) -> None:
-        """The safety look's answer: sleep on if the queue is really empty, else look again soon."""
+        """The safety look's answer: sleep on if the queue holds nothing but what is expected, else look again soon."""
         self.depth = depth
-        if depth == 0:
+        if depth is not None and depth <= len(self._expected):
             self.wait(now + idle.safety_seconds)
         else:
             self.asleep = False
-            self.wait(now + idle.maximum_seconds)
+            self._patience = idle.maximum_seconds
+            self.wait(now + self._patience)
 
 
 def choose(sources: Sequence[Source], now: float) -> Source | None:

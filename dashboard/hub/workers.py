@@ -109,7 +109,7 @@ class WorkerConsumer(Socket):
             case protocol.Receipt() as receipt:
                 runtime.passed(self.hello.instance, receipt)
             case protocol.Announce(hint):
-                passed_on = Hint(hint.topic, hint.epoch, hint.size, origin=self.hello.worker)
+                passed_on = Hint(hint.topic, hint.epoch, hint.size, origin=self.hello.worker, due=hint.due)
                 runtime.bus.tell(passed_on, but=self.hello.instance)
                 # Nothing was awaited since: nobody who waited has been heard to move yet.
                 runtime.announced(hint)

@@ -63,14 +63,6 @@ async def test_a_trigger_that_comes_during_a_look_in_vain_is_not_lost(bench: Ben
         assert 5 in bench.got
 
 
-async def test_what_is_invisible_now_is_waited_for_although_nobody_will_announce_it(bench: Bench) -> None:
-    bench.bus = ConnectedBus()
-    await bench.queue.put(1, delay=1000)
-    async with bench.listening(tasks=range(51)):
-        await bench.clock.advance(1006)
-        assert bench.got == [1]
-
-
 async def test_work_that_nobody_announced_ends_the_trust_in_push(bench: Bench) -> None:
     bench.bus = ConnectedBus()
     async with bench.listening(tasks=range(51)):
