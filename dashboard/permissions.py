@@ -6,9 +6,13 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, cast
 
+from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext
 
 from dashboard import scoping
 from dashboard.scoping import RANK as _RANK
@@ -43,14 +47,27 @@ ACTIONS: dict[str, Role] = {
     "token.revoke": "admin",
     "team.rule": "admin",
     "team.member": "admin",
+    "session.end": "admin",
+    "session.end_own": "viewer",
     "token.create_own": "viewer",
     "token.revoke_own": "viewer",
 }
+
+# What destroys: it needs a recent sign-in besides.
+FRESH = frozenset({"queue.clear", "queue.delete", "leader.break"})
+
+WANTS_FACTOR = "kennel_wants_factor"
+"""Attribute of a user whose role demands a second factor that they have not set up: until then they have no role."""
+
+IS_FRESH = "kennel_is_fresh"
+"""Attribute of a user whose sign-in is recent enough for what destroys."""
 
 
 def role_of(user: Any) -> Role:
     """The highest role of a user; "" for nobody, inactive users and users in none of the groups."""
     if not getattr(user, "is_authenticated", False) or not user.is_active:
+        return ""
+    if getattr(user, WANTS_FACTOR, False):
         return ""
     if user.is_superuser:
         return "admin"
@@ -98,10 +115,14 @@ def may(user: Any, action: str, target: str = "") -> bool:
     return role_may(role_of(user), action, target, teams_of(user))
 
 
-def requires(action: str) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+def requires(
+    action: str, *, back: str = ""
+) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
     """Decorate a view: the signed-in user must be allowed `action` on the view's first named argument.
 
-    Nobody signed in: to the sign-in page. Denied: written to the audit (page views excepted) and answered with 403.
+    Nobody signed in: to the sign-in page. Denied: written to the audit (page views excepted) and answered with 403. What
+    destroys and an old sign-in: to the page that asks for the password once more, and from there to `back` (the name of
+    an address; default: this one).
     """
     if action not in ACTIONS:
         raise KeyError(f"{action!r} is not in permissions.ACTIONS")
@@ -111,8 +132,14 @@ def requires(action: str) -> Callable[[Callable[..., HttpResponse]], Callable[..
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path())
+            if getattr(request.user, WANTS_FACTOR, False):
+                messages.warning(request, gettext("Your role needs a second factor: set it up to go on."))
+                return redirect("mfa_activate_totp")
             target = str(next(iter(kwargs.values()), ""))
             if may(request.user, action, target):
+                if action in FRESH and not getattr(request.user, IS_FRESH, False):
+                    after = reverse(back) if back else request.path
+                    return redirect(f"{reverse('account_reauthenticate')}?{urlencode({'next': after})}")
                 return view(request, *args, **kwargs)
             if action != "page.view":
                 from dashboard import audit

@@ -6,10 +6,10 @@ from typing import Any
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator
 from django.urls import path
 
 from dashboard.hub.operators import OperatorConsumer
+from dashboard.hub.origins import same_origin
 from dashboard.hub.socket import abortable
 from dashboard.hub.workers import WorkerConsumer
 
@@ -20,7 +20,7 @@ sockets = abortable(
     URLRouter(
         [
             path("ws/workers/", _workers),
-            path("ws/operators/", AllowedHostsOriginValidator(AuthMiddlewareStack(_operators))),
+            path("ws/operators/", same_origin(AuthMiddlewareStack(_operators))),
         ]
     )
 )

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 
 import msgspec
@@ -43,6 +44,7 @@ HOUSEKEEPING_SECONDS = 2.0
 WEBHOOKS_SECONDS = 0.5
 RECONCILE_TURNS = 15
 LOOKED_SECONDS = 5.0
+ACT_THREADS = 8
 AWAY_SECONDS = 5.0
 FIRST_SWEEP_SECONDS = 300.0
 # Workers pass first; storage is looked at when they have.
@@ -80,6 +82,8 @@ class Runtime:
         self._borrowed: contextlib.ExitStack | None = None
         self._stack: contextlib.AsyncExitStack | None = None
         self._tasks: list[asyncio.Task[Any]] = []
+        # No thread starts before the first act.
+        self.act_threads = ThreadPoolExecutor(ACT_THREADS, thread_name_prefix="act")
         self.link = Link(clock=clock)
         self.presence = Presence(self.link.home, clock=clock)
         self.sockets = WorkerSockets()
@@ -190,6 +194,7 @@ class Runtime:
         if self._storage is not None:
             await self._storage.aclose()
             await asyncio.to_thread(self._storage.close)
+        await asyncio.to_thread(self.act_threads.shutdown, cancel_futures=True)
         self._portal = None
         if stack is not None:
             await stack.aclose()

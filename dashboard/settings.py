@@ -16,6 +16,9 @@ KENNEL_DAILY_BUDGET   dollars a day for storage requests; beyond 80 % of it the 
 KENNEL_PRICES         JSON: dollars for 10,000 requests by kind, such as {"queue": 0.005, "as_of": "2026-11"}
 KENNEL_SWEEP_HOURS    how often one process removes payloads that no message needs any more; default 1, 0: never
 KENNEL_AUDIT_DAYS     how long the audit is kept, at least 1; default: for ever
+KENNEL_IDLE_MINUTES   after how long without a request operators and admins are signed out (default 60; 0: never)
+KENNEL_FRESH_MINUTES  how old a sign-in may be to clear, delete or break without the password once more (default 15)
+KENNEL_SECOND_FACTOR_ROLES  comma-separated roles that must set up a second factor, such as admin,operator; default: none
 KENNEL_OIDC_URL       issuer for single sign-on, with KENNEL_OIDC_CLIENT_ID and KENNEL_OIDC_SECRET; KENNEL_OIDC_NAME is
                       what the button says, KENNEL_OIDC_CLAIM what names the user (default preferred_username)
 KENNEL_PREFIX, AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_URL   see `Storage.from_env`
@@ -80,6 +83,7 @@ INSTALLED_APPS = [
     "allauth.socialaccount",
     "allauth.socialaccount.providers.openid_connect",
     "allauth.mfa",
+    "allauth.usersessions",
     "django_htmx",
     "template_partials",
     "dashboard",
@@ -93,7 +97,7 @@ MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "dashboard.sessions.Authentication",
     "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -262,6 +266,11 @@ SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_AGE = 12 * 3600
+# Of operators and admins; viewers may be a wallboard.
+IDLE_SECONDS = 60.0 * float(os.environ.get("KENNEL_IDLE_MINUTES") or 60)
+# What destroys asks for the password once more when the sign-in is older.
+FRESH_SECONDS = 60.0 * float(os.environ.get("KENNEL_FRESH_MINUTES") or 15)
+SECOND_FACTOR_ROLES = frozenset(_list("KENNEL_SECOND_FACTOR_ROLES"))
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 if HTTPS:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 
+from allauth.usersessions.models import UserSession
 from django.contrib.sessions.models import Session
 from django.db.models import Q
 from django.utils import timezone
@@ -28,6 +29,7 @@ BOUNDS = {
     "dashboard.LedgerOwner": "as many as owners in the ledger in storage",
     "dashboard.LedgerRow": "as many as rows of the ledger in storage",
     "sessions.Session": "tidy: when it has expired",
+    "usersessions.UserSession": "tidy: with its session",
     "auth.User": "people",
     "auth.Group": "people",
     "auth.Permission": "as many as models",
@@ -45,6 +47,8 @@ def tidy() -> int:
     """Remove sessions that have expired and tokens that are long dead (the audit remembers them); returns how many rows."""
     now = timezone.now()
     sessions, _ = Session.objects.filter(expire_date__lt=now).delete()
+    living = Session.objects.values("session_key")
+    gone, _ = UserSession.objects.exclude(session_key__in=living).delete()
     dead = Q(revoked_at__lt=now - DEAD_TOKENS) | Q(expires_at__lt=now - DEAD_TOKENS)
     tokens, _ = WorkerToken.objects.filter(dead).delete()
-    return sessions + tokens
+    return int(sessions + gone + tokens)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from coordinator.errors import KennelError
-from dashboard import audit, scoping
+from dashboard import audit, scoping, sessions
 from dashboard.middleware import request_id_var
 from dashboard.models import Outcome
-from dashboard.permissions import ACTIONS, role_may, role_of, teams_of
+from dashboard.permissions import ACTIONS, FRESH, role_may, role_of, teams_of
 
 log = logging.getLogger(__name__)
 
 MAX_REASON = 500
+CONFIRM_PATH = "/accounts/confirm/"
 
 
 class ActionFailed(Exception):
@@ -39,12 +40,17 @@ class Actor:
     address: str = ""
     request_id: str = ""
     teams: frozenset[str] = frozenset()
+    by_token: bool = field(default=False, compare=False)
+    """Whether a token acts, and not a person at a keyboard."""
+    fresh: bool = field(default=True, compare=False)
+    """Whether the sign-in behind it is recent enough for what destroys. Tokens and the command line have none to repeat."""
 
     @classmethod
     def from_request(cls, request: HttpRequest) -> Actor:
-        return cls.of(
+        made = cls.of(
             request.user, address=request.META.get("REMOTE_ADDR") or "", request_id=request_id_var.get()
         )
+        return replace(made, fresh=sessions.is_fresh(request.session))
 
     @classmethod
     def of(cls, user: Any, *, address: str = "", request_id: str = "") -> Actor:
@@ -78,6 +84,13 @@ def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterato
         raise Denied(
             gettext("{name} may not do this: {action} needs the role {needed}{of}.").format(
                 name=actor.name, action=action, needed=needed, of=of
+            )
+        )
+    if action in FRESH and not actor.fresh:
+        audit.denied(actor, action, target, reason=reason)
+        raise Denied(
+            gettext("Your sign-in is too long ago for this: confirm it at {path}, then try again.").format(
+                path=CONFIRM_PATH
             )
         )
     row = audit.intent(actor, action, target, reason=reason)

@@ -12,7 +12,8 @@ from django.contrib.auth.models import Group
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from dashboard.actions.acting import ActionFailed, Actor, audited
+from dashboard import audit
+from dashboard.actions.acting import ActionFailed, Actor, Denied, audited
 from dashboard.hub import tokens
 from dashboard.hub.allowance import Allowance, encode
 from dashboard.models import Scope, WorkerToken
@@ -43,7 +44,12 @@ def create_token(
     """
     name = name.strip()
     own = owner is not None and owner.get_username() == actor.name
-    with audited(actor, "token.create_own" if own else "token.create", name, reason) as act:
+    action = "token.create_own" if own else "token.create"
+    if actor.by_token:
+        # One that leaked could outlive its end and its revocation by those it made.
+        audit.denied(actor, action, name, reason=reason)
+        raise Denied(_("A token makes no other token: sign in, or use manage.py worker_token."))
+    with audited(actor, action, name, reason) as act:
         if not 1 <= len(name) <= 100:
             raise ActionFailed(_("Say in 1-100 characters what the token is for."))
         if scope not in Scope.values:

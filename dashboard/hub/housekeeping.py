@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from channels.db import database_sync_to_async
 from django.conf import settings
+from django.contrib.auth import get_user_model
 
 from coordinator import protocol
-from dashboard import audit, pricing
+from dashboard import audit, pricing, sessions
 from dashboard.actions.acting import Actor
 from dashboard.actions.retention import DAY_SECONDS, prune_audit
 from dashboard.hub import tokens
@@ -60,25 +61,20 @@ def tidy_audit() -> None:
 
 
 def standings_now(viewers: Sequence[Any]) -> list[tuple[Role, frozenset[str]]]:
-    """The role and the teams that each socket's user has now; "" and none if the session has ended."""
-    from django.contrib.auth import get_user_model
-    from django.contrib.sessions.models import Session
-    from django.utils import timezone
+    """The role and the teams that each socket's user has now; "" and none if the session has ended.
 
+    A session ends with the password that it was opened with, too.
+    """
     users = {
         user.pk: user
         for user in get_user_model()
         .objects.filter(pk__in={viewer.user.pk for viewer in viewers})
         .prefetch_related("groups")
     }
-    keys = {viewer.scope["session"].session_key for viewer in viewers}
-    alive = set(
-        Session.objects.filter(session_key__in=keys, expire_date__gt=timezone.now()).values_list(
-            "session_key", flat=True
-        )
-    )
-    present = [
-        users.get(viewer.user.pk) if viewer.scope["session"].session_key in alive else None
-        for viewer in viewers
-    ]
-    return [(role_of(user), teams_of(user)) for user in present]
+    alive = sessions.alive({viewer.scope["session"].session_key for viewer in viewers})
+    standings: list[tuple[Role, frozenset[str]]] = []
+    for viewer in viewers:
+        user = users.get(viewer.user.pk)
+        present = sessions.is_of(alive.get(viewer.scope["session"].session_key), user)
+        standings.append((role_of(user), teams_of(user)) if present else ("", frozenset()))
+    return standings

@@ -1,4 +1,8 @@
-"""The browsers' socket: pushes regions; takes actions too, through the same permissions and actions as the pages."""
+"""The browsers' socket: pushes regions; takes actions too, through the same permissions and actions as the pages.
+
+An act needs the CSRF token of the page besides the cookie, as a form does. Acts have threads of their own: one that waits
+for storage must not keep workers out, whose tokens are looked up in the database's one thread.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,18 @@ import time
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from asgiref.sync import sync_to_async
 from channels.db import database_sync_to_async
+from django.http import HttpRequest
+from ninja.utils import check_csrf
 
 from coordinator import protocol
-from dashboard import actions
+from dashboard import actions, sessions
 from dashboard.hub.fanout import Outbox
 from dashboard.hub.housekeeping import standings_now
 from dashboard.hub.socket import Socket
 from dashboard.hub.viewers import View
 from dashboard.hub.workers import RateLimit
 from dashboard.middleware import new_request_id, request_id_var
-from dashboard.permissions import role_of, teams_of
 from dashboard.runtime import current
 
 log = logging.getLogger(__name__)
@@ -39,7 +43,7 @@ class OperatorConsumer(Socket):
 
     async def connect(self) -> None:
         self.user = self.scope["user"]
-        role, teams = await database_sync_to_async(_standing)(self.user)
+        role, teams = await database_sync_to_async(_standing)(self)
         if not role or not current().is_running:
             await self.refuse(protocol.CLOSE_UNAUTHORIZED)
             return
@@ -63,15 +67,20 @@ class OperatorConsumer(Socket):
             await self.go_away(protocol.CLOSE_MALFORMED, request)
             return
         request_id_var.set(new_request_id())
-        answer = await sync_to_async(self._act, thread_sensitive=True)(request)
+        acts = current().act_threads
+        answer = await database_sync_to_async(self._act, thread_sensitive=False, executor=acts)(request)
         self.outbox.put(json.dumps(answer))
 
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what was asked, with the rights that the user has now, not those of when the socket was opened."""
+        if not _has_csrf_token(self.scope, request):
+            told = "the CSRF token of the page is missing: send it as csrf"
+            return {"ok": False, "action": request["action"], "error": told}
         role, teams = standings_now([self])[0]
+        fresh = sessions.is_fresh(self.scope["session"])
         client = self.scope.get("client") or ("",)
         name, address = self.user.get_username(), str(client[0])
-        actor = actions.Actor(name, role, address, request_id_var.get(), teams)
+        actor = actions.Actor(name, role, address, request_id_var.get(), teams, fresh=fresh)
         try:
             done = actions.by_name(actor, str(request["action"]), str(request.get("target", "")), request)
         except actions.ActionFailed as error:
@@ -87,8 +96,16 @@ class OperatorConsumer(Socket):
             await self.outbox.stop()
 
 
-def _standing(user: Any) -> tuple[str, frozenset[str]]:
-    return role_of(user), teams_of(user)
+def _standing(consumer: OperatorConsumer) -> tuple[str, frozenset[str]]:
+    return standings_now([consumer])[0] if consumer.user.is_authenticated else ("", frozenset())
+
+
+def _has_csrf_token(scope: dict[str, Any], request: dict[str, Any]) -> bool:
+    """As Django checks it for a request that brings the token in a header."""
+    asked = HttpRequest()
+    asked.method, asked.COOKIES = "POST", scope.get("cookies", {})
+    asked.META["HTTP_X_CSRFTOKEN"] = str(request.get("csrf", ""))
+    return check_csrf(asked) is None
 
 
 def _decode(text: str | None) -> dict[str, Any] | str:

@@ -89,9 +89,9 @@ def actor_of_token(token: str, *, address: str = "", request_id: str = "") -> Ac
     most = row.role if row.scope == Scope.ACT else lower_role(row.role or "viewer", "viewer")
     if row.owner is not None:
         role, teams = lower_role(most, role_of(row.owner)), teams_of(row.owner)
-        return Actor(row.owner.get_username(), role, address, request_id, teams)
+        return Actor(row.owner.get_username(), role, address, request_id, teams, by_token=True)
     teams = frozenset({row.team.name} if row.team is not None else ())
-    return Actor(f"service {row.name}", most, address, request_id, teams)
+    return Actor(f"service {row.name}", most, address, request_id, teams, by_token=True)
 
 
 def _used(token: str, scope: str) -> WorkerToken | None:

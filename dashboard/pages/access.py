@@ -1,4 +1,4 @@
-"""Access: who one is here, tokens, and teams with what only they act on."""
+"""Access: who one is here and where one is signed in, tokens, and teams with what only they act on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard import actions, selectors
+from dashboard import actions, selectors, sessions
 from dashboard.models import Scope, TeamRule
 from dashboard.pages.common import act, show, text
 from dashboard.permissions import may, requires, role_of, teams_of
@@ -89,6 +89,34 @@ def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
 
 
 @require_POST
+@requires("session.end_own")
+def end_session(request: HttpRequest, session: int) -> HttpResponse:
+    """Sign one browser out; those of others are for administrators."""
+    return act(
+        request,
+        lambda actor: actions.end_session(actor, session),
+        _("Signed out there. Its open pages stop within seconds."),
+        back=reverse("access"),
+    )
+
+
+@require_POST
+@requires("session.end_own")
+def end_sessions(request: HttpRequest) -> HttpResponse:
+    """Sign somebody out everywhere, oneself in all other browsers."""
+    user = text(request, "user") or request.user.get_username()
+    own = user == request.user.get_username()
+    return act(
+        request,
+        lambda actor: actions.end_sessions(actor, user, but=str(request.session.session_key) if own else ""),
+        _("You are signed out everywhere else.")
+        if own
+        else _("%(user)s is signed out everywhere.") % {"user": user},
+        back=reverse("access"),
+    )
+
+
+@require_POST
 @requires("team.rule")
 def add_rule(request: HttpRequest) -> HttpResponse:
     team, kind, pattern, role = (text(request, name) for name in ("team", "kind", "pattern", "role"))
@@ -141,6 +169,9 @@ def _page(request: HttpRequest, *, made: str = "", status: int = 200) -> HttpRes
         live=False,
         status=status,
         made=made,
+        sessions=sessions.listed(
+            None if everything else request.user, current=str(request.session.session_key)
+        ),
         tokens=selectors.tokens(None if everything else name),
         rules=TeamRule.objects.select_related("team").order_by("kind", "pattern", "team__name"),
         teams=Group.objects.exclude(name__in=ROLES).prefetch_related("user_set").order_by("name"),

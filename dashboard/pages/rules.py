@@ -55,7 +55,7 @@ def _read(request: HttpRequest) -> ScalingRule | None:
     steps = []
     for below, tasks in rows:
         if below or tasks:
-            if not below.isdigit() or not tasks.isdigit():
+            if not below.isdecimal() or not tasks.isdecimal():
                 raise ValueError("each step needs a depth and a number of tasks")
             steps.append((int(below), int(tasks)))
     return Steps(steps=tuple(steps), beyond=int(_number(request, "beyond")))

@@ -107,7 +107,7 @@ def requeue(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-@requires("queue.clear")
+@requires("queue.clear", back="queues")
 def clear(request: HttpRequest) -> HttpResponse:
     """Asks for "clear n" with what each queue holds, then deletes every message in them."""
     return _queues(

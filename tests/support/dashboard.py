@@ -205,6 +205,11 @@ class Person:
         headers = {"Referer": self.dashboard.url + page}
         return self.http.post(self.dashboard.url + path, data=fields, headers=headers, timeout=20)
 
+    def frame(self, action: str, target: str, **more: Any) -> str:
+        """An act as the page's socket takes it."""
+        token = self.http.cookies.get("csrftoken", "")
+        return json.dumps({"action": action, "target": target, "csrf": token, **more})
+
     def socket(self, page: str = "overview", *, origin: str = "", query: str = "") -> connect:
         """The page's socket."""
         cookies = "; ".join(f"{cookie.name}={cookie.value}" for cookie in self.http.cookies)

@@ -77,13 +77,13 @@ class Command(BaseCommand):
     def _holds(self, head: str) -> bool:
         row, _, digest = head.partition(":")
         last, its_digest = audit.pruned()
-        if row.isdigit() and int(row) < last:
+        if row.isdecimal() and int(row) < last:
             raise CommandError(
                 f"#{row} was removed by retention, as all up to #{last}: use a newer head, or an export"
             )
         if (row, digest) == (str(last), its_digest):
             return True
-        return row.isdigit() and AuditRow.objects.filter(pk=int(row), digest=digest).exists()
+        return row.isdecimal() and AuditRow.objects.filter(pk=int(row), digest=digest).exists()
 
     def verify_file(self, path: Path) -> None:
         with path.open(encoding="utf-8") as lines:

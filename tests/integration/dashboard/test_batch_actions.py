@@ -38,7 +38,7 @@ async def test_what_cannot_be_done_to_a_batch_or_saga_is_said_and_in_the_audit(d
 
             async with adam.socket("batches") as socket:
                 for target in ("squares", "squares/b1"):
-                    await socket.send(json.dumps({"action": "batch.cancel", "target": target}))
+                    await socket.send(adam.frame("batch.cancel", target))
                 answers: list[dict[str, object]] = []
                 while len(answers) < 2:
                     frame = await asyncio.wait_for(socket.recv(), 30)

@@ -51,7 +51,7 @@ def by_command(dashboard: Dashboard, token: str, *command: str) -> subprocess.Co
 
 async def by_socket(person: Person, action: str, target: str) -> dict[str, Any]:
     async with person.socket("gates") as socket:
-        await socket.send(json.dumps({"action": action, "target": target, "reason": REASON}))
+        await socket.send(person.frame(action, target, reason=REASON))
         return await _answer(socket)
 
 

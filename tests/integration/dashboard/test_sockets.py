@@ -21,6 +21,7 @@ from coordinator.config import StorageConfig
 from coordinator.errors import NotFound
 from coordinator.leadership.election import Election
 from coordinator.protocol import Announce, Receipt, State, WorkerState
+from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, audit_of, until
 from tests.support.fleet import Fleet, fleet
 
@@ -96,7 +97,7 @@ async def test_a_worker_that_takes_nothing_is_cut_off_and_no_longer_counted(dash
         with Person(dashboard, "olga") as olga:
             async with olga.socket("workers") as socket:
                 for worker, done in ((deaf, False), (loud, True)):
-                    await socket.send(json.dumps({"action": "worker.drain", "target": worker.instance}))
+                    await socket.send(olga.frame("worker.drain", worker.instance))
                     answer = await _frame_with(socket, '"action"')
                     assert json.loads(answer)["ok"] is done, answer
     assert "Closing the socket of deaf: too slow" in dashboard.said()
@@ -166,7 +167,7 @@ async def test_a_viewer_is_denied_by_every_way_and_the_attempt_is_in_the_audit(
         else:
             async with vera.socket("gates") as socket:
                 await socket.recv()
-                await socket.send(json.dumps({"action": "unleash", "target": gate}))
+                await socket.send(vera.frame("unleash", gate))
                 answered = json.loads(await _frame_with(socket, '"ok"'))
                 assert answered["ok"] is False
                 assert "operator" in answered["error"]
@@ -180,7 +181,7 @@ async def test_an_operator_may_act_through_the_socket(dashboard: Dashboard) -> N
     with Person(dashboard, "olga") as olga:
         async with olga.socket("gates") as socket:
             await socket.recv()
-            await socket.send(json.dumps({"action": "unleash", "target": "by-socket", "reason": "quick"}))
+            await socket.send(olga.frame("unleash", "by-socket", reason="quick"))
             answered = json.loads(await _frame_with(socket, '"ok"'))
             assert answered["ok"] is True
             assert answered["result"]["state"] == "open"
@@ -209,6 +210,74 @@ async def test_a_socket_of_another_origin_or_of_nobody_is_refused(dashboard: Das
         with pytest.raises(websockets.InvalidStatus):
             async with olga.socket("gates"):
                 pass
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://127.0.0.1:{port}", "http://127.0.0.1:1", "http://localhost:{port}"]
+)
+async def test_a_page_of_another_scheme_port_or_name_of_this_machine_opens_no_socket(
+    dashboard: Dashboard, origin: str
+) -> None:
+    with Person(dashboard, "olga") as olga:
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            async with olga.socket("gates", origin=origin.format(port=dashboard.port)):
+                pass
+        assert refused.value.response.status_code == 403
+
+
+@pytest.mark.parametrize("csrf", ["", "x" * 32, "olga"])
+async def test_a_frame_without_the_csrf_token_of_the_page_does_nothing(
+    dashboard: Dashboard, csrf: str
+) -> None:
+    with Person(dashboard, "olga") as olga:
+        async with olga.socket("gates") as socket:
+            await socket.send(json.dumps({"action": "unleash", "target": "by-stranger", "csrf": csrf}))
+            answered = json.loads(await _frame_with(socket, '"ok"'))
+            assert answered["ok"] is False
+            assert "CSRF" in answered["error"]
+    assert not [row for row in audit_of(dashboard) if row["target"] == "by-stranger"]
+
+
+async def test_a_password_change_closes_the_open_sockets_and_ends_the_sessions(dashboard: Dashboard) -> None:
+    change = (
+        "from django.contrib.auth.models import User\nu = User.objects.get(username='otto')\n{}\nu.save()"
+    )
+    kept = dashboard.manage(code="from django.contrib.auth.models import User\nprint(User.objects.get(username='otto').password)").strip()  # fmt: skip
+    with Person(dashboard, "otto") as otto:
+        async with otto.socket("gates") as socket:
+            await socket.recv()
+            await asyncio.to_thread(dashboard.manage, code=change.format("u.set_password('another battery')"))
+            try:
+                with pytest.raises(websockets.ConnectionClosed):  # noqa: PT012 - regions may come first
+                    async with asyncio.timeout(30):
+                        while True:
+                            await socket.recv()
+                assert socket.close_code == protocol.CLOSE_FORBIDDEN
+                assert "/accounts/login/" in (await asyncio.to_thread(otto.get, "/gates/")).url
+            finally:
+                await asyncio.to_thread(dashboard.manage, code=change.format(f"u.password = {kept!r}"))
+
+
+async def test_a_press_that_waits_for_storage_keeps_no_worker_out(
+    own_dashboard: Dashboard, own_azurite: Azurite, tmp_path: Path
+) -> None:
+    away = Dashboard(tmp_path, own_azurite.connection_string, own_dashboard.prefix).start()
+    try:
+        with Person(away, "olga") as olga:
+            async with olga.socket("gates") as socket:
+                await socket.recv()
+                os.kill(own_azurite.pid, signal.SIGSTOP)
+                try:
+                    await socket.send(olga.frame("unleash", "while-away"))
+                    answer = asyncio.create_task(_frame_with(socket, '"ok"', seconds=60))
+                    async with BareWorker(away, "w") as worker:
+                        await until(lambda: worker.heard)
+                        assert not answer.done()
+                finally:
+                    os.kill(own_azurite.pid, signal.SIGCONT)
+                await answer
+    finally:
+        away.stop()
 
 
 async def test_a_socket_closes_when_its_role_is_taken_away_or_its_session_ends(dashboard: Dashboard) -> None:
@@ -309,9 +378,9 @@ async def test_the_lease_of_a_killed_leader_ends_when_the_page_says(
     assert low - 1.0 <= end <= high + 1.0 + on_its_way
 
 
-async def _frame_with(socket: websockets.ClientConnection, text: str) -> str:
+async def _frame_with(socket: websockets.ClientConnection, text: str, *, seconds: float = 8) -> str:
     """The first frame that holds a text."""
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(seconds):
         while True:
             frame = str(await socket.recv())
             if text in frame:

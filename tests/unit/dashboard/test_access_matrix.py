@@ -64,6 +64,8 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("leader-break", {"name": "month-end"}, "leader.break"),
     ("token-create", {}, "token.create_own"),
     ("token-revoke", {"token": 7}, "token.revoke_own"),
+    ("sessions-end", {}, "session.end_own"),
+    ("session-end", {"session": 7}, "session.end_own"),
     ("team-rule", {}, "team.rule"),
     ("team-rule-remove", {"rule": 7}, "team.rule"),
     ("team-member", {}, "team.member"),
