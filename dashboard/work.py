@@ -12,11 +12,12 @@ from coordinator.pipeline.status import BatchStatus
 from coordinator.scaling.azure_store import list_scaling, scaling_history
 from coordinator.scaling.history import ScalingRecord
 from coordinator.storage import Storage
-from coordinator.tables.azure_store import SagaHead, saga_heads
+from coordinator.tables.azure_store import SagaHead, open_sagas, saga_heads, saga_names
 
 SHOWN_SECONDS = 30 * 86_400.0
 AGENT_LATE_SECONDS = 120.0
 CHANGES = 30
+NAMES_SECONDS = 300.0
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -45,27 +46,42 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """All of it, of the last 30 days. `as_of` None: not read yet. `problem` says why it is older than it should be."""
+    """All of it, of the last 30 days, and every saga that is open. `as_of` None: not read yet. `problem` says why it is older
+    than it should be. `saga_names` were looked up at `names_at`."""
 
     batches: tuple[BatchStatus, ...] = ()
     sagas: tuple[SagaHead, ...] = ()
     pools: tuple[Pool, ...] = ()
     as_of: float | None = None
     problem: str = ""
+    saga_names: tuple[str, ...] = ()
+    names_at: float = 0.0
 
 
 async def read(storage: Storage, before: Work, *, at: float, seconds: float) -> Work:
-    """Three requests, one more for each batch that runs and for each pool that changed. Never raises: see `problem`."""
+    """Three requests, one more for each batch that runs, each pool that changed and each name of sagas. Never raises: see
+    `problem`."""
     try:
         async with asyncio.timeout(seconds):
-            batches, sagas, pools = await asyncio.gather(
+            names, names_at = before.saga_names, before.names_at
+            if at - names_at >= NAMES_SECONDS:
+                names, names_at = tuple(await saga_names(storage)), at
+            batches, recent, still_open, pools = await asyncio.gather(
                 list_batches(storage, since=at - SHOWN_SECONDS),
                 saga_heads(storage, since=at - SHOWN_SECONDS),
+                open_sagas(storage, names),
                 _pools(storage, before),
             )
     except (KennelError, TimeoutError) as error:
         return msgspec.structs.replace(before, problem=str(error) or "storage did not answer in time")
-    return Work(tuple(batches), tuple(sagas), pools, at)
+    names = tuple(sorted({*names, *(head.saga for head in recent)}))
+    return Work(tuple(batches), sagas(recent, still_open), pools, at, saga_names=names, names_at=names_at)
+
+
+def sagas(recent: list[SagaHead], still_open: list[SagaHead]) -> tuple[SagaHead, ...]:
+    """The stuck ones first, then the newest. What is open is there, however many others have ended since. Pure."""
+    known = {(head.saga, head.key): head for head in [*still_open, *recent]}
+    return tuple(sorted(known.values(), key=lambda head: (head.state != "stuck", -head.changed_at)))
 
 
 def _decided(record: ScalingRecord) -> Decided:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from coordinator.config import check_name
 from coordinator.tables.azure_tables import make_table
 from coordinator.tables.bulk import BulkOrder, BulkWrite
 from coordinator.tables.progress import Progress, State
-from coordinator.tables.saga import ROW, Saga, SagaMessage, decode_progress
+from coordinator.tables.rows import Row
+from coordinator.tables.saga import OPEN, ROW, Saga, SagaMessage, decode_progress
 
 if TYPE_CHECKING:
     from coordinator.storage import Storage
 
 
-def make_saga(storage: Storage, name: str, *, queue: str = "", **options: Any) -> Saga[Any]:
-    """The saga of that name; its queue is `queue`, by default ``{prefix}saga-{name}``."""
+def make_saga(
+    storage: Storage, name: str, *, queue: str = "", version: str = "", **options: Any
+) -> Saga[Any]:
+    """The saga of that name; its queue is `queue`, by default ``{prefix}saga-{name}``, with a version ``…-{version}``."""
+    own = f"{storage.config.prefix}saga-{name}" + (f"-{check_name('version', version)}" if version else "")
     return Saga(
         name,
         make_table(storage, storage.config.table("sagas")),
-        storage.queue(queue or f"{storage.config.prefix}saga-{name}", type=SagaMessage),
+        storage.queue(queue or own, type=SagaMessage),
+        version=version,
         identity=lambda: storage.identity,
         **options,
     )
@@ -41,23 +49,56 @@ class SagaHead(NamedTuple):
     changed_at: float
 
 
+# A table that nobody prunes must not cost more with each saga that ended.
+MAX_PAGES = 5
+
+
 async def saga_heads(storage: Storage, *, since: float = 0.0, limit: int = 1000) -> list[SagaHead]:
-    """Sagas of all names changed after `since`, the newest first; one request for up to 1,000 rows looked at."""
+    """Sagas of all names changed after `since`, the newest first; at most `limit` by name and key.
+
+    One request for up to 1,000 rows, at most five: see `open_sagas` for those that must not be missed.
+    """
     table = make_table(storage, storage.config.table("sagas"))
-    rows = await table.top(
-        limit, prefix=ROW, where=[("changed_at", "gt", since)], select=("state", "epoch", "changed_at")
+    scan = table.scan(
+        prefix=ROW, where=[("changed_at", "gt", since)], select=("state", "epoch", "changed_at")
     )
-    heads = [
-        SagaHead(
-            row.key.partition,
-            row.key.row.removeprefix(ROW),
-            row["state"],
-            int(row["epoch"]),
-            float(row["changed_at"]),
-        )
-        for row in rows
-    ]
+    heads: list[SagaHead] = []
+    pages = 0
+    async for page in scan.pages():
+        heads += [_head(row, ROW) for row in page]
+        pages += 1
+        if pages == MAX_PAGES or len(heads) >= limit:
+            break
+    return sorted(heads[:limit], key=lambda head: head.changed_at, reverse=True)
+
+
+async def saga_names(storage: Storage, *, limit: int = 100) -> list[str]:
+    """The names of which there are sagas; one request for each, and one."""
+    table = make_table(storage, storage.config.table("sagas"))
+    names: list[str] = []
+    while len(names) < limit:
+        where = [("PartitionKey", "gt", names[-1])] if names else []
+        rows = await table.top(1, where=where, select=())
+        if not rows:
+            break
+        names.append(rows[0].key.partition)
+    return names
+
+
+async def open_sagas(storage: Storage, names: Iterable[str], *, limit: int = 1000) -> list[SagaHead]:
+    """Sagas of these names that run, are being undone or are stuck, whatever their age; at most `limit` of each, by key.
+
+    One request for each name, however many sagas have ended. `epoch` and `changed_at` are of the latest change of state.
+    """
+    table = make_table(storage, storage.config.table("sagas"))
+    found = await asyncio.gather(*(table.top(limit, partition=name, prefix=OPEN) for name in names))
+    heads = [_head(row, OPEN) for rows in found for row in rows]
     return sorted(heads, key=lambda head: head.changed_at, reverse=True)
+
+
+def _head(row: Row, prefix: str) -> SagaHead:
+    key = row.key.row.removeprefix(prefix)
+    return SagaHead(row.key.partition, key, row["state"], int(row["epoch"]), float(row["changed_at"]))
 
 
 async def read_saga(storage: Storage, name: str, key: str) -> Progress:
@@ -65,10 +106,10 @@ async def read_saga(storage: Storage, name: str, key: str) -> Progress:
     return await make_saga(storage, name).read(key)
 
 
-async def retry_saga(storage: Storage, name: str, key: str, *, by: str) -> None:
+async def retry_saga(storage: Storage, name: str, key: str, *, by: str) -> State:
     """`Saga.retry` from any process, without the saga's code."""
     queue = (await read_saga(storage, name, key)).queue
-    await make_saga(storage, name, queue=queue).retry(key, by=by)
+    return await make_saga(storage, name, queue=queue).retry(key, by=by)
 
 
 async def list_sagas(storage: Storage, name: str | None = None, *, limit: int = 200) -> list[Progress]:

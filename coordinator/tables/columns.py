@@ -10,13 +10,14 @@ from coordinator.tables.rows import Value
 
 PART_BYTES = 63 * 1024
 MAX_PARTS = 15
+MAX_BYTES = PART_BYTES * MAX_PARTS
 
 
 def spread(name: str, data: bytes) -> dict[str, Value]:
     """The columns ``name_0``, ``name_1``, … that hold `data`; raises `ConfigurationError` above 945 KiB."""
-    if len(data) > PART_BYTES * MAX_PARTS:
+    if len(data) > MAX_BYTES:
         raise ConfigurationError(
-            f"{name}: {len(data)} bytes do not fit in a row; at most {PART_BYTES * MAX_PARTS} do. "
+            f"{name}: {len(data)} bytes do not fit in a row; at most {MAX_BYTES} do. "
             "Keep it in a blob and store its name"
         )
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar, Unpack
 
 import msgspec
@@ -121,7 +121,7 @@ class Outbox(Generic[T]):
 class RelayingListener(QueueListener[T]):
     """A listener of an outbox's queue that also sends, each `relay_seconds`, what a dead process left unsent.
 
-    One request each time: 300 s make 12 an hour.
+    One request each time: 300 s make 12 an hour. `besides` is awaited each time, too.
     """
 
     def __init__(
@@ -131,12 +131,14 @@ class RelayingListener(QueueListener[T]):
         handler: Handler,
         *,
         relay_seconds: float = RELAY_SECONDS,
+        besides: Callable[[], Awaitable[None]] | None = None,
         **options: Unpack[ListenerOptions],
     ) -> None:
         if relay_seconds <= 0:
             raise ConfigurationError(f"relay_seconds must be positive, got {relay_seconds}")
         super().__init__(outbox.queue, handler, **options)
         self._outbox, self._partition, self._relay_seconds = outbox, partition, relay_seconds
+        self._besides = besides
 
     async def run(self) -> None:
         relay = asyncio.create_task(self._relay(), name=f"relay {self.name}")
@@ -150,6 +152,11 @@ class RelayingListener(QueueListener[T]):
         while True:
             try:
                 await self._outbox.relay(self._partition)
+                if self._besides is not None:
+                    await self._besides()
             except StorageError as error:
                 _log.info("Looking for unsent messages of %s: %s", self.name, error)
+            except Exception:
+                # One damaged row must not end the looking for all others.
+                _log.exception("Looking for unsent messages of %s failed; it is tried again", self.name)
             await self._outbox.table.store.clock.sleep(self._relay_seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -11,7 +11,11 @@ from coordinator.errors import KennelError
 
 State = Literal["running", "compensating", "done", "compensated", "stuck"]
 ENDED: tuple[State, ...] = ("done", "compensated", "stuck")
+OPEN: tuple[State, ...] = ("running", "compensating", "stuck")
 MAX_HISTORY = 200
+# So many runners in a row may end in the middle of the same step; then that step is what ends them.
+MAX_RUNNERS = 20
+THREAD = "thread"
 
 
 class SagaError(KennelError):
@@ -29,11 +33,22 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int = 0
 
 
-class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A saga's whole state, as stored. `done` counts the steps whose effects are there (in compensation: still are).
+class Shape(NamedTuple):
+    """What the code at hand knows of a step: its name, and whether it can be undone."""
 
-    `tries` counts failed attempts of the step in hand; `epoch` rises with every runner that takes the saga over.
-    `deadline_at` 0 means none. `queue` gets its messages. The latest 200 events are kept.
+    name: str
+    undoable: bool
+
+
+class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A saga's whole state, as stored. `did` names the steps whose effects are there (in compensation: still are).
+
+    `done` is their number, for readers of older versions, which knew steps by their place only. `plan` are the steps as the
+    latest runner had them, `undoable` those of them with a compensation; `version` is that of the code that started the saga.
+    `tries` counts failed attempts of the step in hand; `epoch` rises with every runner that takes the saga over, and
+    `runners` counts those that ended in the middle of the step in hand. `guard` is the message that brought the present
+    runner: until `held_until` other messages leave the saga to it. `resume` is the state to which a saga returns that is stuck
+    though nothing failed to be undone; `unfit` if that is for the steps of a deployment. `deadline_at` 0 means none. `queue` gets its messages. The latest 200 events are kept.
     """
 
     saga: str
@@ -50,6 +65,16 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     results: dict[str, Any] = {}
     queue: str = ""
     history: tuple[Event, ...] = ()
+    did: tuple[str, ...] = ()
+    plan: tuple[str, ...] = ()
+    undoable: tuple[str, ...] = ()
+    version: str = ""
+    runners: int = 0
+    guard: str = ""
+    held_until: float = 0.0
+    resume: Literal["", "running", "compensating"] = ""
+    unfit: bool = False
+    indexed: bool = False
 
     @property
     def is_ended(self) -> bool:
@@ -58,37 +83,138 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def _noted(progress: Progress, event: Event, **changes: Any) -> Progress:
     history = (*progress.history, event)[-MAX_HISTORY:]
+    if "did" in changes:
+        changes["done"] = len(changes["did"])
     return msgspec.structs.replace(progress, changed_at=event.at, history=history, **changes)
 
 
-def taken(progress: Progress, *, at: float, by: str) -> Progress:
+# --- deployments ------------------------------------------------------------------------------------------------
+
+
+def named(progress: Progress, steps: Sequence[str]) -> Progress:
+    """Progress as versions stored it that knew steps by their place: the names come from its history.
+
+    Where the history was cut, `steps` fill in. Raises `SagaError` where both are silent or contradict each other.
+    """
+    if len(progress.did) == progress.done:
+        return progress
+    did, failed = list[str](), ""
+    for event in progress.history:
+        if event.what == "done":
+            did.append(event.step)
+        elif event.what == "failed":
+            failed = event.step
+        elif event.what == "undone" and did and did[-1] == event.step:
+            did.pop()
+    if len(did) == progress.done - 1 and progress.state != "running":
+        # The step in hand is undone, too; a time-out does not name it.
+        did.append(failed if failed and failed not in did else "".join(steps[len(did) : len(did) + 1]))
+    if len(did) != progress.done:
+        cut = tuple(steps[: progress.done])
+        if len(cut) != progress.done or tuple(did) != cut[progress.done - len(did) :]:
+            did = [""]
+        else:
+            did = list(cut)
+    if "" in did:
+        raise SagaError(
+            f"{progress.done} steps are done, but neither its history nor the steps here ({_list(steps)}) say which"
+        )
+    return msgspec.structs.replace(progress, did=tuple(did))
+
+
+def misfit(progress: Progress, shapes: Sequence[Shape], version: str) -> str:
+    """Why these steps cannot carry the saga on, in words; "" if they can.
+
+    They can if nothing is gone, renamed or moved, and what is new comes after the step in hand.
+    """
+    if progress.version != version:
+        return f"it was started by version {progress.version!r}, and this is version {version!r}"
+    names = [shape.name for shape in shapes]
+    lost = [name for name in progress.did if name not in names]
+    if lost:
+        return f"done and not here: {_list(lost)}"
+    fixed = [shape.name for shape in shapes if not shape.undoable]
+    lost = [name for name in progress.did if name in progress.undoable and name in fixed]
+    if lost:
+        return f"done and without a compensation here: {_list(lost)}"
+    if progress.state == "compensating":
+        return ""
+    lost = [name for name in progress.plan if name not in names]
+    if lost:
+        return f"planned and not here: {_list(lost)}"
+    if not progress.plan and len(progress.did) >= len(names):
+        return f"all steps here are done ({_list(names)}), but more were planned"
+    reached = list(progress.plan[: len(progress.did) + 1]) or list(progress.did)
+    if names[: len(reached)] != reached or [name for name in names if name in progress.plan] != list(
+        progress.plan
+    ):
+        return (
+            f"it was begun as {_list(progress.plan or progress.did)}, and the steps here are {_list(names)}"
+        )
+    return ""
+
+
+def unfit(progress: Progress, why: str, *, at: float, by: str) -> Progress:
+    """The steps of this runner do not fit: stuck, until a runner comes whose steps do."""
+    error = f"the steps changed while it ran: {why}. Run the version that fits, or retry once this one does"
+    event = Event(at, "does not fit", detail=why[:500], by=by, epoch=progress.epoch)
+    resume = progress.resume or ("compensating" if progress.state == "compensating" else "running")
+    return _noted(progress, event, state="stuck", resume=resume, unfit=True, error=error[:2000])
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+# --- running ----------------------------------------------------------------------------------------------------
+
+
+def taken(
+    progress: Progress, shapes: Sequence[Shape] = (), *, at: float, by: str, guard: str = ""
+) -> Progress:
     """A runner takes over: from now on writes of earlier runners are refused."""
-    epoch = progress.epoch + 1
-    return _noted(progress, Event(at, "taken", by=by, epoch=epoch), epoch=epoch)
+    epoch, last = progress.epoch + 1, progress.history[-1].what if progress.history else ""
+    event = Event(at, "taken", by=by, epoch=epoch)
+    runners = progress.runners + 1 if last in ("taken", "overdue") else 0
+    plan = {
+        "plan": tuple(shape.name for shape in shapes),
+        "undoable": tuple(shape.name for shape in shapes if shape.undoable),
+    }
+    progress = _noted(progress, event, epoch=epoch, guard=guard, runners=runners, **(plan if shapes else {}))
+    if runners < MAX_RUNNERS:
+        return progress
+    name = next_step(progress, progress.plan) or ""
+    error = f"{runners} runners ended in the middle of {name}, one after the other: it may end its process, or take too long"
+    resume = "compensating" if progress.state == "compensating" else "running"
+    event = Event(at, "gave up", name, by=by, epoch=epoch)
+    return _noted(progress, event, state="stuck", resume=resume, error=error, runners=0)
 
 
-def next_step(progress: Progress, steps: Sequence[str]) -> int | None:
-    """The index of the step to run (or, in compensation, to undo); None if the saga is at an end."""
-    if progress.state == "running" and progress.done < len(steps):
-        return progress.done
-    if progress.state == "compensating" and progress.done > 0:
-        return progress.done - 1
+def next_step(progress: Progress, steps: Sequence[str]) -> str | None:
+    """The name of the step to run (or, in compensation, to undo); None if the saga is at an end."""
+    if progress.state == "running" and len(progress.did) < len(steps):
+        return steps[len(progress.did)]
+    if progress.state == "compensating" and progress.did:
+        return progress.did[-1]
     return None
 
 
 def succeeded(progress: Progress, steps: Sequence[str], result: Any, *, at: float, by: str) -> Progress:
     """The step in hand is done, or undone."""
-    index = next_step(progress, steps)
-    assert index is not None
-    name, epoch = steps[index], progress.epoch
+    name, epoch = next_step(progress, steps), progress.epoch
+    assert name is not None
+    state: State
     if progress.state == "running":
-        done = index + 1
+        did = (*progress.did, name)
         results = progress.results if result is None else {**progress.results, name: result}
-        state: State = "done" if done == len(steps) else "running"
+        state = "done" if len(did) == len(steps) else "running"
         event = Event(at, "done", name, by=by, epoch=epoch)
-        return _noted(progress, event, done=done, tries=0, state=state, results=results)
-    state = "compensated" if index == 0 else "compensating"
-    return _noted(progress, Event(at, "undone", name, by=by, epoch=epoch), done=index, tries=0, state=state)
+        return _noted(progress, event, did=did, tries=0, runners=0, state=state, results=results, error="")
+    did = progress.did[:-1]
+    state = "compensating" if did else "compensated"
+    return _noted(
+        progress, Event(at, "undone", name, by=by, epoch=epoch), did=did, tries=0, runners=0, state=state
+    )
 
 
 def failed(
@@ -98,22 +224,37 @@ def failed(
 
     The failed step is undone, too: nobody knows how far it came.
     """
-    index = next_step(progress, steps)
-    assert index is not None
+    name = next_step(progress, steps)
+    assert name is not None
     tries = progress.tries + 1
-    event = Event(at, "failed", steps[index], error[:500], by, progress.epoch)
+    event = Event(at, "failed", name, error[:500], by, progress.epoch)
     if attempts is None or tries < attempts:
-        return _noted(progress, event, tries=tries, error=error[:2000])
+        return _noted(progress, event, tries=tries, runners=0, error=error[:2000])
     if progress.state == "running":
-        return _noted(progress, event, tries=0, state="compensating", done=index + 1, error=error[:2000])
-    return _noted(progress, event, tries=tries, state="stuck", error=error[:2000])
+        did = (*progress.did, name)
+        return _noted(progress, event, tries=0, runners=0, state="compensating", did=did, error=error[:2000])
+    return _noted(progress, event, tries=tries, runners=0, state="stuck", error=error[:2000])
+
+
+def overdue(
+    progress: Progress, steps: Sequence[str], seconds: float, *, was_cancelled: bool, at: float, by: str
+) -> Progress:
+    """The step in hand has used up its time, or its runner is to stop; its thread cannot be stopped, and is waited for."""
+    cause = "its runner stops" if was_cancelled else f"took longer than {seconds:g} s"
+    error = f"{cause}; it runs in a thread, which cannot be stopped, and is waited for"
+    # Not even its own message may bring a second runner beside the thread.
+    guard = THREAD if was_cancelled else progress.guard
+    if progress.error == error:
+        return msgspec.structs.replace(progress, changed_at=at, guard=guard)
+    event = Event(at, "overdue", next_step(progress, steps) or "", error, by, progress.epoch)
+    return _noted(progress, event, error=error, guard=guard)
 
 
 def timed_out(progress: Progress, steps: Sequence[str], *, at: float, by: str) -> Progress:
     """The saga as a whole took too long: undo what was done, and what may have been begun."""
-    reached = min(progress.done + 1, len(steps))
+    did = tuple(steps[: len(progress.did) + 1])
     event = Event(at, "timed out", by=by, epoch=progress.epoch)
-    return _noted(progress, event, tries=0, state="compensating", done=reached, error="timed out")
+    return _noted(progress, event, tries=0, state="compensating", did=did, error="timed out")
 
 
 def freed(progress: Progress, *, at: float, by: str) -> Progress:
@@ -122,4 +263,19 @@ def freed(progress: Progress, *, at: float, by: str) -> Progress:
         raise SagaError(
             f"saga {progress.saga} {progress.key} is {progress.state}, not stuck; nothing to retry"
         )
-    return _noted(progress, Event(at, "retried", by=by, epoch=progress.epoch), tries=0, state="compensating")
+    return resumed(progress, "retried", at=at, by=by)
+
+
+def resumed(progress: Progress, what: str, *, at: float, by: str) -> Progress:
+    """A stuck saga goes on where it was: with its steps, or undoing them."""
+    event = Event(at, what, by=by, epoch=progress.epoch)
+    state = progress.resume or "compensating"
+    return _noted(
+        progress, event, tries=0, runners=0, state=state, resume="", unfit=False, guard="", held_until=0.0
+    )
+
+
+def revived(progress: Progress, *, at: float, until: float, by: str) -> Progress:
+    """Nobody carried the saga on: it gets another message, and no more of them before `until`."""
+    event = Event(at, "revived", by=by, epoch=progress.epoch)
+    return _noted(progress, event, guard="", held_until=until)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
@@ -15,29 +16,42 @@ from coordinator.backoff import Backoff
 from coordinator.errors import (
     AlreadyExists,
     ConfigurationError,
-    LeadershipLost,
     NotFound,
     PreconditionFailed,
 )
 from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.outcomes import Retry
 from coordinator.queues.queue import Queue
+from coordinator.queues.running import current_message
 from coordinator.queues.settling import RetryPolicy
 from coordinator.tables import progress as rules
-from coordinator.tables.columns import gather, spread
+from coordinator.tables.columns import MAX_BYTES, gather, spread
 from coordinator.tables.commit import commit
-from coordinator.tables.operations import Insert, Replace
+from coordinator.tables.operations import ANY, Delete, Insert, Operation, Put, Replace
 from coordinator.tables.outbox import RELAY_SECONDS, Outbox, RelayingListener
-from coordinator.tables.progress import Progress
+from coordinator.tables.progress import Progress, SagaError, Shape, State
 from coordinator.tables.rows import Row, Values, check_key
+from coordinator.tables.stepping import Outcome, attempt
 from coordinator.tables.table import Table
 
 I = TypeVar("I")  # noqa: E741
 _log = logging.getLogger("coordinator.tables")
 
 ROW = "saga|"
-# The saga counts its own failures; its message goes to poison only when not even its row can be read or written.
-_RETRIES = RetryPolicy(attempts=1000, base_seconds=1.0, cap_seconds=60.0)
+# Each open saga (running, being undone or stuck) has a row here, so that finding them does not cost more with each that ended.
+OPEN, OPEN_END = "open|", "open}"
+SWEEP = "kennel-sweep"
+# The saga counts its own failures. Its message must not go to poison: nothing else brings the saga to a runner.
+_RETRIES = RetryPolicy(attempts=1_000_000, base_seconds=1.0, cap_seconds=60.0)
+# Beside input and results a row holds the history.
+MAX_KEPT_BYTES = 900 * 1024
+# How long after a runner should have been heard of others may take the saga for lost.
+GRACE_SECONDS = 60.0
+ORPHAN_SECONDS = 300.0
+# With messages in the queue, its own may be among them.
+BACKLOG_SECONDS = 3600.0
+SWEPT = 200
+_OVERTAKEN_SECONDS = 5.0
 
 
 class SagaMessage(msgspec.Struct, frozen=True):
@@ -83,19 +97,28 @@ class Step:
         self.undo = function
         return function
 
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.name, self.undo is not None)
+
     async def __call__(self, context: SagaContext[Any]) -> Any:
-        return await _call(self.function, context)
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(context)
+        result = await asyncio.to_thread(self.function, context)
+        return await result if isinstance(result, Awaitable) else result
 
 
 class Saga(Generic[I]):
     """Named steps, run in order, each at least once, resumed where they stopped by whichever worker is there.
 
     Guarantees: a started saga ends `done`, or `compensated`, or `stuck` and visible, as long as some worker listens; a
-    step is not run again once its success was stored; a runner that was overtaken cannot store progress any more.
+    step is not run again once its success was stored; a runner that was overtaken cannot store progress any more; steps are
+    known by name, and a saga that meets steps which do not fit what was done is `stuck` and says why, never carried on.
     Does not guarantee that a step runs once only: it must be idempotent, and so must its compensation, which may also be
     called for a step that never began. Others can see the states in between.
 
-    `timeout_seconds` bounds the whole (0: no bound): later, what was done is undone.
+    `timeout_seconds` bounds the whole (0: no bound): later, what was done is undone. `version` sets sagas apart that the same
+    name was started with by other code: each is carried on by its own version only, over a queue of its own.
     """
 
     def __init__(
@@ -106,6 +129,7 @@ class Saga(Generic[I]):
         *,
         input_type: Any = Any,
         timeout_seconds: float = 0.0,
+        version: str = "",
         identity: Callable[[], str] = lambda: "",
     ) -> None:
         if timeout_seconds < 0:
@@ -115,6 +139,7 @@ class Saga(Generic[I]):
         self.table = table
         self.queue = queue
         self.timeout_seconds = timeout_seconds
+        self.version = version
         self.steps: list[Step] = []
         self.outbox = Outbox(table, queue)
         self._input_type = input_type
@@ -143,8 +168,10 @@ class Saga(Generic[I]):
     ) -> Step | Callable[[StepFunction], Step]:
         """Decorate the next step, ``async def`` or ``def`` (in a thread), called with a `SagaContext`.
 
-        `timeout_seconds` bounds one try; a ``def`` cannot be stopped, only be given up. After `attempts` failed tries
-        (None: never) the saga is undone. `backoff` spaces the tries. What the step returns must be JSON and is kept.
+        `timeout_seconds` bounds one try. A ``def`` cannot be stopped: past its time it is waited for, shown as overdue, and what
+        it returns counts. After `attempts` failed tries (None: never) the saga is undone; `Reject` undoes it at once.
+        `backoff` spaces the tries. What the step returns must be JSON and is kept; input and results together may take
+        900 KiB.
         """
 
         def register(function: StepFunction) -> Step:
@@ -165,19 +192,32 @@ class Saga(Generic[I]):
         it with the same key.
         """
         now = self._clock.time()
+        content = msgspec.json.encode(input)
+        if len(content) > MAX_KEPT_BYTES:
+            raise ConfigurationError(
+                f"saga {self.name} {key}: its input has {len(content)} bytes; input and results together may take "
+                f"{MAX_KEPT_BYTES}. Keep it in a blob and give the blob's name"
+            )
         progress = Progress(
             saga=self.name,
             key=key,
-            input=msgspec.Raw(msgspec.json.encode(input)),
+            input=msgspec.Raw(content),
             started_at=now,
             changed_at=now,
             deadline_at=now + self.timeout_seconds if self.timeout_seconds else 0.0,
             history=(rules.Event(now, "started", by=self._identity()),),
             queue=self.queue.name,
+            plan=tuple(step.name for step in self.steps),
+            undoable=tuple(step.name for step in self.steps if step.undo is not None),
+            version=self.version,
+            indexed=True,
         )
-        insert = Insert((self.name, ROW + key), _columns(progress))
+        writes: list[Operation] = [
+            Insert((self.name, ROW + key), _columns(progress)),
+            self._open(progress),
+        ]
         try:
-            await self.outbox.commit(self.name, [insert], SagaMessage(key), intent=key)
+            await self.outbox.commit(self.name, writes, SagaMessage(key), intent=key)
         except AlreadyExists:
             await self.outbox.relay_one(self.name, key)
             return False
@@ -193,40 +233,63 @@ class Saga(Generic[I]):
             await self._clock.sleep(poll_seconds)
         return progress
 
-    async def retry(self, key: str, *, by: str = "") -> None:
-        """Try to undo a `stuck` saga again, once its cause is repaired. Raises `SagaError` if it is not stuck.
+    async def retry(self, key: str, *, by: str = "") -> State:
+        """Have a `stuck` saga go on, once its cause is repaired: undoing, or with its steps if only they did not fit.
 
-        Needs no steps, so any process can.
+        Returns its new state. Raises `SagaError` if it is not stuck. Needs no steps, so any process can.
         """
         row = await self.table.read((self.name, ROW + key))
         freed = rules.freed(decode_progress(row), at=self._clock.time(), by=by or self._identity())
-        replace = Replace(row.key, _columns(freed), row.etag)
-        await self.outbox.commit(self.name, [replace], SagaMessage(key), intent=key)
+        await self._send(row, freed)
+        return freed.state
 
     def listener(
         self, *, relay_seconds: float = RELAY_SECONDS, **options: Unpack[ListenerOptions]
     ) -> QueueListener[SagaMessage]:
         """A listener that runs sagas; options as of `QueueListener`.
 
-        Each `relay_seconds` it also looks for what a starter that died left unsent; one request each time.
+        Each `relay_seconds` it also looks for what a starter that died left unsent, and for sagas that nobody carries on
+        (see `sweep`); two requests each time, and some more for the one process that sweeps.
         """
         options.setdefault("retries", _RETRIES)
 
         async def handle(message: SagaMessage) -> None:
-            await self.run(message.key)
+            await self.carry_on(message.key, guard=current_message().id)
 
-        return RelayingListener(self.outbox, self.name, handle, relay_seconds=relay_seconds, **options)
+        async def sweep() -> None:
+            await self.sweep(interval_seconds=relay_seconds)
+
+        return RelayingListener(
+            self.outbox, self.name, handle, relay_seconds=relay_seconds, besides=sweep, **options
+        )
+
+    async def carry_on(self, key: str, *, guard: str) -> None:
+        """`run` for the message `guard`: returns only when that message may go.
+
+        Raises `Retry` as long as the saga has not ended, so that it never runs without a message.
+        """
+        progress = await self.run(key, guard=guard)
+        if progress is not None and progress.is_ended:
+            return
+        try:
+            now = await self.read(key)
+        except NotFound:
+            return
+        if not now.is_ended:
+            raise Retry("another runner has taken it over", after=_OVERTAKEN_SECONDS)
 
     # --- running ------------------------------------------------------------------------------------------------
 
-    async def run(self, key: str) -> Progress | None:
+    async def run(self, key: str, *, guard: str = "") -> Progress | None:
         """Take the saga over and carry it to its end; None if another runner has taken it, or it does not exist.
 
-        Raises `Retry` if a step failed and is to be tried again later.
+        `guard` is the message that this is done for: a saga that another message's runner has in hand is left to it.
+        Raises `Retry` if a step failed and is to be tried again later, or another runner has it in hand.
         """
         names = [step.name for step in self.steps]
         if not names:
             raise ConfigurationError(f"saga {self.name} has no steps in this process")
+        shapes = [step.shape for step in self.steps]
         by = self._identity()
         try:
             row = await self.table.read((self.name, ROW + key))
@@ -234,39 +297,71 @@ class Saga(Generic[I]):
             _log.warning("Saga %s %s: its row is gone; the message is dropped", self.name, key)
             return None
         progress = decode_progress(row)
+        now = self._clock.time()
+        progress = self._resumed(progress, shapes, at=now, by=by)
         if progress.is_ended:
             return progress
+        is_others = progress.guard == rules.THREAD or (guard and progress.guard not in ("", guard))
+        if is_others and now < progress.held_until:
+            raise Retry(
+                "another runner has it in hand", after=min(GRACE_SECONDS, progress.held_until - now + 1.0)
+            )
         try:
-            progress = rules.taken(progress, at=self._clock.time(), by=by)
-            row = await self._save(row, progress)
-            while (index := rules.next_step(progress, names)) is not None:
+            if why := self._why_not(progress, shapes):
+                progress = rules.unfit(progress, why, at=now, by=by)
+                _log.warning("Saga %s %s does not fit the steps of this process: %s", self.name, key, why)
+                await self._save(row, progress)
+                return progress
+            progress = rules.taken(rules.named(progress, names), shapes, at=now, by=by, guard=guard)
+            row, progress = await self._save(row, progress)
+            while (name := rules.next_step(progress, names)) is not None:
+                step = next(step for step in self.steps if step.name == name)
                 now = self._clock.time()
                 if progress.state == "running" and 0 < progress.deadline_at <= now:
                     progress = rules.timed_out(progress, names, at=now, by=by)
-                    row = await self._save(row, progress)
+                    row, progress = await self._save(row, progress)
                     continue
-                step = self.steps[index]
-                result, error = await self._attempt(step, progress)
+                row, progress, outcome = await self._attempt(step, row, progress)
                 now = self._clock.time()
-                if error:
+                if outcome.was_cancelled:
+                    progress = msgspec.structs.replace(progress, guard="")
+                if outcome.error:
                     attempts = step.attempts if progress.state == "running" else step.attempts or 5
                     state = progress.state
-                    progress = rules.failed(progress, names, error, attempts, at=now, by=by)
-                    row = await self._save(row, progress)
-                    if progress.state == state:
-                        raise Retry(f"{step.name}: {error}", after=step.backoff.delay(progress.tries))
+                    progress = rules.failed(
+                        progress, names, outcome.error, 0 if outcome.is_final else attempts, at=now, by=by
+                    )
                 else:
-                    progress = rules.succeeded(progress, names, result, at=now, by=by)
-                    row = await self._save(row, progress)
+                    progress = rules.succeeded(progress, names, outcome.result, at=now, by=by)
+                row, progress = await self._save(row, progress)
+                if outcome.was_cancelled:
+                    raise asyncio.CancelledError
+                if outcome.error and progress.state == state:
+                    delay = step.backoff.delay(progress.tries) if outcome.after is None else outcome.after
+                    raise Retry(f"{step.name}: {outcome.error}", after=delay)
         except PreconditionFailed:
             return None
         return progress
 
-    async def _attempt(self, step: Step, progress: Progress) -> tuple[Any, str]:
+    def _why_not(self, progress: Progress, shapes: Sequence[Shape]) -> str:
+        try:
+            progress = rules.named(progress, [shape.name for shape in shapes])
+        except SagaError as error:
+            return str(error)
+        return rules.misfit(progress, shapes, self.version)
+
+    def _resumed(self, progress: Progress, shapes: Sequence[Shape], *, at: float, by: str) -> Progress:
+        """A saga that is stuck for other steps than these goes on if these fit; else as it is."""
+        if not progress.unfit:
+            return progress
+        going = rules.resumed(progress, "fits again", at=at, by=by)
+        return progress if self._why_not(going, shapes) else going
+
+    async def _attempt(self, step: Step, row: Row, progress: Progress) -> tuple[Row, Progress, Outcome]:
         undoing = progress.state == "compensating"
         function = step.undo if undoing else step.function
         if function is None:
-            return None, ""
+            return row, progress, Outcome()
         context = SagaContext(
             key=progress.key,
             input=msgspec.json.decode(progress.input, type=self._input_type),
@@ -274,39 +369,201 @@ class Saga(Generic[I]):
             epoch=progress.epoch,
             attempt=progress.tries + 1,
         )
-        try:
-            async with asyncio.timeout(step.timeout_seconds):
-                result = await _call(function, context)
-            msgspec.json.encode(result)
-        except TimeoutError:
-            return None, f"took longer than {step.timeout_seconds:g} s"
-        except LeadershipLost:
-            raise
-        except Exception as error:
-            _log.warning("Saga %s %s: step %s failed", self.name, progress.key, step.name, exc_info=error)
-            return None, f"{type(error).__name__}: {error}"
-        return result, ""
+        names = [each.name for each in self.steps]
 
-    async def _save(self, row: Row, progress: Progress) -> Row:
+        async def hold(was_cancelled: bool) -> None:
+            nonlocal row, progress
+            now = self._clock.time()
+            progress = rules.overdue(
+                progress,
+                names,
+                step.timeout_seconds,
+                was_cancelled=was_cancelled,
+                at=now,
+                by=self._identity(),
+            )
+            row, progress = await self._save(row, progress)
+            _log.warning("Saga %s %s: step %s %s", self.name, progress.key, step.name, progress.error)
+
+        outcome = await attempt(function, context, timeout_seconds=step.timeout_seconds, hold=hold)
+        if not outcome.error and not undoing:
+            kept = {**progress.results, step.name: outcome.result}
+            size = len(progress.input) + len(msgspec.json.encode(kept))
+            if size > MAX_KEPT_BYTES:
+                error = (
+                    f"input and results would take {size} bytes with what it returned; at most {MAX_KEPT_BYTES} can be kept. "
+                    "Keep the result in a blob and return the blob's name"
+                )
+                outcome = replace(outcome, result=None, error=error, is_final=True)
+        if outcome.error:
+            _log.warning("Saga %s %s: step %s failed: %s", self.name, progress.key, step.name, outcome.error)
+        return row, progress, outcome
+
+    async def _save(self, row: Row, progress: Progress) -> tuple[Row, Progress]:
         """Store, if nobody else has since `row` was read or written."""
+        before = row["state"]
+        if progress.is_ended:
+            progress = msgspec.structs.replace(progress, guard="", held_until=0.0)
+        else:
+            seconds = max(
+                (step.timeout_seconds for step in self.steps if step.name == self._in_hand(progress)),
+                default=0,
+            )
+            until = progress.changed_at + seconds + GRACE_SECONDS
+            progress = msgspec.structs.replace(progress, held_until=until)
+        writes: list[Operation] = []
+        if progress.state in rules.OPEN:
+            if not progress.indexed or progress.state != before:
+                progress = msgspec.structs.replace(progress, indexed=True)
+                writes = [self._open(progress)]
+        elif progress.indexed:
+            writes = [Delete((self.name, OPEN + progress.key), ANY)]
+            progress = msgspec.structs.replace(progress, indexed=False)
         values = _columns(progress)
-        etags = await commit(self.table, Replace(row.key, values, row.etag))
-        return Row(row.key, dict(values), etags[0])
+        replacing = Replace(row.key, values, row.etag)
+        try:
+            etags = await commit(self.table, replacing, *writes)
+        except NotFound:  # somebody deleted the row of the index; that must not hold up the saga
+            etags = await commit(self.table, replacing)
+        return Row(row.key, dict(values), etags[0]), progress
+
+    def _in_hand(self, progress: Progress) -> str | None:
+        return rules.next_step(progress, [step.name for step in self.steps])
+
+    async def _send(self, row: Row, progress: Progress) -> None:
+        """Store, and send a message, both or neither."""
+        progress = msgspec.structs.replace(progress, indexed=True)
+        writes: list[Operation] = [
+            Replace(row.key, _columns(progress), row.etag),
+            self._open(progress),
+        ]
+        await self.outbox.commit(self.name, writes, SagaMessage(progress.key), intent=progress.key)
+
+    def _open(self, progress: Progress) -> Put:
+        """The saga's row of the index. Its state is always right; the rest is of when the state changed."""
+        values = {
+            "state": progress.state,
+            "epoch": progress.epoch,
+            "changed_at": progress.changed_at,
+            "unfit": progress.unfit,
+        }
+        return Put((self.name, OPEN + progress.key), values)
+
+    # --- what nobody carries on ---------------------------------------------------------------------------------
+
+    async def sweep(self, *, interval_seconds: float = 0.0) -> int:
+        """Send messages for sagas that nobody carries on, and for those stuck ones that fit this process; how many.
+
+        One process does it each `interval_seconds`; for the others it is one request. A saga counts as forsaken five minutes
+        after it should have been heard of, if the queue is empty, or an hour after, if it is not. At most 200 open sagas
+        are looked at each time, in turn.
+        """
+        now = self._clock.time()
+        key = (self.name, f"{SWEEP}|{self.version}" if self.version else SWEEP)
+        try:
+            row: Row | None = await self.table.read(key)
+        except NotFound:
+            row = None
+        if row is not None and now - float(row["at"]) < interval_seconds * 0.9:
+            return 0
+        after = str(row["after"]) if row is not None else ""
+        is_indexed = row is not None and bool(row.get("indexed"))
+        scan = self.table.scan(
+            partition=self.name,
+            row_from=OPEN + after + "\x20" if after else OPEN,
+            row_before=OPEN_END,
+            page_size=SWEPT,
+        )
+        found = [each async for each in _first(scan, SWEPT)]
+        values: Values = {
+            "at": now,
+            "after": found[-1].key.row.removeprefix(OPEN) if len(found) == SWEPT else "",
+            "indexed": is_indexed,
+        }
+        try:
+            etag = await commit(self.table, Replace(key, values, row.etag) if row else Insert(key, values))
+        except (PreconditionFailed, AlreadyExists):
+            return 0  # another process sweeps
+        if not is_indexed:
+            await self._index()
+            with suppress(PreconditionFailed):
+                await commit(self.table, Replace(key, {**values, "indexed": True}, etag[0]))
+        count, is_empty = 0, None
+        for each in found:
+            if now - float(each["changed_at"]) < ORPHAN_SECONDS and not each.get("unfit"):
+                continue
+            if each["state"] == "stuck" and not (each.get("unfit") and self.steps):
+                continue
+            try:
+                there = await self.table.read((self.name, ROW + each.key.row.removeprefix(OPEN)))
+            except NotFound:
+                await self.table.write(Delete(each.key, each.etag))
+                continue
+            progress = decode_progress(there)
+            if progress.state not in rules.OPEN:
+                await self.table.write(Delete(each.key, each.etag))
+                continue
+            if progress.state == "stuck":
+                going = self._resumed(
+                    progress, [step.shape for step in self.steps], at=now, by=self._identity()
+                )
+                if going.is_ended:
+                    continue
+            else:
+                if progress.version != self.version:
+                    continue  # its own version's listeners look after it
+                silent = now - max(progress.changed_at, progress.held_until)
+                if silent < ORPHAN_SECONDS:
+                    continue
+                if is_empty is None:
+                    is_empty = await self.queue.depth() == 0
+                if not is_empty and silent < BACKLOG_SECONDS:
+                    continue
+                going = rules.revived(progress, at=now, until=now + GRACE_SECONDS, by=self._identity())
+                _log.warning("Saga %s %s: nobody carried it on; it was revived", self.name, progress.key)
+            try:
+                await self._send(there, going)
+            except (PreconditionFailed, AlreadyExists):
+                continue  # somebody has it in hand after all, or its message was not sent yet: the relay does
+            count += 1
+        return count
+
+    async def _index(self) -> None:
+        """Once for each name: the rows of the index for sagas that an older version started."""
+        scan = self.table.scan(
+            partition=self.name,
+            prefix=ROW,
+            where=[("state", "ne", "done"), ("state", "ne", "compensated")],
+        )
+        async for row in scan:
+            progress = decode_progress(row)
+            if not progress.indexed:
+                with suppress(AlreadyExists):
+                    index = self._open(progress)
+                    await self.table.write(Insert(index.key, index.values))
 
 
-async def _call(function: StepFunction, context: SagaContext[Any]) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(context)
-    result = await asyncio.to_thread(function, context)
-    return await result if isinstance(result, Awaitable) else result
+async def _first(scan: AsyncIterable[Row], count: int) -> AsyncIterator[Row]:
+    async for row in scan:
+        yield row
+        count -= 1
+        if not count:
+            return
 
 
 def _columns(progress: Progress) -> Values:
+    content = msgspec.json.encode(progress)
+    while len(content) > MAX_BYTES and progress.history:
+        # The oldest half of the history goes before the saga does.
+        progress = msgspec.structs.replace(
+            progress, history=progress.history[len(progress.history) // 2 + 1 :]
+        )
+        content = msgspec.json.encode(progress)
     return {
         "state": progress.state,
         "epoch": progress.epoch,
         "changed_at": progress.changed_at,
-        **spread("progress", msgspec.json.encode(progress)),
+        **spread("progress", content),
     }
 
 

@@ -53,20 +53,20 @@ def retry_batch(actor: Actor, target: str, *, reason: str = "") -> int:
 
 
 def free_saga(actor: Actor, target: str, *, reason: str = "") -> None:
-    """Have the stuck saga ``name/key`` try to undo its steps again."""
+    """Have the stuck saga ``name/key`` go on: undoing its steps, or with them if only they did not fit."""
     with audited(actor, "saga.retry", target, reason) as act:
         name, key = _two(target, _("a saga and a key"))
 
-        async def retry() -> None:
-            await retry_saga(storage(), name, key, by=actor.name)
+        async def retry() -> str:
+            return await retry_saga(storage(), name, key, by=actor.name)
 
         try:
-            call(retry)
+            state = call(retry)
         except NotFound as error:
             raise ActionFailed(
                 _("There is no saga {name} with the key {key}.").format(name=name, key=key)
             ) from error
-        act.before, act.after = json.dumps({"state": "stuck"}), json.dumps({"state": "compensating"})
+        act.before, act.after = json.dumps({"state": "stuck"}), json.dumps({"state": state})
         current().look_again()
 
 

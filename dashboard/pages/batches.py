@@ -70,7 +70,7 @@ def free(request: HttpRequest, saga: str, key: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.free_saga(actor, f"{saga}/{key}", reason=text(request, "reason")),
-        _("{key} tries again to undo what it did.").format(key=key),
+        _("{key} is being tried again.").format(key=key),
         back=_back(saga=saga, key=key),
         page="batches",
     )

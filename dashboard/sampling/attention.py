@@ -120,8 +120,8 @@ def _work(fleet: Fleet) -> Iterator[Attention]:
     if stuck:
         yield Attention(
             "critical",
-            _("Sagas that could neither end nor be undone: {names}").format(names=_names(stuck)),
-            _("Repair what they failed at, then have them try again."),
+            _("Sagas stuck: {names}").format(names=_names(stuck)),
+            _("See why, repair the cause, then retry them."),
             "/batches/#sagas-title",
         )
 

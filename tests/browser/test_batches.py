@@ -105,8 +105,8 @@ async def test_a_stuck_saga_shows_its_history_and_is_freed(person: People, stack
             await expect(page.locator("main")).to_contain_text("the airline does not answer")
             await expect(page.locator("main")).to_contain_text("no seat left")
             repaired.set()
-            await page.get_by_role("button", name="Try to undo again").click()
-            await expect(page.locator("#notice")).to_contain_text("tries again to undo")
+            await page.get_by_role("button", name="Retry", exact=True).click()
+            await expect(page.locator("#notice")).to_contain_text("is being tried again")
             await expect(row).to_contain_text("Undone", timeout=30_000)
         finally:
             await listener.stop(5.0)

@@ -165,5 +165,5 @@ def test_the_panel_of_one_saga_offers_to_free_it_only_when_it_is_stuck() -> None
     def shown(key: str, role: str = "operator") -> str:
         return str(regions.render("batches", "saga", full(), role, f"saga=trip&key={key}"))
 
-    assert "Try to undo again" in shown("t-1") and "<form" not in shown("t-1", "viewer")
+    assert "Retry</button>" in shown("t-1") and "<form" not in shown("t-1", "viewer")
     assert "<form" not in shown("t-2") and "Done" in shown("t-2")

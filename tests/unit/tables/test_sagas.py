@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from typing import Any
 
 import pytest
 
 from coordinator.backoff import Backoff
-from coordinator.errors import AlreadyExists, ConfigurationError, StorageUnreachable
-from coordinator.queues.outcomes import Retry
+from coordinator.errors import AlreadyExists, ConfigurationError, LeadershipLost, StorageUnreachable
+from coordinator.queues.outcomes import Reject, Retry
 from coordinator.queues.queue import Queue
+from coordinator.tables.columns import gather, spread
 from coordinator.tables.operations import ANY, Insert, Merge
 from coordinator.tables.outbox import Outbox
-from coordinator.tables.progress import SagaError
+from coordinator.tables.progress import MAX_RUNNERS, SagaError
+from coordinator.tables.rows import Key, Row
 from coordinator.tables.saga import Saga, SagaContext, SagaMessage
 from coordinator.tables.table import Table
 from coordinator.testing.clock import ManualClock
@@ -230,3 +234,429 @@ async def test_a_marked_change_with_its_answer_lost_is_done_once(store: MemoryTa
     store.fail_next(StorageUnreachable("cut", maybe_done=True), done=True)
     assert await outbox.commit("nl", [], "hi", marker="m1")
     assert await outbox.queue.depth() == 1
+
+
+# --- deployments ------------------------------------------------------------------------------------------------
+
+
+def deployed(trip: Trip, *names: str, undo: bool = True, **options: Any) -> Saga[str]:
+    """The saga as another deployment has it."""
+    saga: Saga[str] = Saga("trip", Table(trip.store), trip.queue, input_type=str, **options)
+    for name in names:
+
+        async def book(context: SagaContext[str], name: str = name) -> None:
+            trip._act(name)
+
+        async def cancel(context: SagaContext[str], name: str = name) -> None:
+            trip._act(f"no {name}")
+
+        book.__name__ = name
+        step = saga.step(attempts=2, backoff=AT_ONCE)(book)
+        if undo:
+            step.compensate(cancel)
+    return saga
+
+
+async def begun(trip: Trip, at: str = "hotel") -> None:
+    """A saga whose runner stopped in the middle of that step."""
+    trip.broken = {at: 1}
+    await trip.saga.start("t1", "olga")
+    with pytest.raises(Retry):
+        await trip.saga.run("t1")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("visa", "flight", "hotel", "car"), "the steps here are visa, flight, hotel, car"),
+        (("flight", "visa", "hotel", "car"), "the steps here are flight, visa, hotel, car"),
+        (("hotel", "car"), "done and not here: flight"),
+        (("flight",), "planned and not here: hotel, car"),
+        (("flight", "hotel"), "planned and not here: car"),
+        (("flight", "hotel", "taxi"), "planned and not here: car"),
+        (("flight", "car", "hotel"), "the steps here are flight, car, hotel"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+async def test_a_deployment_that_does_not_fit_makes_a_saga_stuck_and_the_old_one_resumes_it(
+    names: tuple[str, ...], words: str
+) -> None:
+    trip = Trip()
+    await begun(trip)
+    progress = await deployed(trip, *names).run("t1")
+    assert progress is not None
+    assert progress.state == "stuck"
+    assert words in progress.error
+    assert trip.did == ["flight", "hotel"]
+    progress = await trip.run()
+    assert (progress.state, trip.did) == ("done", ["flight", "hotel", "hotel", "car"])
+
+
+async def test_steps_that_are_new_after_the_one_in_hand_are_run() -> None:
+    trip = Trip()
+    await begun(trip)
+    progress = await deployed(trip, "flight", "hotel", "insurance", "car", "mail").run("t1")
+    assert progress is not None
+    assert (progress.state, trip.did) == ("done", ["flight", "hotel", "hotel", "insurance", "car", "mail"])
+
+
+async def test_a_compensation_that_is_gone_makes_a_saga_stuck() -> None:
+    trip = Trip()
+    trip.broken = {"hotel": -1, "no hotel": 1}
+    await trip.saga.start("t1", "olga")
+    for _ in range(2):
+        with pytest.raises(Retry):
+            await trip.saga.run("t1")
+    progress = await deployed(trip, "flight", "hotel", "car", undo=False).run("t1")
+    assert progress is not None
+    assert "without a compensation here: flight, hotel" in progress.error
+    assert await deployed(trip, "flight", "hotel", "car").run("t1") is not None
+    assert trip.did[-2:] == ["no hotel", "no flight"]
+
+
+async def test_an_operator_has_the_old_version_resume_what_did_not_fit() -> None:
+    trip = Trip()
+    await begun(trip)
+    await deployed(trip, "hotel", "car").run("t1")
+    await trip.queue.clear()
+    bare: Saga[str] = Saga("trip", Table(trip.store), trip.queue)
+    assert await bare.retry("t1", by="olga") == "running"
+    assert await trip.queue.depth() == 1
+    assert (await trip.run()).state == "done"
+
+
+async def test_versions_run_side_by_side() -> None:
+    trip = Trip()
+    new = deployed(trip, "train", "hotel", version="2")
+    await trip.saga.start("t1", "olga")
+    await new.start("t2", "piet")
+    stuck = await trip.saga.run("t2")
+    assert stuck is not None
+    assert "started by version '2'" in stuck.error
+    second = await new.run("t2")
+    first = await trip.run()
+    assert second is not None
+    assert (first.state, second.state) == ("done", "done")
+    assert trip.did == ["train", "hotel", "flight", "hotel", "car"]
+
+
+def as_stored_by_place(trip: Trip, *, history: bool = True) -> None:
+    """Rewrites the row as versions stored it that knew steps by their place."""
+    key = Key("trip", "saga|t1")
+    row = trip.store.rows[key]
+    kept = ("saga", "key", "input", "state", "done", "tries", "epoch", "started_at", "changed_at", "deadline_at",
+            "error", "results", "queue", "history")  # fmt: skip
+    progress = json.loads(gather("progress", row.values))
+    old = {name: value for name, value in progress.items() if name in kept}
+    if not history:
+        old["history"] = []
+    values = {name: row.values[name] for name in ("state", "epoch", "changed_at")}
+    trip.store.rows[key] = Row(
+        key, {**values, **spread("progress", json.dumps(old).encode())}, row.etag, row.nonces
+    )
+    for index in [each for each in trip.store.rows if each.row.startswith("open|")]:
+        del trip.store.rows[index]
+
+
+@pytest.mark.parametrize("history", [True, False], ids=["with history", "history cut"])
+async def test_a_row_that_knew_steps_by_their_place_is_carried_on(history: bool) -> None:
+    trip = Trip()
+    await begun(trip)
+    as_stored_by_place(trip, history=history)
+    progress = await trip.run()
+    assert (progress.state, trip.did) == ("done", ["flight", "hotel", "hotel", "car"])
+    assert progress.did == ("flight", "hotel", "car")
+
+
+async def test_a_row_that_knew_steps_by_their_place_is_undone() -> None:
+    trip = Trip()
+    trip.broken = {"hotel": -1, "no hotel": 1}
+    await trip.saga.start("t1", "olga")
+    for _ in range(2):
+        with pytest.raises(Retry):
+            await trip.saga.run("t1")
+    as_stored_by_place(trip)
+    assert (await trip.run()).state == "compensated"
+    assert trip.did[-3:] == ["no hotel", "no hotel", "no flight"]
+
+
+async def test_a_row_that_knew_steps_by_their_place_never_runs_another_step_in_its_place() -> None:
+    trip = Trip()
+    await begun(trip)
+    as_stored_by_place(trip)
+    progress = await deployed(trip, "visa", "flight", "hotel", "car").run("t1")
+    assert progress is not None
+    assert (progress.state, trip.did) == ("stuck", ["flight", "hotel"])
+    assert (await trip.run()).state == "done"
+
+
+# --- orphans ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_runner_that_was_overtaken_keeps_the_message() -> None:
+    trip = Trip()
+    other = trip.join()
+    await trip.saga.start("t1", "olga")
+
+    async def overtake(context: SagaContext[str]) -> None:
+        if context.epoch == 1:
+            other.steps[0].function = die
+            with pytest.raises(LeadershipLost):
+                await other.run("t1")  # and its process ends
+
+    async def die(context: SagaContext[str]) -> None:
+        raise LeadershipLost("killed")
+
+    trip.saga.steps[0].function = overtake
+    with pytest.raises(Retry, match="taken it over"):
+        await trip.saga.carry_on("t1", guard="m1")
+    assert (await trip.saga.read("t1")).state == "running"
+
+
+async def test_a_second_message_leaves_the_saga_to_the_runner_of_the_first() -> None:
+    trip = Trip()
+    other = trip.join()
+    await trip.saga.start("t1", "olga")
+
+    async def meanwhile(context: SagaContext[str]) -> None:
+        trip.did.append("flight")
+        with pytest.raises(Retry, match="has it in hand"):
+            await other.carry_on("t1", guard="m2")
+
+    trip.saga.steps[0].function = meanwhile
+    await trip.saga.carry_on("t1", guard="m1")
+    assert trip.did == ["flight", "hotel", "car"]
+
+
+async def test_a_second_message_takes_over_from_a_runner_that_was_not_heard_of() -> None:
+    trip = Trip()
+    await begun(trip)
+    progress = await trip.saga.read("t1")
+    await trip.clock.advance(progress.held_until - trip.clock.time() + 1)
+    await trip.saga.carry_on("t1", guard="m2")
+    assert trip.did == ["flight", "hotel", "hotel", "car"]
+
+
+async def test_a_saga_without_message_or_runner_is_found_and_revived_once() -> None:
+    trip = Trip()
+    await begun(trip)
+    await trip.queue.clear()
+    assert await trip.saga.sweep() == 0, "its runner may be alive"
+    await trip.clock.advance(600)
+    assert await trip.saga.sweep() == 1
+    assert await trip.queue.depth() == 1
+    assert await trip.saga.sweep() == 0
+    await trip.clock.advance(600)
+    assert await trip.saga.sweep() == 0, "its message waits in the queue"
+    assert (await trip.run()).state == "done"
+
+
+async def test_a_saga_that_was_never_begun_is_found_too() -> None:
+    trip = Trip()
+    await trip.saga.start("t1", "olga")
+    await trip.queue.clear()
+    await trip.clock.advance(600)
+    assert await trip.saga.sweep() == 1
+
+
+async def test_a_saga_of_an_older_version_is_found_too() -> None:
+    trip = Trip()
+    await begun(trip)
+    as_stored_by_place(trip)
+    await trip.queue.clear()
+    await trip.clock.advance(600)
+    await trip.saga.sweep()  # finds what has no row in the index
+    assert await trip.saga.sweep() == 1
+
+
+async def test_one_process_sweeps_and_looks_at_open_sagas_only() -> None:
+    trip = Trip()
+    for number in range(30):
+        await trip.saga.start(f"done-{number}", "olga")
+        await trip.saga.run(f"done-{number}")
+    await trip.saga.sweep()
+    await trip.clock.advance(600)
+    before = trip.store.requests
+    assert await trip.saga.sweep(interval_seconds=300) == 0
+    assert trip.store.requests - before <= 3
+    before = trip.store.requests
+    assert await trip.join().sweep(interval_seconds=300) == 0
+    assert trip.store.requests - before == 1
+
+
+async def test_a_saga_stuck_for_a_deployment_goes_on_once_a_process_fits_again() -> None:
+    trip = Trip()
+    await begun(trip)
+    await trip.queue.clear()
+    other = deployed(trip, "hotel", "car")
+    await other.run("t1")
+    assert await other.sweep() == 0
+    assert await trip.saga.sweep() == 1
+    assert (await trip.run()).state == "done"
+
+
+# --- steps ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_def_step_past_its_time_is_waited_for_and_not_undone() -> None:
+    trip, may_end, effects = Trip(), threading.Event(), []
+    saga: Saga[str] = Saga("slow", Table(trip.store), trip.queue)
+
+    @saga.step(timeout_seconds=0.01, attempts=1)
+    def charge(context: SagaContext[str]) -> str:
+        may_end.wait(10)
+        effects.append("charged")
+        return "receipt"
+
+    @charge.compensate
+    def refund(context: SagaContext[str]) -> None:
+        effects.append("refunded")
+
+    await saga.start("t1", "olga")
+    running = asyncio.create_task(saga.run("t1"))
+    while "overdue" not in [event.what for event in (await saga.read("t1")).history]:
+        await asyncio.sleep(0)
+    assert "waited for" in (await saga.read("t1")).error
+    may_end.set()
+    progress = await running
+    assert progress is not None
+    assert (progress.state, progress.results, effects) == ("done", {"charge": "receipt"}, ["charged"])
+
+
+async def test_a_runner_that_is_stopped_waits_for_its_thread_and_no_second_one_starts() -> None:
+    trip, may_end, effects = Trip(), threading.Event(), []
+    saga: Saga[str] = Saga("slow", Table(trip.store), trip.queue)
+
+    @saga.step(timeout_seconds=30)
+    def charge(context: SagaContext[str]) -> None:
+        effects.append("charged")
+        may_end.wait(10)
+
+    @saga.step
+    async def mail(context: SagaContext[str]) -> None:
+        effects.append("mailed")
+
+    await saga.start("t1", "olga")
+    running = asyncio.create_task(saga.carry_on("t1", guard="m1"))
+    while not effects:
+        await asyncio.sleep(0)
+    running.cancel()
+    while "overdue" not in [event.what for event in (await saga.read("t1")).history]:
+        await asyncio.sleep(0)
+    for guard in ("m1", "m2", ""):
+        with pytest.raises(Retry, match="has it in hand"):
+            await saga.run("t1", guard=guard)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await saga.read("t1")).did == ("charge",)
+    await saga.carry_on("t1", guard="m1")
+    assert effects == ["charged", "mailed"]
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ("x" * 2**20, "at most 921600 can be kept. Keep the result in a blob"),
+        (object(), "cannot be kept as JSON"),
+    ],
+    ids=["too large", "no JSON"],
+)
+async def test_a_result_that_cannot_be_kept_ends_the_saga_at_once(result: Any, words: str) -> None:
+    trip, tries = Trip(), []
+    saga: Saga[str] = Saga("large", Table(trip.store), trip.queue)
+
+    @saga.step(attempts=None)
+    async def load(context: SagaContext[str]) -> Any:
+        tries.append(context.attempt)
+        return result
+
+    await saga.start("t1", "olga")
+    progress = await saga.run("t1")
+    assert progress is not None
+    assert (progress.state, tries) == ("compensated", [1])
+    assert words in progress.error
+
+
+async def test_an_input_that_cannot_be_kept_is_refused_when_starting() -> None:
+    with pytest.raises(ConfigurationError, match="its input has 1048578 bytes"):
+        await Trip().saga.start("t1", "x" * 2**20)
+
+
+async def test_a_history_that_grows_too_large_is_cut_and_the_saga_goes_on() -> None:
+    trip = Trip()
+    saga: Saga[str] = Saga("long", Table(trip.store), trip.queue)
+
+    @saga.step(attempts=None, backoff=AT_ONCE)
+    async def fail(context: SagaContext[str]) -> None:
+        if context.attempt < 250:
+            raise RuntimeError("ü" * 500)
+
+    await saga.start("t1", "x" * 900 * 1000)
+    while True:
+        try:
+            progress = await saga.run("t1")
+            break
+        except Retry:
+            continue
+    assert progress is not None
+    assert progress.state == "done"
+
+
+@pytest.mark.parametrize(
+    ("raised", "tries", "words"),
+    [
+        (Reject("no such card"), 1, "Reject: no such card"),
+        (TimeoutError("the bank is slow"), 2, "TimeoutError: the bank is slow"),
+        (asyncio.CancelledError("mine"), 2, "CancelledError: mine"),
+        (SystemExit(3), 2, "SystemExit: 3"),
+        (StopIteration("x"), 2, "StopIteration"),
+        (RuntimeError("\ud800"), 2, "RuntimeError: \\ud800"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_what_a_step_raises_is_reported_as_its_own(
+    kind: str, raised: BaseException, tries: int, words: str
+) -> None:
+    trip, seen = Trip(), []
+    saga: Saga[str] = Saga("odd", Table(trip.store), trip.queue)
+
+    def fail(context: SagaContext[str]) -> None:
+        seen.append(context.attempt)
+        raise raised
+
+    async def fail_async(context: SagaContext[str]) -> None:
+        fail(context)
+
+    if kind == "async def" and isinstance(raised, StopIteration):
+        words = "RuntimeError: coroutine raised StopIteration"
+    saga.step(attempts=2, backoff=AT_ONCE)(fail if kind == "def" else fail_async)
+    await saga.start("t1", "olga")
+    for _ in range(tries - 1):
+        with pytest.raises(Retry):
+            await saga.run("t1")
+    progress = await saga.run("t1")
+    assert progress is not None
+    assert (progress.state, len(seen)) == ("compensated", tries)
+    assert words in progress.error
+
+
+async def test_a_step_that_ends_its_process_again_and_again_is_stuck_and_named() -> None:
+    trip = Trip()
+    await trip.saga.start("t1", "olga")
+
+    async def die(context: SagaContext[str]) -> None:
+        raise LeadershipLost("killed")
+
+    working = trip.saga.steps[0].function
+    trip.saga.steps[0].function = die
+    for _ in range(MAX_RUNNERS):
+        with pytest.raises(LeadershipLost):
+            await trip.saga.run("t1")
+    progress = await trip.saga.run("t1")
+    assert progress is not None
+    assert (progress.state, "20 runners ended in the middle of flight" in progress.error) == ("stuck", True)
+    trip.saga.steps[0].function = working
+    assert await trip.saga.retry("t1") == "running"
+    assert (await trip.run()).state == "done"
