@@ -233,6 +233,11 @@ if OIDC["url"]:
             ]
         }
     }
+PASSWORD_HASHERS = [
+    "dashboard.hashing.PooledHasher",
+    "django.contrib.auth.hashers.PBKDF2SHA1PasswordHasher",
+    "django.contrib.auth.hashers.ScryptPasswordHasher",
+]
 AUTH_PASSWORD_VALIDATORS = [
     {
         "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",

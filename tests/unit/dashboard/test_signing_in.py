@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
+
 import pytest
+from django.contrib.auth.hashers import PBKDF2PasswordHasher, make_password
 from django.contrib.auth.models import User
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 from pytest_django import Settings
 
+from dashboard import hashing
+from dashboard.hashing import PooledHasher
 from dashboard.models import AuditRow, SignInTries
-from dashboard.signing_in import FREE_TRIES, FREE_TRIES_OF_ADDRESS, LONGEST_LOCK_SECONDS, lock_seconds
+from dashboard.signing_in import (
+    FREE_TRIES,
+    FREE_TRIES_OF_ADDRESS,
+    FREE_TRIES_OF_NAME,
+    FREE_TRIES_OF_NETWORK,
+    KNOWN_COOKIE,
+    LONGEST_LOCK_SECONDS,
+    lock_seconds,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -52,10 +67,121 @@ def test_nobody_can_lock_an_operator_out_from_elsewhere(client: Client) -> None:
     assert sign_in(client, "olga", PASSWORD).status_code == 302
 
 
-def test_an_address_that_tries_many_names_is_locked_for_all(client: Client) -> None:
+def test_an_address_that_tries_many_names_has_one_try_for_each_and_locks_out_nobody_behind_it(
+    client: Client,
+) -> None:
     for number in range(FREE_TRIES_OF_ADDRESS):
         sign_in(client, f"name-{number}", "wrong")
-    assert sign_in(client, "olga", PASSWORD).status_code == 429
+    assert sign_in(client, "otto", "wrong").status_code == 200
+    assert sign_in(client, "otto", "wrong").status_code == 429
+    assert sign_in(client, "olga", PASSWORD).status_code == 302
+
+
+def test_where_all_the_world_tries_a_name_each_address_has_one_try_and_the_right_password_gets_in(
+    client: Client,
+) -> None:
+    for number in range(FREE_TRIES_OF_NAME):
+        sign_in(client, "olga", "wrong", address=f"10.{number}.0.1")
+    assert sign_in(client, "olga", "wrong", address="10.200.0.1").status_code == 200
+    assert sign_in(client, "olga", "wrong", address="10.200.0.1").status_code == 429
+    assert sign_in(client, "olga", PASSWORD, address="10.201.0.1").status_code == 302
+
+
+SPELLINGS = ["olga", "OLGA", "ｏｌｇａ", "ＯＬＧＡ", " olga", "olga ", "oℓga", "ｏlga", "olｇa", "𝐨𝐥𝐠𝐚"]
+
+
+def test_spellings_of_a_name_do_not_multiply_its_tries(client: Client) -> None:
+    answers = [sign_in(client, name, "wrong").status_code for name in SPELLINGS]
+    assert answers == [200] * FREE_TRIES + [429] * (len(SPELLINGS) - FREE_TRIES)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "looked_at"),
+    [
+        ([f"2001:db8:1:1::{number:x}" for number in range(40)], FREE_TRIES),
+        ([f"2001:db8:1:{number:x}::1" for number in range(40)], FREE_TRIES_OF_NETWORK),
+        ([f"10.0.0.{number}" for number in range(40)], FREE_TRIES_OF_NETWORK),
+        ([f"::ffff:10.0.0.{number % 2}" for number in range(40)], 2 * FREE_TRIES),
+    ],
+    ids=["64 bits", "48 bits", "24 bits", "mapped"],
+)
+def test_addresses_of_one_network_do_not_multiply_the_tries(
+    client: Client, addresses: list[str], looked_at: int
+) -> None:
+    answers = [sign_in(client, "olga", "wrong", address=address).status_code for address in addresses]
+    assert answers.count(200) == looked_at
+
+
+def test_a_browser_that_signed_in_before_gets_in_whatever_others_did_to_the_name(client: Client) -> None:
+    assert sign_in(client, "olga", PASSWORD).status_code == 302
+    client.post(reverse("account_logout"))
+    stranger = Client()
+    for _ in range(60):
+        sign_in(stranger, "olga", "wrong")
+    assert sign_in(stranger, "olga", PASSWORD).status_code == 429
+    assert sign_in(client, "olga", PASSWORD).status_code == 302
+
+
+def test_a_known_browser_is_known_for_its_person_and_password_alone(client: Client, olga: User) -> None:
+    User.objects.create_user("otto", password=PASSWORD)
+    assert sign_in(client, "olga", PASSWORD).status_code == 302
+    client.post(reverse("account_logout"))
+    stranger = Client()
+    for name in ("olga", "otto"):
+        for _ in range(FREE_TRIES):
+            sign_in(stranger, name, "wrong")
+    assert sign_in(client, "otto", PASSWORD).status_code == 429
+    for _ in range(FREE_TRIES):
+        assert sign_in(client, "olga", "wrong").status_code == 200
+    assert sign_in(client, "olga", PASSWORD).status_code == 429, "it may not guess without end either"
+    SignInTries.objects.all().delete()
+    olga.set_password("another horse battery")
+    olga.save()
+    for _ in range(FREE_TRIES):
+        sign_in(stranger, "olga", "wrong")
+    assert sign_in(client, "olga", "another horse battery").status_code == 429
+
+
+def test_the_cookie_of_a_known_browser_cannot_be_made_up(client: Client) -> None:
+    for _ in range(FREE_TRIES):
+        sign_in(client, "olga", "wrong")
+    for value in ("x", "eyJ1c2VyIjoxfQ:1:x", ""):
+        client.cookies[KNOWN_COOKIE] = value
+        assert sign_in(client, "olga", PASSWORD).status_code == 429
+
+
+def test_what_was_typed_for_a_name_that_nobody_has_is_not_in_the_audit(client: Client) -> None:
+    sign_in(client, "correct horse battery", "")
+    sign_in(client, "Tr0ub4dor&3", "olga")
+    assert set(AuditRow.objects.values_list("actor", "target")) == {("nobody", "nobody")}
+
+
+def test_a_full_line_before_the_hashing_threads_is_answered_at_once(
+    client: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.PASSWORD_HASHERS = ["dashboard.hashing.PooledHasher"]
+    User.objects.create_user("otto", password=PASSWORD)
+    monkeypatch.setattr(hashing._pool, "waiting", hashing.MOST_WAITING + hashing.THREADS)
+    busy = sign_in(client, "otto", PASSWORD)
+    assert (busy.status_code, busy["Retry-After"]) == (503, "5")
+    assert "Try again in a few seconds" in busy.content.decode()
+    monkeypatch.setattr(hashing._pool, "waiting", 0)
+    for _ in range(FREE_TRIES - 1):
+        assert sign_in(client, "otto", "wrong").status_code == 200
+    assert sign_in(client, "otto", PASSWORD).status_code == 302, "what was not looked at does not count"
+
+
+def test_hashing_leaves_half_of_the_processors_alone_and_steps_back() -> None:
+    assert max(1, (os.cpu_count() or 2) // 2) >= hashing.THREADS
+    seen = hashing.Pool().run(lambda: str(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+    assert int(seen) >= hashing.NICENESS or sys.platform != "linux"
+
+
+def test_what_is_stored_is_djangos_own_hash() -> None:
+    made = make_password(PASSWORD, hasher="default")
+    ours = PooledHasher().encode(PASSWORD, "salt" * 6)
+    assert ours == PBKDF2PasswordHasher().encode(PASSWORD, "salt" * 6)
+    assert made != ours
 
 
 def test_the_right_password_clears_the_count_and_is_in_the_audit_with_the_wrong_ones(client: Client) -> None:
@@ -67,7 +193,8 @@ def test_the_right_password_clears_the_count_and_is_in_the_audit_with_the_wrong_
         ("olga", "10.0.0.1", "sign_in", "intent"),
         ("olga", "10.0.0.1", "sign_in", "done"),
     ]
-    assert SignInTries.objects.count() == 1
+    left = SignInTries.objects.values_list("tries", flat=True)
+    assert list(left) == [1, 1], "of the address and of the name everywhere: the wrong try alone"
 
 
 def test_what_was_typed_for_a_name_is_not_kept_with_the_count(client: Client) -> None:

@@ -1,0 +1,75 @@
+"""Guessing at a running dashboard: tries sent at once are no more than tries sent one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+
+from dashboard.signing_in import FREE_TRIES
+from tests.support.dashboard import PASSWORD, BareWorker, Dashboard, Person, audit_of, until
+
+LOGIN = "/accounts/login/"
+
+
+class From(HTTPAdapter):
+    """Requests from another address of this machine."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, source_address=(self.address, 0), **kwargs)
+
+
+def sign_in(
+    dashboard: Dashboard, name: str, password: str, address: str, session: requests.Session | None = None
+) -> int:
+    """The status of the answer to name and password; 302 is in."""
+    with session or requests.Session() as http:
+        http.mount("http://", From(address))
+        http.get(dashboard.url + LOGIN, timeout=60)
+        fields = {"username": name, "password": password, "csrfmiddlewaretoken": http.cookies["csrftoken"]}
+        headers = {"Referer": dashboard.url + LOGIN}
+        answer = http.post(dashboard.url + LOGIN, fields, headers=headers, allow_redirects=False, timeout=60)
+        return answer.status_code
+
+
+async def test_of_sixty_tries_at_once_five_are_looked_at_and_the_real_person_gets_in(
+    own_dashboard: Dashboard,
+) -> None:
+    with Person(own_dashboard, "olga") as olga:
+        known = olga.http
+        olga.post("/accounts/logout/")
+        answers = await asyncio.gather(
+            *(asyncio.to_thread(sign_in, own_dashboard, "olga", f"guess-{number}", "127.0.0.9") for number in range(60))
+        )  # fmt: skip
+        counted = Counter(answers)
+        assert counted.keys() <= {200, 429, 503}, counted
+        assert 1 <= counted[200] <= FREE_TRIES, counted
+        rows = await asyncio.to_thread(audit_of, own_dashboard)
+        assert sum(row["outcome"] == "denied" for row in rows) == counted[200]
+        # The real person: from another address, and behind the same one with the browser that is known here.
+        assert await asyncio.to_thread(sign_in, own_dashboard, "olga", PASSWORD, "127.0.0.77") == 302
+        assert await asyncio.to_thread(sign_in, own_dashboard, "olga", PASSWORD, "127.0.0.9") == 429
+        assert await asyncio.to_thread(sign_in, own_dashboard, "olga", PASSWORD, "127.0.0.9", known) == 302
+
+
+async def test_a_release_passes_while_forty_strangers_guess(own_dashboard: Dashboard) -> None:
+    """It is pressed and heard while their passwords still wait: not after them."""
+    with Person(own_dashboard, "otto") as otto:
+        async with BareWorker(own_dashboard, "w") as worker:
+            await until(lambda: worker.heard)
+            guesses = [
+                asyncio.create_task(asyncio.to_thread(sign_in, own_dashboard, f"name-{n}", "guess", f"127.0.{n}.1"))
+                for n in range(40)
+            ]  # fmt: skip
+            answer = await asyncio.to_thread(otto.post, "/gates/start-it/unleash")
+            assert answer.ok
+            await until(lambda: worker.hints("gate:start-it"))
+            counted = Counter(await asyncio.gather(*guesses))
+    assert counted.keys() <= {200, 429, 503}, counted
