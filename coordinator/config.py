@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from coordinator.errors import ConfigurationError
 
 _PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-)){0,29}-")
+_CONTAINER = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-)){1,61}[a-z0-9]")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-)){1,46}[a-z0-9]")
 
 
@@ -49,5 +50,24 @@ def check_name(kind: str, name: str) -> str:
         raise ConfigurationError(
             f"{kind} name {name!r}: use 3-48 lower-case letters, digits and single dashes, starting and ending "
             "with a letter or digit"
+        )
+    return name
+
+
+def check_container(name: str) -> str:
+    """Return `name` if a blob container may be called that (or ""); else raise."""
+    if name and not _CONTAINER.fullmatch(name):
+        raise ConfigurationError(
+            f"container {name!r}: use 3-63 lower-case letters, digits and single dashes, starting and ending with a "
+            "letter or digit"
+        )
+    return name
+
+
+def check_blob(name: str) -> str:
+    """Return `name` if a blob may be called that (or ""): what the service allows, capitals and slashes too; else raise."""
+    if len(name) > 1024 or name.endswith((".", "/")) or not name.isprintable() or "\\" in name:
+        raise ConfigurationError(
+            f"blob {name[:80]!r}: use 1-1024 printable characters, no backslash, no dot or slash at the end"
         )
     return name

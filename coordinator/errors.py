@@ -135,11 +135,24 @@ class LockTimeout(KennelError, TimeoutError):
 
 
 class GateCorrupt(KennelError):
-    """The blob of a gate holds something that is not a gate; `gate` names it. Nobody passes until it is put right."""
+    """The blob of a gate holds something that is not a gate. Nobody passes; `close` repairs it.
 
-    def __init__(self, message: str, *, gate: str) -> None:
+    `gate` names it, `etag` is the version of that blob, `epoch` what could still be read of its epoch (0: nothing).
+    """
+
+    def __init__(self, message: str, *, gate: str, etag: str = "", epoch: int = 0) -> None:
         super().__init__(message)
         self.gate = gate
+        self.etag = etag
+        self.epoch = epoch
+
+
+class LeaseCorrupt(KennelError):
+    """The record of a lease is damaged and its epoch is known nowhere else; nobody can lead. `name` names the lease."""
+
+    def __init__(self, message: str, *, name: str) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class GateContended(KennelError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
+from coordinator.clock import Clock
+
 _DRIFT = 100e-6  # a quartz clock is better than 100 µs a second
 
 
@@ -53,3 +55,32 @@ class ClockOffset:
         if both_low > both_high:
             both_low, both_high = low, high
         return ClockOffset(both_low, both_high, received)
+
+
+class HeldTime:
+    """Storage's time, counted by the monotonic clock from one answer to the next.
+
+    A wall clock that is set between two answers changes nothing. With each answer the wall clock is believed as long
+    as the answer's date does not refute it, so machines kept by NTP agree to the millisecond; a refuted one is replaced
+    by what was held before, or by the middle of what the dates prove.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._proven = ClockOffset()
+        self._anchor: float | None = None
+
+    def now(self) -> float:
+        """Seconds since 1970; by the wall clock until the first answer."""
+        return self._clock.time() if self._anchor is None else self._clock.monotonic() + self._anchor
+
+    def observed(self, sent: float, date: float) -> None:
+        """An answer of that date came just now, to a request sent at `sent` (monotonic)."""
+        received = self._clock.monotonic()
+        self._proven = self._proven.observed(sent=sent, received=received, date=date)
+        low, high = self._proven.low, self._proven.high
+        for candidate in (self._clock.time() - received, self._anchor):
+            if candidate is not None and low <= candidate <= high:
+                self._anchor = candidate
+                return
+        self._anchor = (low + high) / 2

@@ -56,7 +56,8 @@ class GateStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A gate as a worker sees it. `state` is "unknown" until the first answer; `passed_epoch` 0 means never passed.
 
     `inside` is how much work is passing it; a close is complete when that is 0. `offset_seconds` is how far the
-    worker's clock is from the storage service's, None if unknown.
+    worker's clock is from the storage service's, None if unknown. `problem` is what the worker finds wrong with the gate
+    as stored: damaged, or at a lower epoch than it was; "" if nothing.
     """
 
     name: Name
@@ -66,6 +67,7 @@ class GateStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     passed_epoch: Count = 0
     inside: Count = 0
     offset_seconds: Offset | None = None
+    problem: Text = ""
 
 
 class ListenerStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

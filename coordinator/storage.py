@@ -35,7 +35,7 @@ from coordinator.transport import (
 )
 
 if TYPE_CHECKING:
-    from coordinator.gates.azure_store import BlobFlag
+    from coordinator.gates.azure_store import BlobFlag, GateOptions
     from coordinator.gates.gate import Gate
     from coordinator.leadership.election import Election
     from coordinator.leadership.mutex import BlobDistributedMutex
@@ -139,17 +139,17 @@ class Storage:
 
         return make_generator(self, check_name("sequence", name), range_size=range_size, **options)
 
-    def gate(self, name: str, **options: Any) -> Gate:
+    def gate(self, name: str, **options: Unpack[GateOptions]) -> Gate:
         """A gate that holds workers until an operator opens it (S4). See `Gate`."""
         from coordinator.gates.azure_store import make_gate
 
         return make_gate(self, check_name("gate", name), **options)
 
-    def flag(self, name: str, **options: Any) -> BlobFlag:
-        """A bare flag: a blob whose presence means set (S2). See `GlobalFlag`."""
+    def flag(self, name: str, *, container: str = "", blob: str = "") -> BlobFlag:
+        """A bare flag: a blob whose presence means set (S2), by default `{prefix}flags/{name}`. See `GlobalFlag`."""
         from coordinator.gates.azure_store import make_flag
 
-        return make_flag(self, check_name("flag", name), **options)
+        return make_flag(self, check_name("flag", name), container=container, blob=blob)
 
     def election(self, name: str, *, identity: str = "", **options: Any) -> Election:
         """One leader at a time (S15). See `Election`."""

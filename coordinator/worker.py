@@ -18,6 +18,7 @@ from typing import Any
 
 from coordinator import protocol
 from coordinator.errors import ConfigurationError
+from coordinator.gates.azure_store import GateOptions
 from coordinator.gates.gate import Gate, Release
 from coordinator.hub import HubConnection
 from coordinator.leadership.azure_runs import TableRunLog
@@ -84,7 +85,7 @@ class Worker:
 
     # --- what it does -------------------------------------------------------------------------------------------
 
-    def gate(self, name: str, **options: Any) -> Gate:
+    def gate(self, name: str, **options: typing.Unpack[GateOptions]) -> Gate:
         """The gate of that name; its passes are receipted to the dashboard."""
         if name not in self._gates:
             options.setdefault("identity", self.identity)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
 from urllib.parse import quote
 
+from anyio.from_thread import BlockingPortal
+
+from coordinator.azure_epochs import TableEpochs
+from coordinator.blocking import call_blocking
+from coordinator.config import check_blob, check_container
 from coordinator.creating import in_container
-from coordinator.errors import NotFound
+from coordinator.errors import GateCorrupt, NotFound
 from coordinator.gates import state as rules
-from coordinator.gates.gate import Gate
+from coordinator.gates.gate import Gate, GateConfig
 from coordinator.gates.sharing import SharedReads
 from coordinator.gates.state import GateState
 from coordinator.gates.store import Answer
@@ -25,25 +32,49 @@ _MIRROR = "gate"
 
 
 class BlobGateStore:
-    """One gate in the blob `{prefix}gates/{name}`: JSON, mirrored in the metadata so that one request lists all."""
+    """One gate in the blob `{prefix}gates/{name}`: JSON, mirrored in the metadata so that one request lists all.
 
-    def __init__(self, storage: Storage, name: str, *, request_seconds: float = 5.0) -> None:
+    `container` and `blob` name another place.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        name: str,
+        *,
+        container: str = "",
+        blob: str = "",
+        request_seconds: float = 5.0,
+    ) -> None:
         self.name = name
         self._storage = storage
         self._request_seconds = request_seconds
-        self._container = storage.config.container("gates")
+        self._container = container or storage.config.container("gates")
         self._rest = SignedRest(storage, storage.endpoints.blob)
-        self._path = f"/{self._container}/{quote(name, safe='')}"
+        self._path = f"/{self._container}/{quote(blob or name, safe='')}"
+
+    @property
+    def key(self) -> str:
+        """What no other gate of the account has."""
+        return self._path
 
     async def read(self, etag: str) -> Answer:
-        headers = {"If-None-Match": etag} if etag else {}
-        answer = await self._ask("read the gate", "GetBlob", "GET", headers, passing=(304, 404))
+        # What is larger than a gate can be is not read whole. An empty blob has no first byte: 416.
+        headers = {"x-ms-range": f"bytes=0-{rules.MAX_BYTES}"} | ({"If-None-Match": etag} if etag else {})
+        answer = await self._ask("read the gate", "GetBlob", "GET", headers, passing=(304, 404, 416))
         date = parse_date(answer.headers.get("Date"))
         if answer.status == 404:
             return Answer(GateState(name=self.name), "", date)
         if answer.status == 304:
             return Answer(None, etag, date)
-        return Answer(rules.decode(self.name, answer.content), answer.headers["ETag"], date)
+        if answer.status == 416:
+            return Answer(rules.decode(self.name, b"", await self._etag_of_nothing()), "", date)
+        found = answer.headers["ETag"]
+        return Answer(rules.decode(self.name, answer.content, found), found, date)
+
+    async def _etag_of_nothing(self) -> str:
+        answer = await self._ask("read the gate", "GetBlobProperties", "HEAD", {}, passing=(404,))
+        return answer.headers.get("ETag", "")
 
     async def write(self, state: GateState, etag: str) -> str:
         text = rules.encode(state)
@@ -81,7 +112,7 @@ class SharedGateStore:
 
     async def read(self, etag: str) -> Answer:
         reads: SharedReads = self._storage.aio.shared.setdefault(
-            ("gate", self.name), SharedReads(self._store)
+            ("gate", self._store.key), SharedReads(self._store)
         )
         return await reads.read(etag)
 
@@ -128,43 +159,104 @@ class BlobFlag:
             except NotFound:
                 return
 
+    def get_flag_blocking(self) -> bool:
+        """`get_flag` for threads."""
+        return call_blocking(self._portal, "get_flag_blocking", "await flag.get_flag()", self.get_flag)
 
-def make_gate(storage: Storage, name: str, *, identity: str = "", **options: Any) -> Gate:
-    """The gate of that name; see `Gate` for the options."""
+    def set_flag_blocking(self, value: bool) -> None:
+        """`set_flag` for threads."""
+        call_blocking(self._portal, "set_flag_blocking", "await flag.set_flag()", self.set_flag, value)
+
+    def _portal(self) -> BlockingPortal:
+        return self._storage.portal
+
+
+class GateOptions(TypedDict, total=False):
+    """What `storage.gate` and `worker.gate` take beside the name.
+
+    `identity`: who waits here, default the storage's. `container`, `blob`: where the gate is stored, default
+    `{prefix}gates` and its name. `config`, `rng`: see `Gate`.
+    """
+
+    identity: str
+    container: str
+    blob: str
+    config: GateConfig | None
+    rng: random.Random | None
+
+
+def make_gate(
+    storage: Storage,
+    name: str,
+    *,
+    identity: str = "",
+    container: str = "",
+    blob: str = "",
+    config: GateConfig | None = None,
+    rng: random.Random | None = None,
+) -> Gate:
+    """The gate of that name; see `GateOptions`."""
+    store = BlobGateStore(storage, name, container=check_container(container), blob=check_blob(blob))
     return Gate(
-        SharedGateStore(BlobGateStore(storage, name), storage),
+        SharedGateStore(store, storage),
         identity=identity or storage.identity,
         bus=lambda: storage.bus,
         clock=storage.clock,
+        config=config,
+        rng=rng,
         portal=lambda: storage.portal,
-        **options,
+        epochs=TableEpochs(storage, f"gate {store.key.replace('/', ' ').strip()}"),
     )
 
 
-def make_flag(storage: Storage, name: str, *, container: str = "") -> BlobFlag:
-    """The flag in the blob `name` of `container`, by default `{prefix}flags`."""
-    return BlobFlag(storage, name, container=container or storage.config.container("flags"))
+def make_flag(storage: Storage, name: str, *, container: str = "", blob: str = "") -> BlobFlag:
+    """The flag in the blob `blob` (default: the name) of `container`, by default `{prefix}flags`."""
+    return BlobFlag(
+        storage,
+        check_blob(blob) or name,
+        container=check_container(container) or storage.config.container("flags"),
+    )
 
 
-async def list_gates(storage: Storage) -> list[GateState]:
-    """All gates, by name; one request for up to 5,000 of them."""
+@dataclass(frozen=True)
+class GateReading:
+    """What is stored under a gate's name: its state, or (None) what is wrong with it."""
+
+    name: str
+    state: GateState | None
+    problem: str = ""
+
+
+async def read_gates(storage: Storage) -> list[GateReading]:
+    """All gates, by name; one request for up to 5,000 of them, and one for each that another program wrote.
+
+    What does not hold a gate is an item with its problem.
+    """
     container = storage.config.container("gates")
-    found: list[GateState] = []
-    missing: list[str] = []
+    found: list[GateReading] = []
+    unknown: list[str] = []
     try:
         with translated("list the gates in", container):
             async for blob in storage.aio.blobs.get_container_client(container).list_blobs(
                 include=["metadata"]
             ):
-                mirror = (blob.metadata or {}).get(_MIRROR)
-                if mirror is None:
-                    missing.append(blob.name)
-                else:
-                    found.append(rules.decode(blob.name, mirror))
+                try:
+                    mirror = (blob.metadata or {}).get(_MIRROR, "")
+                    found.append(GateReading(blob.name, rules.decode(blob.name, mirror)))
+                except GateCorrupt:
+                    unknown.append(blob.name)
     except NotFound:
         return []
-    for name in missing:  # written by somebody else's program
-        answer = await BlobGateStore(storage, name).read("")
-        if answer.state is not None:
-            found.append(answer.state)
-    return sorted(found, key=lambda state: state.name)
+    for name in unknown:  # written by somebody else's program, or damaged: the blob itself decides
+        try:
+            answer = await BlobGateStore(storage, name).read("")
+        except GateCorrupt as error:
+            found.append(GateReading(name, None, str(error)))
+        else:
+            found.append(GateReading(name, answer.state))
+    return sorted(found, key=lambda reading: reading.name)
+
+
+async def list_gates(storage: Storage) -> list[GateState]:
+    """All gates that can be read, by name; see `read_gates` for those that cannot."""
+    return [reading.state for reading in await read_gates(storage) if reading.state is not None]

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-
-from anyio.from_thread import BlockingPortal
+from functools import partial
 
 from coordinator.backoff import TRANSIENT
+from coordinator.blocking import Portal, call_blocking
+from coordinator.bounds import one_line
 from coordinator.bus import RESYNC, Bus, Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.errors import ConfigurationError, GateTimeout, KennelError
+from coordinator.epochs import EpochLog
+from coordinator.errors import GateCorrupt, GateTimeout, KennelError
 from coordinator.gates import state as rules
 from coordinator.gates.release import GateConfig, Release
 from coordinator.gates.state import GateState, When
 from coordinator.gates.store import GateStore
-from coordinator.gates.view import GateView
+from coordinator.gates.view import GateView, Transition
 from coordinator.offset import ClockOffset
 from coordinator.protocol import GateStatus
 
@@ -50,7 +53,8 @@ class Gate:
         clock: Clock = SYSTEM_CLOCK,
         config: GateConfig | None = None,
         rng: random.Random | None = None,
-        portal: Callable[[], BlockingPortal] | None = None,
+        portal: Portal | None = None,
+        epochs: EpochLog | None = None,
     ) -> None:
         self.name = store.name
         self.identity = identity
@@ -60,12 +64,13 @@ class Gate:
         self.inside = 0
         self.passed_epoch = 0
         self._store = store
-        self._view = GateView(store, clock)
-        self._store = store
+        self._view = GateView(store, clock, epochs)
+        self._epochs = epochs
         self._bus = bus
         self._clock = clock
         self._portal = portal
         self._twin: Gate | None = None
+        self._twin_pid = 0
         self._lock = threading.Lock()
         self._rng = rng or random.Random()
         self._confirm_seconds = self.config.confirm_seconds * self._rng.uniform(0.5, 1.0)
@@ -104,7 +109,23 @@ class Gate:
 
         As fresh as the last look; run inside `watch()` to keep looking.
         """
-        return self.state is not None and rules.admits(self.state, self.identity, self.now())
+        return (
+            self.state is not None
+            and not self._view.went_back
+            and not isinstance(self.error, GateCorrupt)
+            and rules.admits(self.state, self.identity, self.now())
+        )
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the gate as stored, and the cure; "" if nothing is known to be."""
+        state = self.state
+        if state is not None and self._view.went_back:
+            return (
+                f"storage has epoch {state.epoch}, this process has seen {self._view.highest}: the gate was deleted, "
+                "restored or overwritten; open or close it again"
+            )
+        return str(self.error) if isinstance(self.error, GateCorrupt) else ""
 
     async def read(self) -> GateState:
         """The gate as stored now; one request. Raises `StorageError` or `GateCorrupt`."""
@@ -132,15 +153,19 @@ class Gate:
                 follower.cancel()
 
     def status(self) -> GateStatus:
-        """For telemetry; no I/O."""
+        """For telemetry; no I/O. Threads that wait in `wait_blocking` count, too."""
+        twin = self._twin
+        shown = self if twin is None or self.state is not None else twin
+        state = shown.state
         return GateStatus(
             name=self.name,
-            state=rules.phase(self.state, self.now()) if self.state else "unknown",
-            epoch=self.state.epoch if self.state else 0,
-            waiting=self.waiting > 0,
+            state=rules.phase(state, shown.now()) if state else "unknown",
+            epoch=state.epoch if state else 0,
+            waiting=self.waiting + (twin.waiting if twin else 0) > 0,
             passed_epoch=self.passed_epoch,
             inside=self.inside,
-            offset_seconds=round(self.offset.correction, 3) if self.offset.is_known else None,
+            offset_seconds=round(shown.offset.correction, 3) if shown.offset.is_known else None,
+            problem=one_line(shown.problem),
         )
 
     # --- passing ------------------------------------------------------------------------------------------------
@@ -160,7 +185,7 @@ class Gate:
             self.waiting += 1
             try:
                 while True:
-                    self._raise_what_waiting_cannot_cure()
+                    self._raise_what_waiting_cannot_cure(needed)
                     if self._view.confirmed >= needed and self.state is not None:
                         if self.is_open():
                             return self._pass(known)
@@ -184,24 +209,49 @@ class Gate:
 
     def wait_blocking(self, timeout: float | None = None) -> Release:
         """`wait` for threads, over one event loop that all threads of this storage share."""
-        if self._portal is None:
-            raise ConfigurationError(f"gate {self.name} was made without a portal; use `await gate.wait()`")
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            raise KennelError(
-                f"gate {self.name}: wait_blocking would stop this event loop; use `await gate.wait()`"
-            )
+        return call_blocking(
+            self._portal,
+            f"gate {self.name}: wait_blocking",
+            "await gate.wait()",
+            self._on_portal().wait,
+            timeout,
+        )
+
+    def open_blocking(
+        self,
+        *,
+        by: str,
+        reason: str = "",
+        at: When | None = None,
+        share: float = 1.0,
+        until: When | None = None,
+        epoch: int | None = None,
+    ) -> GateState:
+        """`open` for threads."""
+        twin = self._on_portal()
+        call = partial(twin.open, by=by, reason=reason, at=at, share=share, until=until, epoch=epoch)
+        return call_blocking(self._portal, f"gate {self.name}: open_blocking", "await gate.open()", call)
+
+    def close_blocking(self, *, by: str, reason: str = "", epoch: int | None = None) -> GateState:
+        """`close` for threads."""
+        call = partial(self._on_portal().close, by=by, reason=reason, epoch=epoch)
+        return call_blocking(self._portal, f"gate {self.name}: close_blocking", "await gate.close()", call)
+
+    def read_blocking(self) -> GateState:
+        """`read` for threads."""
+        return call_blocking(
+            self._portal, f"gate {self.name}: read_blocking", "await gate.read()", self._on_portal().read
+        )
+
+    def _on_portal(self) -> Gate:
+        """This gate on the event loop of the blocking calls; what it waits for counts in `status` here."""
+        pid = os.getpid()
         with self._lock:
-            if self._twin is None:
-                self._twin = Gate(
-                    self._store, identity=self.identity, bus=self._bus, clock=self._clock, config=self.config
-                )
+            # A forked child has a portal of its own, and none of the tasks of its parent's.
+            if self._twin is None or self._twin_pid != pid:
+                self._twin, self._twin_pid = self._clone(), pid
                 self._twin.on_pass = self._receipt
-            twin = self._twin
-        return self._portal().call(twin.wait, timeout)
+            return self._twin
 
     @asynccontextmanager
     async def passing(self, timeout: float | None = None) -> AsyncIterator[None]:
@@ -226,7 +276,7 @@ class Gate:
             needed = self._view.sends + 1
             self._wake.set()
             while True:
-                self._raise_what_waiting_cannot_cure()
+                self._raise_what_waiting_cannot_cure(needed)
                 if self._view.confirmed >= needed and not self.is_open() and not self.inside:
                     return
                 pause = self._until_next_moment()
@@ -265,8 +315,8 @@ class Gate:
         moment = rules.next_moment(self.state, now) if self.state else None
         return 3600.0 if moment is None else moment - now
 
-    def _raise_what_waiting_cannot_cure(self) -> None:
-        if self.error is not None and not isinstance(self.error, TRANSIENT):
+    def _raise_what_waiting_cannot_cure(self, needed: int) -> None:
+        if self.error is not None and self._view.failed >= needed and not isinstance(self.error, TRANSIENT):
             raise self.error
         if self._follower is not None and self._follower.done() and not self._follower.cancelled():
             self._follower.result()
@@ -374,11 +424,17 @@ class Gate:
         )  # fmt: skip
 
     async def close(self, *, by: str, reason: str = "", epoch: int | None = None) -> GateState:
-        """Hold workers from now on (leash). Returns the gate as stored; `epoch` and errors as for `open`."""
+        """Hold workers from now on (leash). Returns the gate as stored; `epoch` and errors as for `open`.
+
+        A blob that does not hold a gate is replaced by a closed gate.
+        """
         return await self._change(
             lambda state, now, nonce: rules.closed(
                 rules.still(state, epoch), now=now, nonce=nonce, by=by, reason=reason
-            )
+            ),
+            lambda remains, now, nonce: rules.repaired(
+                self.name, remains.epoch, now=now, nonce=nonce, by=by, reason=reason
+            ),
         )
 
     async def extend(self, *, by: str, until: When | None, reason: str = "") -> GateState:
@@ -390,7 +446,20 @@ class Gate:
             )
         )
 
-    async def _change(self, transition: Callable[[GateState, float, str], GateState]) -> GateState:
-        state = await self._view.change(transition, deadline_seconds=self.config.write_seconds)
+    async def _change(self, transition: Transition, repair: Transition | None = None) -> GateState:
+        return await self._view.change(
+            transition, deadline_seconds=self.config.write_seconds, repair=repair, publish=self._publish
+        )
+
+    async def _publish(self, state: GateState) -> None:
         await self._bus().publish(Hint(topic=f"gate:{self.name}", epoch=state.epoch, origin=self.identity))
-        return state
+
+    def _clone(self) -> Gate:
+        return Gate(
+            self._store,
+            identity=self.identity,
+            bus=self._bus,
+            clock=self._clock,
+            config=self.config,
+            epochs=self._epochs,
+        )

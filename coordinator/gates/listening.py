@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from coordinator.blocking import Portal, call_blocking
 from coordinator.bus import RESYNC, Bus, Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import GateTimeout
@@ -17,14 +18,17 @@ class ListeningRelease:
     storage. Keeps no state: whoever starts to wait after the event waits for the next one, and a lost event is lost.
     `Gate` is the form without that hole.
 
-    `bus`: anything that implements `Bus`; `name`: which event.
+    `bus`: anything that implements `Bus`; `name`: which event; `portal`: for the blocking calls, `lambda: storage.portal`.
     """
 
-    def __init__(self, bus: Bus, name: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, bus: Bus, name: str, *, clock: Clock = SYSTEM_CLOCK, portal: Portal | None = None
+    ) -> None:
         self._bus = bus
         self._topic = f"release:{name}"
         self._name = name
         self._clock = clock
+        self._portal = portal
 
     async def wait(self, timeout: float | None = None) -> None:
         """Return when the event comes; raises `GateTimeout` after `timeout` seconds."""
@@ -48,3 +52,11 @@ class ListeningRelease:
     async def release(self) -> None:
         """Free everybody who waits now."""
         await self._bus.publish(Hint(topic=self._topic))
+
+    def wait_blocking(self, timeout: float | None = None) -> None:
+        """`wait` for threads."""
+        call_blocking(self._portal, "wait_blocking", "await release.wait()", self.wait, timeout)
+
+    def release_blocking(self) -> None:
+        """`release` for threads."""
+        call_blocking(self._portal, "release_blocking", "await release.release()", self.release)

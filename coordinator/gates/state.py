@@ -15,10 +15,11 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from coordinator.bounds import LAST_MOMENT, MAX_COUNT, Count, LongText, Moment, Share, Text, is_moment
 from coordinator.errors import ConfigurationError, GateCorrupt, GateMoved
 
 Phase = Literal["closed", "armed", "open"]
@@ -26,7 +27,8 @@ When = float | datetime
 
 MAX_BY = 100
 MAX_REASON = 500
-_REMEMBERED = 8
+MAX_BYTES = 16 * 1024
+REMEMBERED = 8
 
 
 class GateState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -37,16 +39,16 @@ class GateState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
     recognises its change even after somebody changed the gate again.
     """
 
-    name: str = ""
-    epoch: int = 0
+    name: Text = ""
+    epoch: Count = 0
     state: Phase = "closed"
-    changed_at: float = 0.0
-    not_before: float | None = None
-    until: float | None = None
-    share: float = 1.0
-    by: str = ""
-    reason: str = ""
-    recent: tuple[str, ...] = ()
+    changed_at: Moment = 0.0
+    not_before: Moment | None = None
+    until: Moment | None = None
+    share: Share = 1.0
+    by: LongText = ""
+    reason: LongText = ""
+    recent: Annotated[tuple[Text, ...], msgspec.Meta(max_length=64)] = ()
 
     @property
     def opened_at(self) -> float:
@@ -57,25 +59,48 @@ class GateState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
 _decoder = msgspec.json.Decoder(GateState)
 
 
+class _Remains(msgspec.Struct, frozen=True, gc=False):
+    """What a damaged gate may still hold."""
+
+    epoch: Count = 0
+
+
+_remains = msgspec.json.Decoder(_Remains)
+
+
 def encode(state: GateState) -> str:
-    """The stored form: JSON in ASCII, so that it also fits a metadata header."""
-    return json.dumps(msgspec.to_builtins(state), separators=(",", ":"))
+    """The stored form: JSON in ASCII, so that it also fits a metadata header.
+
+    Raises `ConfigurationError` for what could not be read again: text with control characters, for one.
+    """
+    text = json.dumps(msgspec.to_builtins(state), separators=(",", ":"))
+    try:
+        _decoder.decode(text)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"gate {state.name}: {error}") from error
+    return text
 
 
-def decode(name: str, text: str | bytes) -> GateState:
+def decode(name: str, text: str | bytes, etag: str = "") -> GateState:
     """Read the stored form; raises `GateCorrupt` naming the fault. Unknown fields are ignored."""
     try:
-        state = _decoder.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if len(text) > MAX_BYTES:
+            raise msgspec.DecodeError(f"{len(text)} bytes; a gate has at most {MAX_BYTES}")
+        return msgspec.structs.replace(_decoder.decode(text), name=name)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise GateCorrupt(
-            f"gate {name}: the blob does not hold a gate ({error}); close or open the gate again after removing it",
+            f"gate {name}: the blob does not hold a gate ({error}). Nobody passes; close the gate to repair it",
             gate=name,
+            etag=etag,
+            epoch=_remaining_epoch(text),
         ) from error
-    if state.epoch < 0 or not 0 < state.share <= 1:
-        raise GateCorrupt(
-            f"gate {name}: epoch {state.epoch} or share {state.share} is out of bounds", gate=name
-        )
-    return msgspec.structs.replace(state, name=name)
+
+
+def _remaining_epoch(text: str | bytes) -> int:
+    try:
+        return _remains.decode(text[:MAX_BYTES]).epoch
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 0
 
 
 def phase(state: GateState, now: float) -> Phase:
@@ -107,12 +132,42 @@ def next_moment(state: GateState, now: float) -> float | None:
 
 
 def seconds_of(name: str, when: When | None) -> float | None:
-    """A moment as seconds since 1970; raises `ConfigurationError` for a datetime without a time zone."""
+    """A moment as seconds since 1970.
+
+    Raises `ConfigurationError` for a datetime without a time zone, and for what is no moment of the years 1970 to 9998.
+    """
+    if when is None:
+        return None
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise ConfigurationError(f"{name} has no time zone: give an aware datetime or seconds since 1970")
-        return when.timestamp()
-    return when
+        when = when.timestamp()
+    if not is_moment(when):
+        hint = "; seconds, not milliseconds?" if is_number(when) and 0 < when <= 1000 * LAST_MOMENT else ""
+        raise ConfigurationError(
+            f"{name} must be an aware datetime or seconds since 1970, in the years 1970 to 9998, got {_shown(when)}{hint}"
+        )
+    return float(when)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    """For a message; Python refuses to write out integers of thousands of digits."""
+    return "a huge number" if isinstance(value, int) and value.bit_length() > 100 else repr(value)
+
+
+def above(state: GateState, epoch: int) -> GateState:
+    """The same change with an epoch above `epoch`, too."""
+    return state if state.epoch > epoch else msgspec.structs.replace(state, epoch=epoch + 1)
+
+
+def repaired(name: str, epoch: int, *, now: float, nonce: str, by: str, reason: str = "") -> GateState:
+    """A damaged gate, closed: what `close` makes of a blob that does not hold a gate."""
+    before = GateState(name=name, epoch=min(epoch, MAX_COUNT - 1), state="open")
+    return _changed(before, now=now, nonce=nonce, by=by, reason=reason, target="closed")
 
 
 def still(state: GateState, epoch: int | None) -> GateState:
@@ -138,8 +193,10 @@ def opened(
     until: float | None = None,
 ) -> GateState:
     """The state after `open`; the same object if nothing changes. A time `at` that has passed opens at once."""
-    if not 0 < share <= 1:
-        raise ConfigurationError(f"gate {state.name}: share must be above 0 and at most 1, got {share}")
+    if not is_number(share) or not 0 < share <= 1:
+        raise ConfigurationError(
+            f"gate {state.name}: share must be above 0 and at most 1, got {_shown(share)}"
+        )
     later = at if at is not None and at > now else None
     _check_until(state, until, after=later or now)
     if phase(state, now) == "open":
@@ -231,5 +288,5 @@ def _changed(
         share=share,
         by=by,
         reason=reason,
-        recent=(nonce, *state.recent)[:_REMEMBERED],
+        recent=(nonce, *state.recent)[:REMEMBERED],
     )

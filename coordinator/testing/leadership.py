@@ -7,6 +7,7 @@ import itertools
 from dataclasses import replace
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.epochs import EpochRecord
 from coordinator.errors import LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
 from coordinator.leadership.lease import LeaderInfo, Nominee
 from coordinator.leadership.terms import RAN_OUT, TermRecord
@@ -174,3 +175,16 @@ class MemoryRunLog:
         if self._runs.get(job, (None, ""))[1] != version:
             raise PreconditionFailed(f"claim a run of {job}: another was claimed", resource=job, status=412)
         self._runs[job] = (scheduled_at, str(next(self._versions)))
+
+
+class MemoryEpochs:
+    """The `EpochLog` of one process."""
+
+    def __init__(self) -> None:
+        self.highest: dict[str, tuple[int, str]] = {}
+
+    async def claim(self, record: EpochRecord) -> int:
+        epoch, nonce = self.highest.get(record.name, (0, ""))
+        if record.epoch > epoch:
+            self.highest[record.name] = (record.epoch, record.nonce)
+        return 0 if record.epoch > epoch or (record.epoch, record.nonce) == (epoch, nonce) else epoch

@@ -6,13 +6,14 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from coordinator import Release, Storage
+from coordinator import ListeningRelease, PollingRelease, Release, Storage
 from coordinator.bus import Hint
 from coordinator.config import StorageConfig
-from coordinator.errors import GateTimeout, KennelError
+from coordinator.errors import ConfigurationError, GateTimeout, KennelError
 from tests.support.fleet import Fleet, fleet
 from tests.support.small_hub import SmallHub
 
@@ -128,6 +129,7 @@ async def test_threads_wait_over_one_loop(storage: Storage) -> None:
         thread.start()
     await asyncio.sleep(0.3)
     assert not releases
+    assert (gate.status().waiting, gate.status().state) == (True, "closed")
     await gate.open(by="olga")
     for thread in threads:
         await asyncio.to_thread(thread.join)
@@ -145,6 +147,30 @@ async def test_a_blocking_wait_ends_at_its_timeout_and_is_refused_on_a_loop(stor
         await asyncio.to_thread(gate.wait_blocking, 0.2)
     with pytest.raises(KennelError, match="would stop this event loop"):
         gate.wait_blocking(0.2)
+
+
+async def test_a_program_without_an_event_loop_uses_gates_flags_and_releases(storage: Storage) -> None:
+    def program() -> list[object]:
+        gate, flag = storage.gate("start"), storage.flag("go-ahead", container="flags", blob="GoAhead")
+        seen: list[object] = [gate.open_blocking(by="olga").epoch, gate.wait_blocking(5).epoch]
+        seen += [gate.close_blocking(by="olga").epoch, gate.read_blocking().state, flag.get_flag_blocking()]
+        flag.set_flag_blocking(True)
+        PollingRelease(flag, portal=lambda: storage.portal).wait_blocking(5)
+        listening = ListeningRelease(storage.bus, "sale", portal=lambda: storage.portal)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(listening.wait_blocking, 10)
+            while not waiting.done():
+                listening.release_blocking()
+        seen.append(waiting.result())
+        with pytest.raises(GateTimeout):
+            listening.wait_blocking(0.1)
+        flag.set_flag_blocking(False)
+        with pytest.raises(ConfigurationError, match="needs an event loop in another thread"):
+            PollingRelease(flag).wait_blocking(1)
+        storage.close()
+        return seen
+
+    assert await asyncio.to_thread(program) == [1, 1, 2, "closed", False, None]
 
 
 async def test_waiting_gates_of_one_process_share_their_requests(storage: Storage) -> None:

@@ -25,7 +25,6 @@ OUTGOING = {
 # Not bounded yet. This list only gets shorter.
 WAITING = {
     "coordinator.client": "answers of the dashboard",
-    "coordinator.gates.state": "the gate's blob",
     "coordinator.pipeline.parts": "messages and rows of a pipeline",
     "coordinator.queues.cost": "prices",
     "coordinator.queues.rules": "the stored rule",

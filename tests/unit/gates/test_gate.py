@@ -14,6 +14,7 @@ from coordinator.gates.gate import Gate, GateConfig, Release
 from coordinator.gates.state import GateState
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.gates import MemoryGateStore
+from coordinator.testing.leadership import MemoryEpochs
 
 TOPIC = "gate:test-gate"
 
@@ -323,7 +324,7 @@ async def test_a_removed_gate_holds_and_a_new_one_of_its_name_releases(yard: Yar
     await yard.clock.advance(5)
     await yard.operator.open(by="olga")
     await yard.clock.advance(5)
-    assert waiting.result().epoch == 1
+    assert waiting.result().epoch == 7, "above every epoch that was ever seen"
 
 
 async def test_a_close_is_complete_when_nothing_is_inside(yard: Yard) -> None:
@@ -397,3 +398,49 @@ async def test_a_change_that_is_for_an_older_epoch_changes_nothing(yard: Yard) -
         await yard.operator.close(by="olga", epoch=1)
     assert (refused.value.epoch, (await yard.gate().read()).state) == (2, "closed")
     assert (await yard.operator.open(by="olga", epoch=2)).epoch == 3
+
+
+async def test_a_wall_clock_that_jumps_opens_no_armed_gate(yard: Yard) -> None:
+    class TrueTime:
+        """The service's clock, which nobody sets."""
+
+        def time(self) -> float:
+            return 1_700_000_000.0 + yard.clock.monotonic() - 1000.0
+
+    yard.store._clock = TrueTime()  # type: ignore[assignment]
+    await yard.operator.open(by="olga", at=yard.operator.now() + 60)
+    gate = yard.gate()
+    waiting = yard.arrive(gate)
+    await yard.clock.advance(10)
+    yard.clock.step_wall(3600)
+    assert not gate.is_open()
+    await yard.clock.advance(40)
+    assert not gate.is_open()
+    assert not waiting.done()
+    await yard.clock.advance(11)
+    assert abs(waiting.result().passed_at - 1_700_000_060.0) <= 1.0
+
+
+async def test_the_next_change_of_a_gate_that_went_back_goes_above_every_epoch_ever_seen(yard: Yard) -> None:
+    epochs = MemoryEpochs()
+
+    def stranger() -> Gate:
+        return Gate(yard.store, identity="stranger", bus=lambda: yard.bus, clock=yard.clock, epochs=epochs)
+
+    old = await stranger().open(by="olga")
+    version = (yard.store.state, yard.store._etag)
+    for _ in range(3):
+        await stranger().close(by="olga")
+        await stranger().open(by="olga")
+    worker = yard.gate()
+    assert (await worker.wait()).epoch == 7
+    yard.store.state, yard.store._etag = version
+    waiting = yard.arrive(worker)
+    await yard.clock.advance(5)
+    assert not waiting.done(), "a lower epoch never acts"
+    assert "process has seen 7" in worker.status().problem
+    again = await stranger().open(by="piet")
+    assert (again.state, again.epoch > 7, old.epoch) == ("open", True, 1)
+    await yard.clock.advance(5)
+    assert waiting.result().epoch == again.epoch
+    assert worker.status().problem == ""
