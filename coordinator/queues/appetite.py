@@ -61,10 +61,17 @@ class Appetite:
         given: dict[Delivery, None] = {}
         for unit in list(crew.buffer)[keep:]:
             delivery = unit.delivery
-            if not delivery.started and now - delivery.taken_at > _SOON_SECONDS:
+            # That it was given back unseen can only be noted on a message of ours: one of others would look suspect.
+            again = not delivery.envelope.kennel and delivery.message.dequeue_count > 1
+            if delivery.started or delivery.suspect or again or not delivery.held:
+                continue
+            if now - delivery.taken_at > _SOON_SECONDS:
                 given[delivery] = None
         if given:
             kept = [unit for unit in crew.buffer if unit.delivery not in given]
+            for unit in crew.buffer:
+                if unit.delivery in given:
+                    unit.drop()
             crew.buffer.clear()
             crew.buffer.extend(kept)
         return list(given)

@@ -21,3 +21,13 @@ def check_options(
         )
     if min(weights) < 1:
         raise ConfigurationError(f"a queue's weight must be at least 1, got {min(weights)}")
+
+
+def check_time_out(timeout: float | None, linger_seconds: float) -> None:
+    """Raise `ConfigurationError` naming the option that is out of bounds."""
+    if timeout is not None and not 0 < timeout <= 30 * 24 * 3600:
+        raise ConfigurationError(
+            f"timeout must be more than 0 and at most 2,592,000 seconds (30 days), or None, got {timeout}"
+        )
+    if not 0 <= linger_seconds <= 7 * 24 * 3600:
+        raise ConfigurationError(f"linger_seconds must be 0 to 604,800 (7 days), got {linger_seconds}")

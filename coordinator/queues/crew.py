@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from coordinator.clock import Clock
-from coordinator.queues.delivery import Unit
+from coordinator.queues.delivery import Delivery, Unit
 from coordinator.queues.outcomes import Outcome
 from coordinator.queues.pace import Pace
 from coordinator.queues.running import Runner
 
+_log = logging.getLogger("coordinator.queues")
 _LOW = 16
 
 
@@ -20,7 +22,8 @@ class Crew:
     """Starts and ends dequeue tasks, hands them work, reports outcomes.
 
     `wanted` tasks of `slots` handlers each; what is too many ends when it has finished its work. `hungry` is called when
-    the buffer runs low.
+    the buffer runs low, `begin` before an item of a suspect message is run (False: it is not), `expired` for a message
+    whose time ran out before its turn came, `dropped` for an item that is not run.
     """
 
     def __init__(
@@ -34,6 +37,9 @@ class Crew:
         clock: Clock,
         settle: Callable[[Unit, Outcome], None],
         hungry: Callable[[], None],
+        begin: Callable[[Unit], Awaitable[bool]],
+        expired: Callable[[Delivery], None],
+        dropped: Callable[[Unit], None],
     ) -> None:
         self.name = name
         self.buffer: deque[Unit] = deque()
@@ -43,6 +49,7 @@ class Crew:
         self._runner, self._pace, self._clock = runner, pace, clock
         self._batch = batch
         self._settle, self._hungry = settle, hungry
+        self._begin, self._expired, self._dropped = begin, expired, dropped
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._dismissed = False
@@ -78,12 +85,24 @@ class Crew:
             self.busy += 1
             started = self._clock.monotonic()
             try:
+                if units[0].delivery.suspect and not await self._begin(units[0]):
+                    self._drop(units)
+                    continue
                 outcomes = await self._runner.run(units)
+            except BaseException:
+                self._drop(units)
+                raise
             finally:
                 self.busy -= 1
             self._pace.handled(len(units), self._clock.monotonic() - started)
             for unit, outcome in zip(units, outcomes, strict=True):
+                unit.running = False
                 self._settle(unit, outcome)
+
+    def _drop(self, units: list[Unit]) -> None:
+        for unit in units:
+            unit.drop()
+            self._dropped(unit)
 
     async def _next(self, me: asyncio.Task[None]) -> list[Unit]:
         """The next work; nothing when this task is one too many."""
@@ -92,11 +111,21 @@ class Crew:
                 self._tasks.discard(me)
                 return []
             units: list[Unit] = []
+            now = self._clock.monotonic()
             while self.buffer and len(units) < max(1, self._batch):
+                delivery = self.buffer[0].delivery
+                if delivery.suspect and units:
+                    break
                 unit = self.buffer.popleft()
-                if unit.delivery.held:
-                    unit.delivery.started = True
-                    units.append(unit)
+                if delivery.until <= now and delivery.held:
+                    self._expired(delivery)
+                if not delivery.held:
+                    self._drop([unit])
+                    continue
+                delivery.started = unit.running = True
+                units.append(unit)
+                if delivery.suspect:
+                    break
             if len(self.buffer) <= _LOW:
                 self._hungry()
             if units:
@@ -117,26 +146,50 @@ class Crew:
                 waiter.set_result(None)
                 number -= 1
 
-    async def dismiss(self, timeout: float) -> bool:
+    async def dismiss(self, timeout: float, linger: float) -> set[Delivery]:
         """End all tasks: those that wait at once, those that work within `timeout` seconds, then by cancelling them.
 
-        False if threads still run, which nothing can stop.
+        Nothing can end a thread: those that run a `def` handler are waited for, `linger` seconds more. Returns the messages
+        of those that run even then.
         """
         self._dismissed = True
         self._wake(len(self._waiters))
         running = set(self._tasks)
-        if running:
-            ended = asyncio.Event()
-            waiting = asyncio.gather(*running, return_exceptions=True)
-            waiting.add_done_callback(lambda _: ended.set())
-            await self._clock.wait(ended, max(0.0, timeout))
+        await self._until_done(running, timeout)
+        threads = {run.task for run in self._runner.running if run.waiting is not None}
         unfinished = {task for task in running if not task.done()}
-        for task in unfinished:
-            task.cancel()
-        await asyncio.gather(*unfinished, return_exceptions=True)
+        self._runner.stopping = True
+        await self._cancel(unfinished - threads)
+        if unfinished & threads:
+            _log.warning(
+                "%d handlers of %s run in threads, which nothing can stop: their messages are kept until they end, "
+                "%.0f s at the most",
+                len(unfinished & threads),
+                self.name,
+                linger,
+                extra={"action": "stop", "resource": self.name},
+            )
+            await self._until_done(unfinished & threads, linger)
+        left = {
+            unit.delivery for run in self._runner.running if run.waiting is not None for unit in run.units
+        }
+        await self._cancel({task for task in running if not task.done()})
         self._tasks.clear()
-        return not unfinished or self._runner.is_async
+        return left
+
+    async def _until_done(self, tasks: set[asyncio.Task[None]], timeout: float) -> None:
+        if not tasks:
+            return
+        ended = asyncio.Event()
+        waiting = asyncio.gather(*tasks, return_exceptions=True)
+        waiting.add_done_callback(lambda _: ended.set())
+        await self._clock.wait(ended, max(0.0, timeout))
+
+    async def _cancel(self, tasks: set[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def assemble(self) -> None:
         """Ready for `scale` again after `dismiss`."""
-        self._dismissed = False
+        self._dismissed = self._runner.stopping = False

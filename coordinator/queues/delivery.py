@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.queues.envelope import Envelope
 from coordinator.queues.outcomes import DONE, Outcome
 from coordinator.queues.transport import QueueTransport, Received
@@ -12,32 +15,90 @@ from coordinator.queues.transport import QueueTransport, Received
 if TYPE_CHECKING:
     from coordinator.queues.settling import Settler
 
+_LOSSES = threading.Lock()
+
+
+class Loss:
+    """The moment from which this process no longer holds a message. May be read from any thread.
+
+    `await loss` returns the reason, on the listener's event loop; `wait()` is for threads. Once lost stays lost.
+    """
+
+    def __init__(self, delivery: Delivery | None = None) -> None:
+        self.reason = ""
+        self._delivery = delivery
+        self._threads = threading.Event()
+        self._tasks: asyncio.Event | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can have the message now, by the monotonic clock; a blocked event loop cannot hide it."""
+        if self._threads.is_set():
+            return False
+        delivery = self._delivery
+        return delivery is None or delivery.clock.monotonic() < delivery.until
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """For threads: block until it is lost, at most `timeout` seconds; True if it is lost."""
+        self._threads.wait(timeout)
+        return not self.held
+
+    def __await__(self) -> Generator[Any, None, str]:
+        if self._tasks is None:
+            self._tasks = asyncio.Event()
+            if self._threads.is_set():
+                self._tasks.set()
+        yield from self._tasks.wait().__await__()
+        return self.reason
+
+    def happened(self, reason: str) -> None:
+        """Notify everybody; called on the listener's event loop."""
+        if not self._threads.is_set():
+            self.reason = reason
+            self._threads.set()
+            if self._tasks is not None:
+                self._tasks.set()
+
 
 class Delivery:
     """A message that this process took. `until` is when it becomes visible to others, by the monotonic clock.
 
     `held` is false once another may have it: its receipt went stale or its time ran out. `lock` orders renewals and the
-    final delete, so that the delete uses the newest receipt.
+    final delete, so that the delete uses the newest receipt. `hands` counts what still acts on it (the intake, items
+    that wait or run, a settlement under way): while it is held there is at least one, see `LeaseManager.check`. `suspect`:
+    an earlier delivery never reported; `skipped`: some of its items were done here before and are not in `units`.
     """
 
     __slots__ = (
+        "_loss",
+        "clock",
         "envelope",
+        "hands",
         "held",
-        "indexes",
+        "idle_looks",
         "lock",
         "message",
         "outcomes",
-        "pending",
         "receipt",
         "settler",
+        "skipped",
         "started",
+        "suspect",
         "taken_at",
         "transport",
+        "units",
         "until",
     )
 
     def __init__(
-        self, message: Received, transport: QueueTransport, settler: Settler, *, taken_at: float, until: float
+        self,
+        message: Received,
+        transport: QueueTransport,
+        settler: Settler,
+        *,
+        taken_at: float,
+        until: float,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.message = message
         self.transport = transport
@@ -45,13 +106,18 @@ class Delivery:
         self.receipt = message.receipt
         self.taken_at = taken_at
         self.until = until
+        self.clock = clock
         self.held = True
         self.started = False
+        self.suspect = False
+        self.skipped = False
+        self.hands = 1
+        self.idle_looks = 0
         self.lock = asyncio.Lock()
         self.envelope = Envelope(kennel=0)
         self.outcomes: dict[int, Outcome] = {}
-        self.indexes: list[int] = []
-        self.pending = 0
+        self.units: list[Unit] = []
+        self._loss: Loss | None = None
 
     @property
     def attempt(self) -> int:
@@ -61,15 +127,64 @@ class Delivery:
         return max(1, taken - unstarted if unstarted < taken else taken)
 
     @property
+    def unreported(self) -> int:
+        """How many earlier deliveries ended without a word: their process died, or lost the message."""
+        return max(0, self.attempt - 1 - self.envelope.reported)
+
+    @property
     def key(self) -> str:
         """Equal for all deliveries of one message."""
         return self.message.id
 
+    @property
+    def indexes(self) -> list[int]:
+        return [unit.index for unit in self.units]
+
+    @property
+    def pending(self) -> int:
+        """Items without an outcome."""
+        return len(self.units) - len(self.outcomes)
+
+    @property
+    def left(self) -> list[int]:
+        """The items that are not done."""
+        return sorted(unit.index for unit in self.units if self.outcomes.get(unit.index) is not DONE)
+
+    @property
+    def done(self) -> frozenset[int]:
+        """The items that are done."""
+        return frozenset(index for index, outcome in self.outcomes.items() if outcome is DONE)
+
+    @property
+    def is_partly_done(self) -> bool:
+        """Whether items of it are done that its envelope still has as left."""
+        return self.skipped or any(outcome is DONE for outcome in self.outcomes.values())
+
+    @property
+    def is_running(self) -> bool:
+        return any(unit.running for unit in self.units)
+
+    @property
+    def loss(self) -> Loss:
+        with _LOSSES:
+            if self._loss is None:
+                self._loss = Loss(self)
+                if not self.held:
+                    self._loss.happened("it was lost")
+            return self._loss
+
+    def lose(self, reason: str) -> None:
+        """It is no longer this process's."""
+        with _LOSSES:
+            self.held, loss = False, self._loss
+        if loss is not None:
+            loss.happened(reason)
+
     def settle(self, index: int, outcome: Outcome) -> bool:
         """Note what became of an item; True if it was the last one."""
         self.outcomes[index] = outcome
-        self.pending -= 1
-        return self.pending == 0
+        self.hands -= 1
+        return len(self.outcomes) == len(self.units)
 
     @property
     def failures(self) -> dict[int, Exception]:
@@ -81,11 +196,26 @@ class Delivery:
 
 
 class Unit:
-    """One item of a delivery: what a handler gets."""
+    """One item of a delivery: what a handler gets. It is counted in its delivery's `hands` until it has an outcome or is dropped."""
 
-    __slots__ = ("delivery", "index", "item")
+    __slots__ = ("delivery", "dropped", "index", "item", "running")
 
     def __init__(self, delivery: Delivery, index: int, item: Any) -> None:
         self.delivery = delivery
         self.index = index
         self.item = item
+        self.running = False
+        self.dropped = False
+        delivery.hands += 1
+
+    def drop(self) -> None:
+        """Nothing here will run it: its message was lost, or is given back."""
+        if not self.dropped:
+            self.running, self.dropped = False, True
+            self.delivery.hands -= 1
+
+    def restore(self) -> None:
+        """It will be run here after all."""
+        if self.dropped:
+            self.dropped = False
+            self.delivery.hands += 1

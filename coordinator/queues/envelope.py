@@ -23,7 +23,7 @@ from coordinator.queues.transport import MAX_MESSAGE_BYTES
 
 VERSION = 1
 MAX_INLINE_UNPACKED_BYTES = 64 * 1024 * 1024
-_START = '{"kennel":'
+START = '{"kennel":'
 Upcaster = Callable[[Any], Any]
 
 # What a message may say of itself: anyone who may write to the queue can write anything.
@@ -59,7 +59,8 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `id` is unique per put and survives a repeated put; `schema` is the version of the items' type; `size` is the length of
     the JSON array when unpacked; `left` lists the items still to do (None = all); `unstarted` counts deliveries that were
-    given back before a handler saw them; `raw` is a foreign message carried whole; `claim_kept` says that a
+    given back before a handler saw them, `reported` those that ended with an outcome; of a message whose other deliveries
+    ended without a word, `begun` is the item that is being run, `kills` how often each was run when that happened; `raw` is a foreign message carried whole; `claim_kept` says that a
     poison record needs the claim too; `history` are earlier stays in poison.
     """
 
@@ -72,6 +73,9 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     tracestate: Tag = ""
     left: Indexes | None = None
     unstarted: Count = 0
+    reported: Count = 0
+    begun: Index | None = None
+    kills: Annotated[dict[Index, Count], Meta(max_length=MAX_MESSAGE_BYTES)] = {}
     size: Count = 0
     history: Annotated[list[Failure], Meta(max_length=MAX_MESSAGE_BYTES)] = []
     items: Annotated[list[msgspec.Raw], Meta(max_length=MAX_MESSAGE_BYTES)] = []
@@ -210,7 +214,7 @@ def decode(text: str) -> Envelope:
 
     Raises `MessageUndecodable` if it has one that is damaged or newer than this version.
     """
-    if text.startswith(_START):
+    if text.startswith(START):
         return _ours(text)
     if text.lstrip()[:1] != "{":
         return _within_base64(text)
@@ -227,7 +231,7 @@ def _version(text: str) -> int | None:
 def _within_base64(text: str) -> Envelope:
     """Azure's own services and older SDKs wrap what they put in base64."""
     plain = unbase64(text)
-    if plain is not None and plain.startswith(_START):
+    if plain is not None and plain.startswith(START):
         return _ours(plain)
     return Envelope(kennel=0, raw=text)
 

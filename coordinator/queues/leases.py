@@ -1,10 +1,12 @@
-"""Keeps every message in hand invisible to others for as long as it is in hand."""
+"""Keeps every message in hand invisible to others for as long as it is in hand, and accounts for how each one ended."""
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import random
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
 from coordinator.backoff import TRANSIENT
@@ -16,6 +18,16 @@ from coordinator.queues.transport import MAX_VISIBILITY_SECONDS, Received
 _log = logging.getLogger("coordinator.queues")
 _STALE_BEFORE_LENGTHENING = 5
 _MAX_LENGTHENED_SECONDS = 600.0
+_CALM_SECONDS = 300.0
+_REMEMBERED = 1_000
+
+
+class End(enum.Enum):
+    """How this process's part in a message ended."""
+
+    SETTLED = "settled"
+    ABANDONED = "abandoned"
+    LOST = "lost"
 
 
 class LeaseManager:
@@ -26,17 +38,25 @@ class LeaseManager:
     longer be ours, `Delivery.held` turns false. Does not guarantee that no other process has it when storage was away
     for longer than the visibility.
 
-    `visibility_seconds` is lengthened when receipts go stale too often (S20): then work takes longer than it says.
+    The invariant of all that is taken is kept here: whatever was taken is settled, abandoned (given back, or left to
+    appear by itself) or dropped because it was lost (`ended` counts them); and what is still held has something that
+    acts on it. `check` raises if that does not hold, `stuck` finds what breaks it.
+
+    `visibility_seconds` is lengthened when receipts go stale too often (S20): then work takes longer than it says. It is
+    halved again for every five minutes without one.
     """
 
     def __init__(self, *, visibility_seconds: float, clock: Clock, rng: random.Random | None = None) -> None:
-        self.visibility_seconds = visibility_seconds
         self.stale = 0
         self.renewals = 0
+        self.taken = 0
+        self.ended: Counter[End] = Counter()
+        self._least_seconds = self._seconds = visibility_seconds
+        self._calm_since = clock.monotonic()
         self._clock = clock
         self._rng = rng or random.Random()
         self._held: dict[Delivery, float] = {}
-        self._lost: dict[str, Delivery] = {}
+        self._lost: OrderedDict[str, Delivery] = OrderedDict()
         self._wake = asyncio.Event()
         self._next = float("inf")
         self._since_lengthened = 0
@@ -47,52 +67,95 @@ class LeaseManager:
     def __iter__(self) -> Iterator[Delivery]:
         return iter(list(self._held))
 
+    @property
+    def visibility_seconds(self) -> float:
+        """How long messages are taken for, and renewed for, now."""
+        if self._seconds > self._least_seconds:
+            now = self._clock.monotonic()
+            while now - self._calm_since >= _CALM_SECONDS and self._seconds > self._least_seconds:
+                self._calm_since += _CALM_SECONDS
+                self._seconds = max(self._least_seconds, self._seconds / 2)
+                _log.info("No receipt went stale for 5 min: messages are taken for %.0f s", self._seconds)
+        return self._seconds
+
+    # --- the account of what was taken --------------------------------------------------------------------------
+
     def hold(self, delivery: Delivery) -> None:
+        """From now on it is renewed until `drop` or `lose`."""
+        self.taken += 1
         due = self._due(delivery)
         self._held[delivery] = due
         if due < self._next:
             self._wake.set()
 
-    def drop(self, delivery: Delivery) -> None:
-        self._held.pop(delivery, None)
+    def drop(self, delivery: Delivery, end: End) -> None:
+        """It is settled or abandoned; harmless when repeated."""
+        if self._held.pop(delivery, None) is not None:
+            self.ended[end] += 1
         self._lost.pop(delivery.key, None)
 
-    def taken_again(self, message: Received, *, taken_at: float, until: float) -> bool:
-        """True if this message's handler is still running here: the renewal that was lost is made good.
+    def lose(self, delivery: Delivery, reason: str) -> None:
+        """Another may have it now. What still runs goes on; what only waited for it is dropped when its turn comes."""
+        if self._held.pop(delivery, None) is not None:
+            self.ended[End.LOST] += 1
+        delivery.lose(reason)
+        if delivery.started:
+            self._lost[delivery.key] = delivery
+            if len(self._lost) > _REMEMBERED:
+                self._lost.popitem(last=False)
 
-        That happens when the answer of a renewal was lost, and with it the receipt: the message came back by itself.
+    def stuck(self) -> list[Delivery]:
+        """Messages that are held although nothing acts on them. There must be none."""
+        return [delivery for delivery in self._held if delivery.hands <= 0]
+
+    def check(self) -> None:
+        """Raise `AssertionError` if something that was taken is neither at work nor accounted for."""
+        assert not (stuck := self.stuck()), (
+            f"{len(stuck)} held messages have nothing running and nothing queued"
+        )
+        ends = sum(self.ended.values())
+        assert self.taken == ends + len(self._held), (
+            f"taken {self.taken}, ended {ends}, held {len(self._held)}"
+        )
+
+    def returned(self, message: Received, *, taken_at: float, until: float) -> Delivery | None:
+        """The lost delivery of this message if it is known here; it is held again if its handler still runs.
+
+        That happens when the answer of a renewal was lost, and with it the receipt, or when storage was away for longer
+        than the visibility: the message came back by itself.
         """
         delivery = self._lost.pop(message.id, None)
-        if delivery is None or not delivery.pending:
-            return False
-        delivery.receipt, delivery.taken_at, delivery.until, delivery.held = (
-            message.receipt,
-            taken_at,
-            until,
-            True,
-        )
-        self.hold(delivery)
-        return True
+        if delivery is None:
+            return None
+        if delivery.is_running:
+            delivery.message, delivery.receipt = message, message.receipt
+            delivery.taken_at, delivery.until, delivery.held = taken_at, until, True
+            self.hold(delivery)
+        return delivery
 
     def oldest_seconds(self) -> float:
         """How long the longest-held message has been invisible."""
         first = min((delivery.taken_at for delivery in self._held), default=None)
         return 0.0 if first is None else self._clock.monotonic() - first
 
-    def went_stale(self, delivery: Delivery) -> None:
+    def went_stale(self, delivery: Delivery, error: Exception | None = None) -> None:
         """Count a receipt that was no longer ours; too many of them lengthen the visibility."""
-        delivery.held = False
-        self.drop(delivery)
-        if delivery.started and delivery.pending:
-            self._lost[delivery.key] = delivery
         self.stale += 1
+        # "Not there" before its time was up: somebody cleared the queue. A longer visibility would not have helped.
+        cleared = getattr(error, "status", None) == 404 and self._clock.monotonic() < delivery.until
+        self.lose(delivery, f"its receipt is no longer valid ({error})" if error else "its time ran out")
+        if cleared:
+            return
+        seconds, self._calm_since = self.visibility_seconds, self._clock.monotonic()
         self._since_lengthened += 1
         if self._since_lengthened >= _STALE_BEFORE_LENGTHENING:
             self._since_lengthened = 0
-            longer = min(self.visibility_seconds * 2, _MAX_LENGTHENED_SECONDS, MAX_VISIBILITY_SECONDS)
-            if longer > self.visibility_seconds:
-                self.visibility_seconds = longer
+            longer = max(seconds, min(seconds * 2, _MAX_LENGTHENED_SECONDS, MAX_VISIBILITY_SECONDS))
+            if longer > seconds:
+                self._seconds = longer
                 _log.warning("Receipts go stale: messages are now taken for %.0f s", longer)
+
+    # --- renewing -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Renew what is due, until cancelled."""
@@ -113,25 +176,40 @@ class LeaseManager:
         return delivery.until - self.visibility_seconds * self._rng.uniform(0.5, 0.65)
 
     async def _renew(self, delivery: Delivery) -> None:
+        try:
+            await self.renew(delivery)
+        except (ReceiptStale, NotFound):
+            return
+        except StorageError as error:
+            if not isinstance(error, TRANSIENT):
+                _log.warning("A message in hand could not be kept invisible: %s", error)
+            left = delivery.until - self._clock.monotonic()
+            if left <= 0:
+                self.went_stale(delivery)
+            elif delivery in self._held:
+                # What the service asks for, unless the message would be lost by then.
+                asked = min(getattr(error, "retry_after_seconds", 0.0), left * 0.8)
+                pause = max(self._rng.uniform(0.2, 1.0), asked * self._rng.uniform(1.0, 1.1))
+                self._held[delivery] = self._clock.monotonic() + pause
+
+    async def renew(self, delivery: Delivery, text: str | None = None) -> bool:
+        """Make it invisible for the full time again, with another text if given; False if it is not held any more.
+
+        Raises `StorageError`; a stale receipt loses the message.
+        """
         async with delivery.lock:
             if delivery not in self._held:
-                return
+                return False
             sent, seconds = self._clock.monotonic(), self.visibility_seconds
             try:
                 delivery.receipt = await delivery.transport.update(
-                    delivery.message.id, delivery.receipt, visibility_seconds=seconds
+                    delivery.message.id, delivery.receipt, visibility_seconds=seconds, text=text
                 )
-            except (ReceiptStale, NotFound):
-                self.went_stale(delivery)
-                return
-            except StorageError as error:
-                if not isinstance(error, TRANSIENT):
-                    _log.warning("A message in hand could not be kept invisible: %s", error)
-                if self._clock.monotonic() >= delivery.until:
-                    self.went_stale(delivery)
-                else:
-                    self._held[delivery] = self._clock.monotonic() + self._rng.uniform(0.2, 1.0)
-                return
+            except (ReceiptStale, NotFound) as error:
+                self.went_stale(delivery, error)
+                raise
             self.renewals += 1
             delivery.until = sent + seconds
-            self._held[delivery] = self._due(delivery)
+            if delivery in self._held:
+                self._held[delivery] = self._due(delivery)
+            return True

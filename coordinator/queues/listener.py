@@ -20,7 +20,7 @@ from coordinator.errors import (
 from coordinator.gates.gate import Gate
 from coordinator.protocol import ListenerStatus
 from coordinator.queues.appetite import Appetite
-from coordinator.queues.bounds import check_options
+from coordinator.queues.bounds import check_options, check_time_out
 from coordinator.queues.cost import Budget, Spending
 from coordinator.queues.crew import Crew
 from coordinator.queues.deciding import Decider, answer_of, depth_of
@@ -28,13 +28,15 @@ from coordinator.queues.growth import DECIDE_SECONDS, Growth
 from coordinator.queues.hints import Hints, follow
 from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected, queue_empty
 from coordinator.queues.intake import Intake
-from coordinator.queues.leases import LeaseManager
+from coordinator.queues.leases import End, LeaseManager
+from coordinator.queues.overseeing import Overseer
 from coordinator.queues.pace import Pace
 from coordinator.queues.queue import Queue
 from coordinator.queues.rules import DEFAULT_RULE, Decision, ScalingRule
 from coordinator.queues.running import Handler, Middleware, Runner
-from coordinator.queues.settling import RetryPolicy, Settler
+from coordinator.queues.settling import RetryPolicy, Settler, TryFailed, ignore
 from coordinator.queues.sources import Source, choose
+from coordinator.queues.stalls import STALLS
 from coordinator.queues.state import QueueState, listener_status, queue_state
 from coordinator.queues.transport import MAX_VISIBILITY_SECONDS
 from coordinator.queues.waiting import unless
@@ -68,17 +70,25 @@ class QueueListener(Generic[T]):
 
     Guarantees: a message is deleted only after its handler returned (for all its items), so nothing is lost to a crash,
     a stop or an outage; while a handler runs and storage answers, nobody else gets its message, however long it takes;
-    an error in a message never stops a task; what fails `retries.attempts` times or cannot be decoded is in the poison
-    queue, whole, with the reason. Resumes by itself after storage was away. Does not guarantee once-only: a crash between
-    a handler's end and the delete, or a lost receipt, delivers again. Handlers must bear that; see `once`.
+    an error in a message never stops a task; what fails `retries.attempts` times, cannot be decoded, or was running each
+    time a process died, is in the poison queue, whole, with the reason. Resumes by itself after storage was away. Does not
+    guarantee once-only: a crash between a handler's end and the delete, or a lost receipt, delivers again. Handlers must
+    bear that; see `once`.
 
     `handler`: `async def`, or `def` (runs in a thread); with `batch=n` it gets a list of up to n items and may return one
     `Done`, `Retry` or `Reject` for each. `tasks`: fewest and most dequeue tasks, ``range(0, 51)`` for 0…50; `slots`:
     handlers that one task runs at a time. `gate`: nothing is taken while it is closed. `visibility_seconds` (1 s-7 days):
     how soon others get what a dead process held; smaller recovers sooner, larger renews less. `rule`: how many tasks are
     wanted; a rule stored for the (first) queue goes before it. `budget` with `spending`: past it, idle queues are polled
-    more slowly, work never. `also`: further queues with their weights; the first has
-    `weight`. `queue_empty` and `work_detected` may be replaced (S7, S8).
+    more slowly, work never. `also`: further queues with their weights; the first has `weight`.
+
+    `timeout` (seconds, default: none): how long one call of the handler may take, middleware included. Then an `async def`
+    handler is cancelled; a `def` handler's thread goes on, which nothing can stop: its item counts as failed and may be
+    run elsewhere, `MessageContext.held` is False. Without a time-out a handler that runs for 10 minutes is named in a
+    warning. `linger_seconds`: how long `stop` waits for threads of `def` handlers beyond its deadline.
+
+    `queue_empty` and `work_detected` may be replaced (S7, S8); `try_failed` is called with a `TryFailed` after each try
+    that failed.
     """
 
     def __init__(
@@ -99,11 +109,15 @@ class QueueListener(Generic[T]):
         spending: Spending | None = None,
         weight: int = 1,
         also: Sequence[tuple[Queue[Any], int]] = (),
+        timeout: float | None = None,
+        linger_seconds: float = 3600.0,
         rng: random.Random | None = None,
     ) -> None:
         check_options(tasks, slots, batch, visibility_seconds, [weight, *(other for _, other in also)])
+        check_time_out(timeout, linger_seconds)
         self.queue, self.name, self.gate, self.tasks = queue, queue.name, gate, tasks
         self.queue_empty: Callable[[QueueEmpty], Any] = self._default_queue_empty
+        self.try_failed: Callable[[TryFailed], Any] = ignore
         self.retries = retries or RetryPolicy()
         self.idle = idle or IdleBackoff()
         self.growth = Growth(queue.name, tasks, rule, store=queue.rules, clock=queue.clock)
@@ -114,8 +128,16 @@ class QueueListener(Generic[T]):
         self._clock, self._rng = queue.clock, rng or random.Random()
         threads = (tasks.stop - 1) * slots
         self._runner = Runner(
-            queue.name, handler, batch=batch, middleware=middleware, threads=threads, clock=queue.clock
+            queue.name,
+            handler,
+            batch=batch,
+            middleware=middleware,
+            threads=threads,
+            clock=queue.clock,
+            timeout=timeout,
         )
+        self._overseer = Overseer(queue.name, self._runner, self.leases, clock=queue.clock)
+        self._linger_seconds = linger_seconds
         self.crew = Crew(
             queue.name,
             self._runner,
@@ -125,6 +147,9 @@ class QueueListener(Generic[T]):
             clock=queue.clock,
             settle=lambda unit, outcome: self._intake.settle(unit, outcome),
             hungry=lambda: self._signal.set(),
+            begin=lambda unit: self._intake.quarantine.begin(unit),
+            expired=self.leases.went_stale,
+            dropped=lambda unit: self._intake.quarantine.ended(unit),
         )
         self._intake = Intake(
             self.leases,
@@ -159,10 +184,15 @@ class QueueListener(Generic[T]):
 
     def add_source(self, queue: Queue[Any], *, weight: int = 1) -> None:
         """Listen to one more queue, also while running."""
-        self.sources.append(Source(queue, weight, Settler(queue, self.leases, self.retries, self._rng)))
+        self.sources.append(Source(queue, weight, self._settler(queue)))
         if self._running:
             self._subscribe(self.sources[-1])
             self._signal.set()
+
+    def _settler(self, queue: Queue[Any]) -> Settler:
+        return Settler(
+            queue, self.leases, self.retries, self._rng, failed=lambda failed: self.try_failed(failed)
+        )
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -175,7 +205,11 @@ class QueueListener(Generic[T]):
         for source in self.sources:
             self._subscribe(source)
         self._hints.on(self.queue.bus(), f"rule:{self.name}", self._new_rule)
-        others = [asyncio.create_task(self.leases.run(), name=f"leases {self.name}")]
+        others = [
+            asyncio.create_task(self.leases.run(), name=f"leases {self.name}"),
+            asyncio.create_task(self._overseer.run(), name=f"overseer {self.name}"),
+        ]
+        unwatch = STALLS.watch(self.name, self._runner.handler)
         if self.gate is not None:  # a listener asleep on an empty queue is to wait at the gate, too
             others.append(asyncio.create_task(follow(self.gate, self._signal.set), name=f"gate {self.name}"))
         try:
@@ -194,6 +228,7 @@ class QueueListener(Generic[T]):
                 for other in others:
                     other.cancel()
                 await asyncio.gather(*others, return_exceptions=True)
+                unwatch()
                 self._runner.close()
                 self.state, self.reason = "stopped", ""
                 self._stopped.set()
@@ -201,8 +236,9 @@ class QueueListener(Generic[T]):
     async def stop(self, deadline: float = 20.0) -> None:
         """Take nothing new, finish what runs within `deadline` seconds, give back the rest; returns when all is done.
 
-        An `async def` handler that is still running then is cancelled; a `def` handler cannot be: its message appears to
-        others when its visibility ends.
+        An `async def` handler that is still running then is cancelled; a `def` handler cannot be: its message is kept from
+        others and this waits until it ends, `linger_seconds` more at the most. After that its message appears to others
+        when its visibility ends; the process ends only when the thread does.
         """
         self._stop_seconds = deadline
         running = self._running
@@ -356,12 +392,24 @@ class QueueListener(Generic[T]):
         self.state = "stopping"
         await self._decider.close()
         unseen = {unit.delivery for unit in self.crew.buffer if not unit.delivery.started}
+        unseen |= {delivery for delivery in self._intake.quarantine.close() if not delivery.started}
+        for unit in self.crew.buffer:
+            unit.drop()
         self.crew.buffer.clear()
-        await asyncio.gather(*(delivery.settler.give_back(delivery) for delivery in unseen))
-        ended = await self.crew.dismiss(deadline - self._clock.monotonic())
+        self._intake.give_back(list(unseen))
+        for delivery in self.leases:  # from here on this is what sees to their end
+            delivery.hands += 1
+        left = await self.crew.dismiss(deadline - self._clock.monotonic(), self._linger_seconds)
+        for delivery in left:
+            _log.error(
+                "A def handler of %s still runs: its message may be run by others, too; the process ends when it does",
+                self.name,
+                extra={"action": "stop", "resource": self.name},
+            )
+            self.leases.drop(delivery, End.ABANDONED)
+            delivery.lose("the listener has stopped")
         await self._intake.finish()
-        if ended:
-            await asyncio.gather(*(delivery.settler.give_back(delivery) for delivery in self.leases))
+        await asyncio.gather(*(delivery.settler.give_back(delivery) for delivery in self.leases))
 
     # --- telling ------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,9 @@ def revived(record: PoisonRecord) -> Envelope:
         envelope,
         kennel=wire.VERSION,
         unstarted=0,
+        reported=0,
+        begun=None,
+        kills={},
         left=record.left if record.left is not None else envelope.left,
         history=record.failures,
         # Records of single items may share their claim: then it stays.

@@ -18,10 +18,10 @@ from coordinator.backoff import TRANSIENT, Backoff, retry
 from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound, ReceiptStale, StorageError
 from coordinator.queues import envelope as wire
 from coordinator.queues.delivery import Delivery
-from coordinator.queues.envelope import Failure, MessageTooNew
-from coordinator.queues.leases import LeaseManager
-from coordinator.queues.outcomes import Reject, Retry
-from coordinator.queues.poison import PoisonRecord
+from coordinator.queues.envelope import Envelope, Failure, MessageTooNew
+from coordinator.queues.leases import End, LeaseManager
+from coordinator.queues.outcomes import HandlerEnded, ProcessKilled, Reject, Retry
+from coordinator.queues.poison import SUFFIX, PoisonRecord
 from coordinator.queues.queue import Queue
 
 _log = logging.getLogger("coordinator.queues")
@@ -63,6 +63,25 @@ class Counts:
     repeats_avoided: int = 0
 
 
+@dataclass(frozen=True)
+class TryFailed:
+    """An item's handler failed. `attempt` counts from 1; `again_seconds` is the pause before the next try, None if it was the last.
+
+    `id` is equal for all deliveries of this item, see `MessageContext`.
+    """
+
+    queue: str
+    id: str
+    attempt: int
+    attempts: int
+    error: Exception
+    again_seconds: float | None
+
+
+def ignore(failed: TryFailed) -> None:
+    """What a listener does about failed tries beside logging them."""
+
+
 class Settler:
     """Ends deliveries. A message is deleted only after all its items are done or safely in poison.
 
@@ -71,12 +90,19 @@ class Settler:
     """
 
     def __init__(
-        self, queue: Queue[Any], leases: LeaseManager, policy: RetryPolicy, rng: random.Random
+        self,
+        queue: Queue[Any],
+        leases: LeaseManager,
+        policy: RetryPolicy,
+        rng: random.Random,
+        failed: Callable[[TryFailed], Any] = ignore,
     ) -> None:
         self._queue = queue
         self._leases = leases
-        self._policy = policy
+        self.policy = policy
         self._rng = rng
+        self._failed = failed
+        self._foreign: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._done_undeleted: OrderedDict[str, None] = OrderedDict()
         self.counts = Counts()
         self.expect: Callable[[float], None] = lambda seconds: None
@@ -86,10 +112,20 @@ class Settler:
         """True for a message that was processed here, whose deletion failed: it only has to be deleted."""
         return delivery.key in self._done_undeleted
 
+    def remembered(self, delivery: Delivery, envelope: Envelope) -> Envelope:
+        """With what this process knows of a foreign message, on which nothing can be noted."""
+        if not envelope.kennel and delivery.key in self._foreign:
+            unstarted, reported = self._foreign[delivery.key]
+            return msgspec.structs.replace(envelope, unstarted=unstarted, reported=reported)
+        return envelope
+
     async def settle(self, delivery: Delivery) -> None:
         """Act on the outcomes of all items; never raises for storage."""
         failures = delivery.failures
         self.counts.done += len(delivery.outcomes) - len(failures)
+        if not delivery.held and not failures:
+            self._remember(delivery)
+            return
         try:
             if failures:
                 await self._settle_failures(delivery, failures)
@@ -99,7 +135,7 @@ class Settler:
             _log.warning(
                 "A message of %s could not be settled and will come again: %s", self._queue.name, error
             )
-            self._leases.drop(delivery)
+            self._leases.drop(delivery, End.ABANDONED)
 
     async def delete(self, delivery: Delivery) -> None:
         """Delete the message with its newest receipt, then its claim."""
@@ -125,15 +161,15 @@ class Settler:
                 await retry(
                     attempt, backoff=Backoff(cap_seconds=2.0, deadline_seconds=left), clock=self._queue.clock
                 )
-            except (ReceiptStale, NotFound):
+            except (ReceiptStale, NotFound) as error:
+                if delivery.held:
+                    self._leases.went_stale(delivery, error)
                 self._remember(delivery)
-                self._leases.went_stale(delivery)
                 return
             except TRANSIENT:
                 self._remember(delivery)
                 raise
-            finally:
-                self._leases.drop(delivery)
+            self._leases.drop(delivery, End.SETTLED)
         if delivery.key in self._done_undeleted:
             del self._done_undeleted[delivery.key]
             self.counts.repeats_avoided += 1
@@ -153,70 +189,104 @@ class Settler:
             _log.info("A claim of %s is left to the sweep: %s", self._queue.name, error)
 
     async def _settle_failures(self, delivery: Delivery, failures: dict[int, Exception]) -> None:
-        again: list[int] = []
+        again: dict[int, float] = {}
         given_up: dict[int, Exception] = {}
-        delays = []
+        last_stop = self._queue.name.endswith(SUFFIX)  # nothing comes after poison: there it stays
         for index, error in failures.items():
-            if (
-                isinstance(error, Reject)
-                or (isinstance(error, MessageUndecodable) and not isinstance(error, MessageTooNew))
-                or delivery.attempt >= self._policy.attempts
-            ):
-                given_up[index] = error
+            if self._is_hopeless(delivery, error):
+                if last_stop:
+                    again[index] = self.policy.cap_seconds
+                else:
+                    given_up[index] = error
             else:
-                again.append(index)
-                after = error.after if isinstance(error, Retry) else None
-                delays.append(self._policy.delay(delivery.attempt, self._rng) if after is None else after)
+                asked = error.after if isinstance(error, Retry) else None
+                again[index] = self.policy.delay(delivery.attempt, self._rng) if asked is None else asked
+            self._report(delivery, index, error, again.get(index))
         self.counts.failed += sum(not isinstance(error, Retry) for error in failures.values())
+        if not delivery.held:
+            return
         if given_up:
             await self._to_poison(delivery, given_up)
             self.counts.poisoned += len(given_up)
         if again:
             self.counts.retried += len(again)
-            await self._show_again(delivery, again, min(delays))
+            await self._show_again(delivery, sorted(again), min(again.values()))
         else:
             await self.delete(delivery)
 
+    def _is_hopeless(self, delivery: Delivery, error: Exception) -> bool:
+        return (
+            isinstance(error, Reject | ProcessKilled)
+            or (isinstance(error, MessageUndecodable) and not isinstance(error, MessageTooNew))
+            or delivery.attempt >= self.policy.attempts
+        )
+
+    def _report(self, delivery: Delivery, index: int, error: Exception, again: float | None) -> None:
+        """Say that a try failed; the last one is in the poison record, too."""
+        item = f"{delivery.envelope.id or delivery.message.id}/{index}"
+        name, attempt = self._queue.name, delivery.attempt
+        if again is not None:
+            _log.log(
+                logging.INFO if isinstance(error, Retry) else logging.WARNING,
+                "Try %d of %d of an item of %s failed: %s; next try in %.0f s",
+                attempt,
+                self.policy.attempts,
+                name,
+                summary(error),
+                again,
+                extra={"action": "retry", "resource": name, "item": item, "attempt": attempt},
+            )
+        try:
+            self._failed(TryFailed(name, item, attempt, self.policy.attempts, error, again))
+        except Exception:
+            _log.exception("The try_failed handler of %s failed", name)
+
     async def _show_again(self, delivery: Delivery, left: list[int], delay_seconds: float) -> None:
         """Make the message visible after a delay, with only the items that are left."""
-        text = None
-        if len(left) < len(delivery.outcomes):
-            text = wire.encode(msgspec.structs.replace(delivery.envelope, left=sorted(left)))
-            if not wire.fits(text):
-                text = None
-        await self._update(delivery, delay_seconds, text)
+        envelope = delivery.envelope
+        changed = msgspec.structs.replace(
+            envelope,
+            reported=envelope.reported + 1,
+            begun=None,
+            left=left if delivery.is_partly_done else envelope.left,
+        )
+        await self._update(delivery, delay_seconds, self._noted(delivery, changed))
 
     async def give_back(self, delivery: Delivery, *, after_seconds: float = 0) -> None:
         """Let others have an unfinished message; items already done are not done again."""
         if not delivery.held:
             return
-        left = [
-            index
-            for index in delivery.indexes
-            if index not in delivery.outcomes or index in delivery.failures
-        ]
-        text = None
         envelope = delivery.envelope
-        if envelope.kennel:
-            unstarted = envelope.unstarted + (0 if delivery.started else 1)
-            changed = msgspec.structs.replace(
-                envelope, unstarted=unstarted, left=sorted(left) if delivery.outcomes else envelope.left
-            )
-            text = wire.encode(changed)
-            text = text if wire.fits(text) else None
+        changed = msgspec.structs.replace(
+            envelope,
+            unstarted=envelope.unstarted + (not delivery.started),
+            reported=envelope.reported + delivery.started,
+            begun=None,
+            left=delivery.left if delivery.is_partly_done else envelope.left,
+        )
         try:
-            await self._update(delivery, after_seconds, text)
+            await self._update(delivery, after_seconds, self._noted(delivery, changed))
             self.counts.given_back += 1
         except StorageError as error:
             _log.info(
                 "A message of %s was not given back; it will appear by itself: %s", self._queue.name, error
             )
 
+    def _noted(self, delivery: Delivery, changed: Envelope) -> str | None:
+        """The text of a message that goes back; None leaves it as it is."""
+        if changed.kennel:
+            text = wire.encode(changed)
+            return text if wire.fits(text) else None
+        self._foreign[delivery.key] = (changed.unstarted, changed.reported)
+        if len(self._foreign) > _REMEMBERED:
+            self._foreign.popitem(last=False)
+        return None
+
     async def _update(self, delivery: Delivery, visibility_seconds: float, text: str | None) -> None:
         async with delivery.lock:
             if not delivery.held:
                 return
-            self._leases.drop(delivery)
+            self._leases.drop(delivery, End.ABANDONED)
             try:
                 await retry(
                     lambda: delivery.transport.update(
@@ -230,8 +300,8 @@ class Settler:
                 )
                 if visibility_seconds:
                     self.expect(math.ceil(visibility_seconds))
-            except (ReceiptStale, NotFound):
-                self._leases.went_stale(delivery)
+            except (ReceiptStale, NotFound) as error:
+                self._leases.went_stale(delivery, error)
 
     async def _to_poison(self, delivery: Delivery, errors: dict[int, Exception]) -> None:
         """Write the poison record. Only afterwards may the message be deleted: a crash between leaves both, never none."""
@@ -244,7 +314,7 @@ class Settler:
         record = PoisonRecord(
             queue=self._queue.name,
             message_id=delivery.message.id,
-            text=delivery.message.text,
+            text=delivery.message.text if delivery.envelope.raw is None else delivery.envelope.raw,
             reason=notes[-1].reason,
             failures=[*delivery.envelope.history, *notes],
             first_at=delivery.envelope.at or delivery.message.inserted_at,
@@ -266,13 +336,30 @@ class Settler:
         )
 
 
+def summary(error: Exception) -> str:
+    """An error in one line that can be encoded, whatever it holds."""
+    try:
+        said = str(error).strip()
+    except Exception:
+        said = "(its text cannot be shown)"
+    said = said.encode(errors="replace").decode()[:500]
+    if isinstance(error, Reject | Retry | HandlerEnded | ProcessKilled | MessageUndecodable):
+        return said
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 def describe(error: Exception, *, worker: str, attempts: int, at: float, item: int) -> Failure:
     """A failure as kept: the reason, and for a handler's error its type and the end of its trace."""
-    said = isinstance(error, Reject | Retry | MessageUndecodable)
+    said = isinstance(error, Reject | Retry | MessageUndecodable | ProcessKilled)
+    try:
+        reason = str(error)
+        trace = "" if said else "".join(traceback.format_exception(error))
+    except Exception as broken:  # an error whose own text fails
+        reason, trace = "", f"the error cannot be shown: {type(broken).__name__}"
     return Failure(
-        reason=str(error)[:2000] or type(error).__name__,
-        error="" if isinstance(error, Reject | Retry) else type(error).__name__,
-        trace="" if said else "".join(traceback.format_exception(error))[-4000:],
+        reason=reason.encode(errors="replace").decode()[:2000] or type(error).__name__,
+        error="" if isinstance(error, Reject | Retry | ProcessKilled) else type(error).__name__,
+        trace=trace.encode(errors="replace").decode()[-4000:],
         worker=worker,
         attempts=attempts,
         at=at,

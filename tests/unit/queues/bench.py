@@ -11,6 +11,7 @@ from coordinator.bus import LocalBus
 from coordinator.queues.listener import QueueListener
 from coordinator.queues.queue import Queue
 from coordinator.testing.clock import ManualClock
+from coordinator.testing.invariants import checked
 from coordinator.testing.queues import MemoryQueueTransport, memory_queue
 
 
@@ -47,12 +48,14 @@ class Bench:
             self.got.append(item)
 
         listener = self.queue.listener(handler or keep, **options)
-        running = asyncio.create_task(listener.run())
-        await self.clock.settle()
-        try:
-            yield listener
-        finally:
-            stopping = asyncio.create_task(listener.stop(5))
-            await self.clock.advance(60)
-            await stopping
-            await running
+        with checked(listener.leases.check):
+            running = asyncio.create_task(listener.run())
+            await self.clock.settle()
+            try:
+                yield listener
+            finally:
+                stopping = asyncio.create_task(listener.stop(5))
+                await self.clock.advance(60)
+                await stopping
+                await running
+        assert not len(listener.leases), "something is still held after the stop"
