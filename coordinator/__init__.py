@@ -21,7 +21,7 @@ from coordinator.queues.poison import PoisonRecord
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.queues.requeue import requeue_poison
 from coordinator.queues.rules import ScalingRule, Steps, TargetLatency, work_detected
-from coordinator.queues.running import MessageContext, current_message
+from coordinator.queues.running import MessageContext, current_batch, current_message
 from coordinator.queues.settling import RetryPolicy
 from coordinator.queues.shards import ShardedQueue
 from coordinator.queues.state import ActiveDequeueTasks, QueueState
@@ -101,6 +101,7 @@ __all__ = [
     "Update",
     "WorkDetected",
     "Worker",
+    "current_batch",
     "current_message",
     "keeping",
     "once",

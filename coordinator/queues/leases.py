@@ -188,7 +188,7 @@ class LeaseManager:
                 self.went_stale(delivery)
             elif delivery in self._held:
                 # What the service asks for, unless the message would be lost by then.
-                asked = min(getattr(error, "retry_after_seconds", 0.0), left * 0.8)
+                asked = min(error.retry_after_seconds, left * 0.8)
                 pause = max(self._rng.uniform(0.2, 1.0), asked * self._rng.uniform(1.0, 1.1))
                 self._held[delivery] = self._clock.monotonic() + pause
 

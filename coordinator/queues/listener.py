@@ -44,6 +44,7 @@ from coordinator.queues.waiting import unless
 T = TypeVar("T")
 _log = logging.getLogger("coordinator.queues")
 _OUTAGE = Backoff(base_seconds=0.1, cap_seconds=2.0)
+_LONGEST_PAUSE_SECONDS = 60.0
 
 
 class ListenerOptions(TypedDict, total=False):
@@ -62,6 +63,8 @@ class ListenerOptions(TypedDict, total=False):
     spending: Spending | None
     weight: int
     also: Sequence[tuple[Queue[Any], int]]
+    timeout: float | None
+    linger_seconds: float
     rng: random.Random | None
 
 
@@ -373,7 +376,8 @@ class QueueListener(Generic[T]):
         if not failures:
             _log.warning("Listening to %s: %s; trying again", self.name, error)
         self.state, self.reason = "unreachable", f"storage: {error}"
-        await self._clock.wait(self._stopping, _OUTAGE.delay(failures) + 0.05)
+        asked = min(error.retry_after_seconds, _LONGEST_PAUSE_SECONDS)
+        await self._clock.wait(self._stopping, asked + _OUTAGE.delay(failures) + 0.05)
         return failures + 1
 
     # --- how many -----------------------------------------------------------------------------------------------

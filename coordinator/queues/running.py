@@ -65,7 +65,9 @@ class Run:
     __slots__ = (
         "_contexts",
         "_runner",
+        "batch",
         "cancelled_at",
+        "loop",
         "started_at",
         "task",
         "units",
@@ -80,6 +82,8 @@ class Run:
         self.cancelled_at: float | None = None
         self.task = asyncio.current_task()
         self.waiting: asyncio.Future[Any] | None = None
+        self.loop = asyncio.get_running_loop()
+        self.batch = runner.batch > 0
         self._runner = runner
         self._contexts: tuple[MessageContext, ...] = ()
 
@@ -106,6 +110,17 @@ def current_batch() -> tuple[MessageContext, ...]:
     return _current.get().contexts
 
 
+def in_batch() -> bool:
+    """Whether a batch handler is running here."""
+    run = _current.get(None)
+    return run is not None and run.batch
+
+
+def current_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of the listener whose handler runs here, also in a thread; `LookupError` outside of one."""
+    return _current.get().loop
+
+
 class Runner:
     """Runs one handler for units of work; every failure comes back as an outcome, none escapes.
 
@@ -126,7 +141,7 @@ class Runner:
     ) -> None:
         if batch and middleware:
             raise ConfigurationError("middleware wraps single items; a batch handler has none")
-        self._queue, self.handler, self._batch = queue, handler, batch
+        self._queue, self.handler, self.batch = queue, handler, batch
         self._middleware = tuple(middleware)
         self.name = handler_name(handler)
         self.is_async = is_async(handler)
@@ -146,8 +161,8 @@ class Runner:
         task = run.task
         assert task is not None
         try:
-            if self._batch:
-                outcomes = _spread(await self._call(run, [unit.item for unit in units]), len(units))
+            if self.batch:
+                outcomes = outcomes_of(await self._call(run, [unit.item for unit in units]), len(units))
             elif self._middleware:
                 async with AsyncExitStack() as stack:
                     for middleware in self._middleware:
@@ -268,7 +283,7 @@ def _ended(reason: str, cause: BaseException) -> HandlerEnded:
     return ended
 
 
-def _spread(answer: Any, count: int) -> list[Outcome]:
+def outcomes_of(answer: Any, count: int) -> list[Outcome]:
     """A batch handler's answer as one outcome an item: None means all are done."""
     if answer is None:
         return [DONE] * count

@@ -250,7 +250,8 @@ class Settler:
             begun=None,
             left=left if delivery.is_partly_done else envelope.left,
         )
-        await self._update(delivery, delay_seconds, self._noted(delivery, changed))
+        within = max(5.0, delivery.until - self._queue.clock.monotonic())
+        await self._update(delivery, delay_seconds, self._noted(delivery, changed), within_seconds=within)
 
     async def give_back(self, delivery: Delivery, *, after_seconds: float = 0) -> None:
         """Let others have an unfinished message; items already done are not done again."""
@@ -265,7 +266,7 @@ class Settler:
             left=delivery.left if delivery.is_partly_done else envelope.left,
         )
         try:
-            await self._update(delivery, after_seconds, self._noted(delivery, changed))
+            await self._update(delivery, after_seconds, self._noted(delivery, changed), within_seconds=5.0)
             self.counts.given_back += 1
         except StorageError as error:
             _log.info(
@@ -282,7 +283,9 @@ class Settler:
             self._foreign.popitem(last=False)
         return None
 
-    async def _update(self, delivery: Delivery, visibility_seconds: float, text: str | None) -> None:
+    async def _update(
+        self, delivery: Delivery, visibility_seconds: float, text: str | None, *, within_seconds: float
+    ) -> None:
         async with delivery.lock:
             if not delivery.held:
                 return
@@ -295,7 +298,7 @@ class Settler:
                         visibility_seconds=visibility_seconds,
                         text=text,
                     ),
-                    backoff=Backoff(deadline_seconds=5.0),
+                    backoff=Backoff(deadline_seconds=within_seconds),
                     clock=self._queue.clock,
                 )
                 if visibility_seconds:
