@@ -13,5 +13,10 @@ from channels.routing import ProtocolTypeRouter  # noqa: E402
 
 from dashboard.lifespan import lifespan  # noqa: E402
 from dashboard.routing import sockets  # noqa: E402
+from dashboard.serving import bounded, guard_heads  # noqa: E402
 
-application = ProtocolTypeRouter({"http": django_application, "websocket": sockets, "lifespan": lifespan})
+guard_heads()
+
+application = ProtocolTypeRouter(
+    {"http": bounded(django_application), "websocket": sockets, "lifespan": lifespan}
+)
