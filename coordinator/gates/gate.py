@@ -226,15 +226,20 @@ class Gate:
         share: float = 1.0,
         until: When | None = None,
         epoch: int | None = None,
+        above: int = 0,
     ) -> GateState:
         """`open` for threads."""
         twin = self._on_portal()
-        call = partial(twin.open, by=by, reason=reason, at=at, share=share, until=until, epoch=epoch)
+        call = partial(
+            twin.open, by=by, reason=reason, at=at, share=share, until=until, epoch=epoch, above=above
+        )
         return call_blocking(self._portal, f"gate {self.name}: open_blocking", "await gate.open()", call)
 
-    def close_blocking(self, *, by: str, reason: str = "", epoch: int | None = None) -> GateState:
+    def close_blocking(
+        self, *, by: str, reason: str = "", epoch: int | None = None, above: int = 0
+    ) -> GateState:
         """`close` for threads."""
-        call = partial(self._on_portal().close, by=by, reason=reason, epoch=epoch)
+        call = partial(self._on_portal().close, by=by, reason=reason, epoch=epoch, above=above)
         return call_blocking(self._portal, f"gate {self.name}: close_blocking", "await gate.close()", call)
 
     def read_blocking(self) -> GateState:
@@ -406,13 +411,15 @@ class Gate:
         share: float = 1.0,
         until: When | None = None,
         epoch: int | None = None,
+        above: int = 0,
     ) -> GateState:
         """Let workers go (unleash). Returns the gate as stored afterwards; opening what is open changes nothing.
 
         `at`: open at that time, by each worker's own clock; `share`: let only that part of the fleet through, the
         same part every time, widened by opening again; `until`: close by itself at that time. Times are aware
         datetimes or seconds since 1970. `by` and `reason` are for people. `epoch`: only if the gate still has that
-        epoch when it is written; else `GateMoved`, and nothing changed.
+        epoch when it is written; else `GateMoved`, and nothing changed. `above`: the highest epoch that the caller has
+        ever seen of this gate; the change gets a higher one.
         Raises `ConfigurationError` for a change that makes no sense, `GateContended` or `StorageError` if it could
         not be stored; after `StorageError.maybe_done` it may be stored all the same: read, or open again.
         """
@@ -420,10 +427,13 @@ class Gate:
         return await self._change(
             lambda state, now, nonce: rules.opened(
                 rules.still(state, epoch), now=now, nonce=nonce, by=by, reason=reason, at=opens, share=share, until=ends
-            )
+            ),
+            above,
         )  # fmt: skip
 
-    async def close(self, *, by: str, reason: str = "", epoch: int | None = None) -> GateState:
+    async def close(
+        self, *, by: str, reason: str = "", epoch: int | None = None, above: int = 0
+    ) -> GateState:
         """Hold workers from now on (leash). Returns the gate as stored; `epoch` and errors as for `open`.
 
         A blob that does not hold a gate is replaced by a closed gate.
@@ -432,23 +442,31 @@ class Gate:
             lambda state, now, nonce: rules.closed(
                 rules.still(state, epoch), now=now, nonce=nonce, by=by, reason=reason
             ),
+            above,
             lambda remains, now, nonce: rules.repaired(
                 self.name, remains.epoch, now=now, nonce=nonce, by=by, reason=reason
             ),
         )
 
-    async def extend(self, *, by: str, until: When | None, reason: str = "") -> GateState:
+    async def extend(self, *, by: str, until: When | None, reason: str = "", above: int = 0) -> GateState:
         """Let this opening end at `until` instead; None lets it stay open. Errors as for `open`."""
         ends = rules.seconds_of("until", until)
         return await self._change(
             lambda state, now, nonce: rules.extended(
                 state, now=now, nonce=nonce, by=by, reason=reason, until=ends
-            )
+            ),
+            above,
         )
 
-    async def _change(self, transition: Transition, repair: Transition | None = None) -> GateState:
+    async def _change(
+        self, transition: Transition, above: int, repair: Transition | None = None
+    ) -> GateState:
         return await self._view.change(
-            transition, deadline_seconds=self.config.write_seconds, repair=repair, publish=self._publish
+            transition,
+            deadline_seconds=self.config.write_seconds,
+            repair=repair,
+            publish=self._publish,
+            above=above,
         )
 
     async def _publish(self, state: GateState) -> None:

@@ -159,7 +159,7 @@ def _shown(value: object) -> str:
     return "a huge number" if isinstance(value, int) and value.bit_length() > 100 else repr(value)
 
 
-def above(state: GateState, epoch: int) -> GateState:
+def raised(state: GateState, epoch: int) -> GateState:
     """The same change with an epoch above `epoch`, too."""
     return state if state.epoch > epoch else msgspec.structs.replace(state, epoch=epoch + 1)
 

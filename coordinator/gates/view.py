@@ -21,7 +21,7 @@ from coordinator.errors import (
     PreconditionFailed,
     StorageError,
 )
-from coordinator.gates.state import REMEMBERED, GateState, above
+from coordinator.gates.state import REMEMBERED, GateState, raised
 from coordinator.gates.store import Answer, GateStore
 from coordinator.offset import ClockOffset, HeldTime
 
@@ -126,13 +126,15 @@ class GateView:
         deadline_seconds: float,
         repair: Transition | None = None,
         publish: Callable[[GateState], Awaitable[None]] | None = None,
+        above: int = 0,
     ) -> GateState:
         """Apply `transition(state, now, nonce)` to the stored state, once, against all rivals; returns what is stored.
 
         What is known of the gate is taken for the stored state until a write shows that it is not: one request if it
         is. Nothing but a write is decided by it, no refusal and no "so it is already". `repair` makes a gate of a blob
-        that does not hold one. `publish` is called with what was stored, before its epoch is recorded.
+        that does not hold one. `publish` is called with what was stored, before its epoch is recorded. The change gets an epoch above `above`.
         """
+        self.highest = max(self.highest, above)
         nonce = uuid.uuid4().hex
         deadline = self._clock.monotonic() + deadline_seconds
         state = await self._change(transition, repair, nonce, deadline)
@@ -193,7 +195,7 @@ class GateView:
                             wanted = _again(current)(current, self.now(), nonce)
                         if wanted is current:
                             return current
-                wanted = above(wanted, self.highest)
+                wanted = raised(wanted, self.highest)
                 sent = True
                 self.sends += 1
                 number = self.sends

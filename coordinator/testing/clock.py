@@ -28,6 +28,10 @@ class ManualClock:
     def time(self) -> float:
         return self._wall + self._now - 1000.0
 
+    def step_wall(self, seconds: float) -> None:
+        """Move the wall clock alone, as an administrator or NTP would."""
+        self._wall += seconds
+
     async def sleep(self, seconds: float) -> None:
         if seconds <= 0:
             await asyncio.sleep(0)

@@ -444,3 +444,10 @@ async def test_the_next_change_of_a_gate_that_went_back_goes_above_every_epoch_e
     await yard.clock.advance(5)
     assert waiting.result().epoch == again.epoch
     assert worker.status().problem == ""
+
+
+async def test_a_change_goes_above_the_epoch_that_its_caller_has_seen(yard: Yard) -> None:
+    opened = await yard.operator.open(by="olga", above=41)
+    again = await yard.operator.open(by="olga", above=99)
+    closed = await yard.operator.close(by="olga", above=7)
+    assert [opened.epoch, again.epoch, closed.epoch] == [42, 100, 101]
