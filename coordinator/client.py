@@ -17,6 +17,7 @@ import requests
 
 from coordinator.backoff import Backoff, retry_blocking
 from coordinator.errors import ApiError, ApiUnavailable, ConfigurationError
+from coordinator.queues.requeue import Moved
 
 __all__ = ["Act", "Audited", "Client", "Gate", "Grant", "Leader", "Queue", "Sequence", "Worker"]
 
@@ -117,6 +118,8 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Moved(msgspec.Struct):
     moved: int
+    left: int = 0
+    in_doubt: int = 0
 
 
 class _Fault(msgspec.Struct):
@@ -219,9 +222,10 @@ class Client:
         """Put one item: anything that msgspec can encode, 64 KiB at most."""
         return self._act("POST", f"/queues/{_part(name)}/messages", Act, {"item": item, "reason": reason})
 
-    def requeue_poison(self, name: str, *, reason: str = "") -> int:
-        """Put the messages of the poison queue back; returns how many."""
-        return self._act("POST", f"/queues/{_part(name)}/requeue", _Moved, {"reason": reason}).moved
+    def requeue_poison(self, name: str, *, reason: str = "") -> Moved:
+        """Put the messages of the poison queue back; how many, and how many others are left or in doubt."""
+        answer = self._act("POST", f"/queues/{_part(name)}/requeue", _Moved, {"reason": reason})
+        return Moved(answer.moved, left=answer.left, in_doubt=answer.in_doubt)
 
     # --- workers and leaders --------------------------------------------------------------------------------------
 

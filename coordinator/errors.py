@@ -85,6 +85,20 @@ class InvalidRequest(StorageError):
     """The service calls the request malformed or out of bounds."""
 
 
+class MoveStopped(StorageError):
+    """Storage stayed away while messages were moved from queue to queue. None is lost, and none stays hidden for long.
+
+    `moved` are at their new place. `left` were seen and are where they were, as is what was not seen; `in_doubt` may be at
+    both places. Move again to go on.
+    """
+
+    def __init__(self, message: str, *, resource: str, moved: int, left: int, in_doubt: int) -> None:
+        super().__init__(message, resource=resource, maybe_done=in_doubt > 0)
+        self.moved = moved
+        self.left = left
+        self.in_doubt = in_doubt
+
+
 class SequenceError(KennelError):
     """Base of the errors of order numbers; `sequence` names the sequence."""
 

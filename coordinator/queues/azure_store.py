@@ -10,6 +10,7 @@ from coordinator.queues.azure_queue import AzureQueue
 from coordinator.queues.azure_rules import BlobRules
 from coordinator.queues.claims import Claims
 from coordinator.queues.envelope import Schema, Upcaster
+from coordinator.queues.poison import SUFFIX
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.service_errors import translated
 
@@ -37,7 +38,12 @@ def make_queue(
     version, upcasters = options.get("version", 0), options.get("upcasters")
     return Queue(
         AzureQueue(storage, name),
-        Claims(BlobClaims(storage, name), clock=storage.clock, max_payload_bytes=config.max_payload_bytes),
+        # A poison queue shares its queue's claims: its records name them.
+        Claims(
+            BlobClaims(storage, name.removesuffix(SUFFIX) or name),
+            clock=storage.clock,
+            max_payload_bytes=config.max_payload_bytes,
+        ),
         schema=Schema(type=type, version=version, upcasters=dict(upcasters or {})),
         bus=lambda: storage.bus,
         make_transport=lambda other: AzureQueue(storage, other),

@@ -15,6 +15,7 @@ from coordinator.queues import requeue
 from coordinator.queues.azure_queue import AzureQueue
 from coordinator.queues.azure_store import list_queues
 from coordinator.queues.queue import Queue, QueueConfig
+from coordinator.queues.requeue import Moved
 from coordinator.queues.sweeping import sweep as sweep_claims
 from coordinator.storage import Storage
 
@@ -142,6 +143,20 @@ def _progress(moved: int) -> None:
         click.echo(f"\r{moved} messages", err=True, nl=False)
 
 
+def _others(moved: Moved) -> None:
+    """What became of those that were not moved."""
+    if moved.repeated:
+        click.echo(f"{moved.repeated} were there twice and came back once", err=True)
+    if moved.in_doubt:
+        click.echo(
+            f"{moved.in_doubt} are in doubt: they may be at both places and be handled twice", err=True
+        )
+    if moved.left:
+        click.echo(f"{moved.left} stay where they are:", err=True)
+        for reason in moved.reasons:
+            click.echo(f"  {reason}", err=True)
+
+
 @queue.command()
 @click.argument("source")
 @click.argument("target")
@@ -151,13 +166,14 @@ def move(source: str, target: str, limit: int | None) -> None:
     if source == target:
         raise click.ClickException("source and target are the same queue")
 
-    async def act(storage: Storage) -> int:
-        target_queue = storage.queue(target)
-        moved = await requeue.move(storage.queue(source), target_queue, limit=limit, progress=_progress)
-        await target_queue.announce()
-        return moved
+    async def act(storage: Storage) -> Moved:
+        return await requeue.move(
+            storage.queue(source), storage.queue(target), limit=limit, progress=_progress
+        )
 
-    click.echo(f"\r{_with_storage(act)} messages moved from {source} to {target}")
+    moved = _with_storage(act)
+    click.echo(f"\r{moved} messages moved from {source} to {target}")
+    _others(moved)
 
 
 @queue.command("requeue-poison")
@@ -168,13 +184,17 @@ def requeue_poison(name: str, limit: int | None) -> None:
     if (client := remote.api()) is not None:
         if limit is not None:
             raise click.UsageError("--limit cannot be given with the API: it puts all of them back")
-        click.echo(f"{client.requeue_poison(name)} messages are back in {name}")
+        moved = client.requeue_poison(name)
+        click.echo(f"{moved} messages are back in {name}")
+        _others(moved)
         return
 
-    async def act(storage: Storage) -> int:
+    async def act(storage: Storage) -> Moved:
         return await requeue.requeue_poison(storage.queue(name), limit=limit, progress=_progress)
 
-    click.echo(f"\r{_with_storage(act)} messages are back in {name}")
+    moved = _with_storage(act)
+    click.echo(f"\r{moved} messages are back in {name}")
+    _others(moved)
 
 
 @queue.command()

@@ -24,6 +24,8 @@ from coordinator.queues.transport import MAX_MESSAGE_BYTES
 VERSION = 1
 MAX_INLINE_UNPACKED_BYTES = 64 * 1024 * 1024
 START = '{"kennel":'
+_LEFT_OUT = "(left out: the message has no room for it)"
+_ROOM_TO_CHANGE_BYTES = 1024
 Upcaster = Callable[[Any], Any]
 
 # What a message may say of itself: anyone who may write to the queue can write anything.
@@ -190,6 +192,44 @@ def with_packed(envelope: Envelope, size: int, packed: bytes) -> Envelope:
 
 def with_claim(envelope: Envelope, size: int, packed: bytes, name: str) -> Envelope:
     return msgspec.structs.replace(envelope, items=[], size=size, claim=Claim(name, len(packed)))
+
+
+def with_short_history(envelope: Envelope) -> Envelope | None:
+    """The envelope with as much of its history as a message has room for; None if not even a word about it has.
+
+    The longest traces are left out first, of equal ones the oldest; then the oldest failures. Each says that it is.
+    """
+    if not envelope.history:
+        return envelope if fits(encode(envelope)) else None
+    bare = msgspec.structs.replace(envelope, history=[])
+    over = wire_bytes(encode(bare)) + _ROOM_TO_CHANGE_BYTES - MAX_MESSAGE_BYTES
+    history = list(envelope.history)
+    lengths = [_json_bytes(failure) for failure in history]
+    over += sum(lengths)
+    for index in sorted(range(len(history)), key=lambda index: -len(history[index].trace)):
+        if over <= 0 or len(history[index].trace) <= len(_LEFT_OUT):
+            break
+        history[index] = msgspec.structs.replace(history[index], trace=_LEFT_OUT)
+        before, lengths[index] = lengths[index], _json_bytes(history[index])
+        over -= before - lengths[index]
+    if over > 0:
+        over += _json_bytes(_earlier(len(history)))
+        gone = 0
+        while over > 0 and gone < len(history):
+            over -= lengths[gone]
+            gone += 1
+        if over > 0:
+            return None
+        history = [_earlier(gone), *history[gone:]]
+    return msgspec.structs.replace(envelope, history=history)
+
+
+def _earlier(number: int) -> Failure:
+    return Failure(f"{number} earlier failures are left out: the message has no room for them")
+
+
+def _json_bytes(failure: Failure) -> int:
+    return wire_bytes(_encoder.encode(failure).decode()) + 1
 
 
 def unpack(packed: bytes, size: int, limit: int) -> list[msgspec.Raw]:

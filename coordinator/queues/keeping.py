@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 from coordinator.backoff import Backoff, retry
@@ -74,4 +74,5 @@ class _Holder:
             )
         except ReceiptStale:
             return
-        await self._queue.claims.discard(self._kept.envelope)
+        with suppress(StorageError):  # the work is done; what stays is swept
+            await self._queue.claims.discard(self._kept.envelope)

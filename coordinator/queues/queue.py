@@ -6,6 +6,7 @@ import dataclasses
 import typing
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
@@ -14,10 +15,10 @@ import msgspec
 from coordinator.backoff import Backoff, retry
 from coordinator.bus import Bus
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound
+from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound, StorageError
 from coordinator.queues import envelope as wire
 from coordinator.queues.announcing import Announcer
-from coordinator.queues.claims import Claims
+from coordinator.queues.claims import Claims, Fitted
 from coordinator.queues.envelope import Envelope, Schema
 from coordinator.queues.poison import SUFFIX, PoisonRecord, poison_name
 from coordinator.queues.transport import (
@@ -28,6 +29,7 @@ from coordinator.queues.transport import (
     NEVER,
     QueueTransport,
     Received,
+    Stored,
 )
 
 if TYPE_CHECKING:
@@ -153,7 +155,7 @@ class Queue(Generic[T]):
                 tracestate=tracestate,
                 items=group,
             )
-            kept.append(await self._put_envelope(head, max(delay, visibility), ttl))
+            kept.append(await self._put_fitted(await self.claims.fit(head), max(delay, visibility), ttl))
         if items and not visibility:
             size, due = sum(len(put.text) for put in kept), self._due(delay)
             await self._announcer.announce(size, due=due)
@@ -173,20 +175,42 @@ class Queue(Generic[T]):
         if group:
             yield group
 
-    async def _put_envelope(self, head: Envelope, delay: float, ttl: float) -> Kept:
+    async def _put_fitted(self, fitted: Fitted, delay: float, ttl: float) -> Kept:
+        """Repeats what failed, after a lost answer with a claim of its own: the first copy that is done deletes its claim."""
         expires_at = 0.0 if ttl == NEVER else self.clock.time() + ttl
-        envelope, text = await self.claims.fit(head, expires_at=expires_at)
-        try:
-            stored = await self._write(lambda: self.transport.put(text, delay_seconds=delay, ttl_seconds=ttl))
-        except Exception as error:
-            if envelope.claim and not getattr(error, "maybe_done", True):
-                await self.claims.discard(envelope)
-            raise
-        return Kept(stored.id, stored.receipt, envelope, text)
+        written, in_doubt, claim_in_doubt = fitted, False, False
 
-    async def put_envelope(self, envelope: Envelope, *, delay: float = 0, ttl: float = NEVER) -> Kept:
-        """Store an envelope that was a message before, with what it carries; listeners are not told."""
-        return await self._put_envelope(envelope, delay, ttl)
+        async def attempt() -> Stored:
+            nonlocal written, in_doubt, claim_in_doubt
+            if claim_in_doubt and written.packed is not None:
+                written = await self.claims.write(fitted, expires_at=expires_at)
+                claim_in_doubt = False
+            try:
+                return await self.transport.put(written.text, delay_seconds=delay, ttl_seconds=ttl)
+            except StorageError as error:
+                in_doubt = in_doubt or error.maybe_done
+                claim_in_doubt = claim_in_doubt or error.maybe_done
+                raise
+
+        try:
+            written = await self.claims.write(fitted, expires_at=expires_at)
+            stored = await self._write(attempt, is_large=written.packed is not None)
+        except StorageError as error:
+            error.maybe_done = in_doubt
+            if not claim_in_doubt:
+                with suppress(StorageError):
+                    await self.claims.discard(written.envelope)
+            raise
+        return Kept(stored.id, stored.receipt, written.envelope, written.text)
+
+    async def put_again(
+        self, message: Envelope, source: Claims, *, delay: float = 0, ttl: float = NEVER
+    ) -> Kept:
+        """Store what was a message before, with what it carries and a payload of its own; listeners are not notified.
+
+        `source` has its claim. Raises `MessageUndecodable` if the payload cannot be had.
+        """
+        return await self._put_fitted(await self.claims.refit(message, source), delay, ttl)
 
     async def announce(self) -> None:
         """Tell listeners that there is work."""
@@ -212,8 +236,10 @@ class Queue(Generic[T]):
     def _due(self, delay: float) -> float:
         return self.clock.time() + delay if delay else 0.0
 
-    async def _write(self, call: Callable[[], Any]) -> Any:
+    async def _write(self, call: Callable[[], Any], *, is_large: bool = False) -> Any:
         backoff = Backoff(deadline_seconds=self.config.write_seconds)
+        if is_large:  # a repetition may write a blob
+            backoff = Backoff(0.2, 5.0, deadline_seconds=self.config.write_seconds)
         try:
             return await retry(call, backoff=backoff, clock=self.clock)
         except NotFound:

@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from coordinator.errors import ConfigurationError, MessageUndecodable, ReceiptStale
+from coordinator.backoff import TRANSIENT, Backoff, retry
+from coordinator.clock import Clock
+from coordinator.errors import (
+    ConfigurationError,
+    InvalidRequest,
+    MessageUndecodable,
+    MoveStopped,
+    NotFound,
+    ReceiptStale,
+    StorageError,
+)
 from coordinator.queues import envelope as wire
+from coordinator.queues.claims import Claims
 from coordinator.queues.envelope import Envelope
 from coordinator.queues.poison import PoisonRecord
 from coordinator.queues.queue import Queue
-from coordinator.queues.transport import MAX_BATCH
+from coordinator.queues.transport import MAX_BATCH, NEVER, Received
 
-_HOLD_SECONDS = 120.0
+_log = logging.getLogger("coordinator.queues")
+_HOLD_SECONDS = 45.0
+_BEGIN_WITHIN_SECONDS = (
+    10.0  # of the hold: what begins later may still be at it when others see the message again
+)
+_LARGE_BYTES, _LARGE_HOLD_SECONDS = 4 * 1024 * 1024, 900.0
+_NO_END_SECONDS = 10 * 365 * 24 * 3600.0
+_MOST_REASONS = 10
 
 
-def revived(record: PoisonRecord) -> Envelope:
-    """The message of a poison record as it goes back into its queue: whole, with its history.
+class Moved(int):
+    """How many messages were moved, as a number.
 
-    One that could not be read at all is carried as it is, to be tried by a newer or mended program.
+    `left` were seen and stay where they were, visible; `reasons` says why, for the first ten. `in_doubt` were put at their
+    new place, and whether they are gone from the old one is not known: they may be handled twice. `repeated` were in poison
+    twice, brought back once and removed.
     """
-    try:
-        envelope = wire.decode(record.text)
-    except MessageUndecodable:
-        envelope = Envelope(kennel=0, raw=record.text)
-    return msgspec.structs.replace(
-        envelope,
-        kennel=wire.VERSION,
-        unstarted=0,
-        reported=0,
-        begun=None,
-        kills={},
-        left=record.left if record.left is not None else envelope.left,
-        history=record.failures,
-        # Records of single items may share their claim: then it stays.
-        claim_kept=record.left is not None and envelope.claim is not None,
-    )
+
+    left: int
+    in_doubt: int
+    repeated: int
+    reasons: tuple[str, ...]
+
+    def __new__(
+        cls, moved: int, *, left: int = 0, in_doubt: int = 0, repeated: int = 0, reasons: Iterable[str] = ()
+    ) -> Self:
+        made = super().__new__(cls, moved)
+        made.left, made.in_doubt, made.repeated, made.reasons = left, in_doubt, repeated, tuple(reasons)
+        return made
+
+
+class _Copied(NamedTuple):
+    """A message is at its new place, and needs these claims of its old one no more."""
+
+    claims: tuple[Envelope, ...]
+    repeated: bool = False
 
 
 async def requeue_poison(
@@ -46,28 +70,45 @@ async def requeue_poison(
     limit: int | None = None,
     ids: set[str] | None = None,
     progress: Callable[[int], None] = lambda moved: None,
-) -> int:
-    """Put messages from the poison queue back, at most `limit`, or those whose poison message ids are given; how many.
+) -> Moved:
+    """Put messages from the poison queue back, at most `limit`, or those whose poison message ids are given.
 
-    Each is put back before it is removed from poison: a crash between leaves both, never none. Where its history does
-    not fit, the traces are left out, and if need be the history.
+    Guarantees that each comes back whole: of its history, what has no room is left out, and says so. Each is put back
+    before it is removed from poison: a crash between leaves both, with a payload each, never none. What cannot come back
+    stays in poison, visible, and holds up no other. Busy and lost answers are waited out for the queue's `write_seconds`;
+    then `MoveStopped` says what was done.
     """
+    done: set[tuple[str, tuple[int, ...]]] = set()
 
-    async def revive(text: str) -> bool:
+    async def revive(message: Received) -> _Copied:
+        _, items = await queue.poison.open(message.text)
+        ((_, record),) = items
+        if not isinstance(record, PoisonRecord):
+            raise MessageUndecodable("it is not a record of a message that failed")
+        key = (record.message_id, tuple(record.left or ()))
+        if record.message_id and key in done:  # the answer of the record's put was lost
+            return _Copied((), repeated=True)
         try:
-            _, items = await queue.poison.open(text)
-        except MessageUndecodable:  # not ours: somebody put it there by hand
-            return False
-        for _, record in items:
-            if not isinstance(record, PoisonRecord):
-                return False
-            try:
-                await queue.put_envelope(revived(record))
-            except ConfigurationError:  # a foreign message that leaves no room for a history
-                await queue.put_text(record.text)
-        return True
+            envelope = wire.decode(record.text)
+        except MessageUndecodable:  # a newer program may read it as it is
+            await queue.put_text(record.text)
+            return _Copied(())
+        again = msgspec.structs.replace(
+            envelope,
+            kennel=wire.VERSION,
+            unstarted=0,
+            reported=0,
+            begun=None,
+            kills={},
+            left=record.left if record.left is not None else envelope.left,
+            history=record.failures,
+        )
+        await queue.put_again(again, queue.claims)
+        done.add(key)
+        # Records of single items may share their claim: then it is left to the sweep.
+        return _Copied((envelope,) if record.left is None else ())
 
-    moved = await _drain(queue.poison, revive, limit=limit, ids=ids, progress=progress)
+    moved = await _Move(queue.poison, revive, limit=limit, ids=ids, progress=progress).run()
     if moved:
         await queue.announce()
     return moved
@@ -79,70 +120,228 @@ async def move(
     *,
     limit: int | None = None,
     progress: Callable[[int], None] = lambda moved: None,
-) -> int:
-    """Move messages as they are, at most `limit`; how many. Claims go along. Put before removed, as with poison."""
+) -> Moved:
+    """Move messages as they are, at most `limit`, with their payloads and what is left of their time to live.
 
-    async def copy(text: str) -> bool:
-        envelope, items = None, None
+    Each is put before it is removed; the rest is as for `requeue_poison`.
+    """
+
+    async def copy(message: Received) -> _Copied:
+        lasts = message.expires_at - source.clock.time()
+        ttl = NEVER if lasts > _NO_END_SECONDS else max(1.0, lasts)
         try:
-            envelope = wire.decode(text)
-            if envelope.claim is not None:
-                items = await source.claims.items(envelope)
+            envelope = wire.decode(message.text)
+            record = await _record(source.claims, envelope)
         except MessageUndecodable:
-            envelope = None
-        if envelope is not None and items is not None:
-            await target.put_envelope(msgspec.structs.replace(envelope, claim=None, size=0, items=items))
+            envelope, record = Envelope(kennel=0), None
+        if record is not None and (inner := _claiming(record.text)) is not None:
+            owned = await target.claims.with_own_claim(inner, source.claims)
+            raw = wire.encode_item(msgspec.structs.replace(record, text=wire.encode(owned)))
+            carrier = msgspec.structs.replace(envelope, items=[raw], z="", claim=None, size=0)
+            await target.put_again(carrier, source.claims, ttl=ttl)
+            return _Copied((inner,))
+        if envelope.claim is not None:
+            await target.put_again(envelope, source.claims, ttl=ttl)
         else:
-            await target.put_text(text)
-        return True
+            await target.put_text(message.text, ttl=ttl)
+        return _Copied(())
 
-    return await _drain(source, copy, limit=limit, ids=None, progress=progress)
-
-
-async def _drain(
-    source: Queue[Any],
-    act: Callable[[str], Any],
-    *,
-    limit: int | None,
-    ids: set[str] | None,
-    progress: Callable[[int], None],
-) -> int:
-    moved, seen, passed_over = 0, set[str](), []
-    while limit is None or moved < limit:
-        if ids is not None and ids <= seen:
-            break
-        count = MAX_BATCH if limit is None or ids is not None else min(MAX_BATCH, limit - moved)
-        messages = await source.take(count, visibility_seconds=_HOLD_SECONDS)
-        if not messages:
-            break
-        for message in messages:
-            if (
-                message.id in seen
-                or (ids is not None and message.id not in ids)
-                or not await act(message.text)
-            ):
-                passed_over.append(message)
-                continue
-            seen.add(message.id)
-            try:
-                await source.transport.delete(message.id, message.receipt)
-                if (claim := _claim_of(message.text)) is not None:
-                    await source.claims.discard(claim)
-            except ReceiptStale:
-                continue
-            moved += 1
-            progress(moved)
-    for message in passed_over:
-        try:
-            await source.transport.update(message.id, message.receipt, visibility_seconds=0)
-        except ReceiptStale:
-            continue
+    moved = await _Move(source, copy, limit=limit, ids=None, progress=progress).run()
+    if moved:
+        await target.announce()
     return moved
 
 
-def _claim_of(text: str) -> Envelope | None:
+def _claiming(text: str) -> Envelope | None:
+    """The envelope of a message if its payload is in a claim."""
     try:
         envelope = wire.decode(text)
     except MessageUndecodable:
         return None
-    return envelope if envelope.claim is not None and not envelope.claim_kept else None
+    return envelope if envelope.claim is not None else None
+
+
+async def _record(claims: Claims, envelope: Envelope) -> PoisonRecord | None:
+    """The poison record that a message is, if it is one: its own message may have a claim, too."""
+    if not envelope.kennel or envelope.raw is not None or envelope.size > _LARGE_BYTES:
+        return None
+    raws = await claims.items(envelope) if envelope.z or envelope.claim else envelope.items
+    try:
+        (raw,) = raws
+        return msgspec.json.decode(raw, type=PoisonRecord)
+    except (ValueError, msgspec.DecodeError, RecursionError):
+        return None
+
+
+class _Move:
+    """Takes messages and has each copied, then removes it. Whatever it does not remove it shows again."""
+
+    def __init__(
+        self,
+        source: Queue[Any],
+        copy: Callable[[Received], Awaitable[_Copied]],
+        *,
+        limit: int | None,
+        ids: set[str] | None,
+        progress: Callable[[int], None],
+    ) -> None:
+        self._source, self._copy, self._limit, self._ids = source, copy, limit, ids
+        self._progress = progress
+        self._clock: Clock = source.clock
+        self._backoff = Backoff(
+            base_seconds=0.1, cap_seconds=2.0, deadline_seconds=source.config.write_seconds
+        )
+        self._held: dict[str, Received] = {}
+        self._acted: set[str] = set()
+        self._left: dict[str, str] = {}
+        self._moved = self._in_doubt = self._repeated = 0
+        self._unheard_until = float("-inf")
+
+    async def run(self) -> Moved:
+        try:
+            while self._wants_more() and await self._batch():
+                pass
+        except StorageError as error:
+            await self._show()
+            report = self._report()
+            raise MoveStopped(
+                f"storage stayed away while messages of {self._source.name} were moved ({error}): {report} moved, "
+                f"{report.left} left, {report.in_doubt} in doubt (they may be at both places); move again to go on",
+                resource=self._source.name,
+                moved=int(report),
+                left=report.left,
+                in_doubt=report.in_doubt,
+            ) from error
+        finally:
+            await self._show()
+        return self._report()
+
+    def _report(self) -> Moved:
+        reasons = list(dict.fromkeys(reason for reason in self._left.values() if reason))[:_MOST_REASONS]
+        return Moved(
+            self._moved,
+            left=sum(1 for reason in self._left.values() if reason),
+            in_doubt=self._in_doubt,
+            repeated=self._repeated,
+            reasons=reasons,
+        )
+
+    def _wants_more(self) -> bool:
+        if self._ids is not None and self._ids <= self._acted:
+            return False
+        return self._limit is None or self._moved < self._limit
+
+    async def _batch(self) -> bool:
+        """One get and what is done with it; False if there is nothing more."""
+        room = MAX_BATCH if self._limit is None or self._ids is not None else self._limit - self._moved
+        taken_at = self._clock.monotonic()
+        messages = await self._take(min(MAX_BATCH, room))
+        for message in messages:
+            self._held[message.id] = message
+        fresh = [message for message in messages if message.id not in self._acted | self._left.keys()]
+        for message in fresh:
+            if self._ids is not None and message.id not in self._ids:
+                self._left[message.id] = ""
+            elif self._clock.monotonic() - taken_at > _BEGIN_WITHIN_SECONDS:
+                await self._show([message.id])
+            elif self._wants_more():
+                await self._one(message)
+        return bool(fresh) or await self._heard_again(len(messages))
+
+    async def _take(self, count: int) -> list[Received]:
+        async def attempt() -> list[Received]:
+            try:
+                return await self._source.take(count, visibility_seconds=_HOLD_SECONDS)
+            except StorageError as error:
+                if error.maybe_done:  # what was taken is hidden, and nobody knows its receipts
+                    self._unheard_until = self._clock.monotonic() + _HOLD_SECONDS + 1
+                raise
+
+        return await retry(attempt, backoff=self._backoff, clock=self._clock)
+
+    async def _heard_again(self, seen: int) -> bool:
+        """At the end: wait for what a get took whose answer was lost. True if there may be something."""
+        wait = self._unheard_until - self._clock.monotonic()
+        if seen or wait <= 0:
+            return False
+        if await retry(self._source.depth, backoff=self._backoff, clock=self._clock) <= len(self._held):
+            return False
+        _log.info("Messages of %s whose answer was lost are waited for, %.0f s", self._source.name, wait)
+        await self._show()
+        await self._clock.sleep(wait)
+        return True
+
+    async def _one(self, message: Received) -> None:
+        self._acted.add(message.id)
+        try:
+            await self._hold_longer(message)
+            copied = await self._copy(message)
+        except (ReceiptStale, MessageUndecodable, ConfigurationError, InvalidRequest) as error:
+            self._left[message.id] = str(error) or type(error).__name__
+            return
+        except StorageError as error:
+            if error.maybe_done:
+                self._in_doubt += 1
+            else:
+                self._left[message.id] = str(error)
+            raise
+        try:
+            await self._delete(self._held[message.id])
+        except (ReceiptStale, NotFound):
+            self._in_doubt += 1
+            del self._held[message.id]
+            return
+        except StorageError:
+            self._in_doubt += 1
+            raise
+        del self._held[message.id]
+        if copied.repeated:
+            self._repeated += 1
+        else:
+            self._moved += 1
+            self._progress(self._moved)
+        own = _claiming(message.text)
+        for envelope in (*copied.claims, *([own] if own is not None and not own.claim_kept else [])):
+            try:
+                await self._source.claims.discard(envelope)
+            except StorageError as error:
+                _log.info("A claim of %s is left to the sweep: %s", self._source.name, error)
+
+    async def _hold_longer(self, message: Received) -> None:
+        """A large payload may take longer to copy than the message is held."""
+        own = _claiming(message.text)
+        if own is None or own.claim is None or own.claim.bytes < _LARGE_BYTES:
+            return
+        receipt = await self._source.transport.update(
+            message.id, message.receipt, visibility_seconds=_LARGE_HOLD_SECONDS
+        )
+        self._held[message.id] = message._replace(receipt=receipt)
+
+    async def _delete(self, message: Received) -> None:
+        repeated = False
+
+        async def attempt() -> None:
+            nonlocal repeated
+            try:
+                await self._source.transport.delete(message.id, message.receipt)
+            except ReceiptStale as error:
+                # After a try whose answer was lost, "not there" is the answer that was waited for.
+                if not (repeated and error.status == 404):
+                    raise
+            except TRANSIENT as error:
+                repeated = repeated or error.maybe_done
+                raise
+
+        await retry(attempt, backoff=self._backoff, clock=self._clock)
+
+    async def _show(self, ids: Iterable[str] | None = None) -> None:
+        """Make what was not moved visible again; what cannot be shown now appears by itself when its hold ends."""
+        for id in list(self._held if ids is None else ids):
+            message = self._held.pop(id)
+            try:
+                await self._source.transport.update(message.id, message.receipt, visibility_seconds=0)
+            except (ReceiptStale, NotFound):
+                continue
+            except StorageError:
+                self._held.clear()
+                return

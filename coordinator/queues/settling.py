@@ -325,12 +325,16 @@ class Settler:
             attempts=delivery.attempt,
             left=None if whole and delivery.envelope.left is None else sorted(errors),
         )
-        await self._queue.poison.put(record)
         if delivery.envelope.claim is not None:
-            # The record refers to the claim now; a sweep or the delete that follows must not take it.
+            # The record will refer to the claim: neither a sweep nor the delete that follows may take it.
             with suppress(NotFound):
-                await self._queue.claims.keep(delivery.envelope)
+                await retry(
+                    lambda: self._queue.claims.keep(delivery.envelope),
+                    backoff=Backoff(),
+                    clock=self._queue.clock,
+                )
             delivery.envelope = msgspec.structs.replace(delivery.envelope, claim_kept=True)
+        await self._queue.poison.put(record)
         _log.warning(
             "A message of %s went to poison: %s",
             self._queue.name,

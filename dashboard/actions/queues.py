@@ -10,6 +10,7 @@ from django.utils.translation import gettext
 
 from coordinator.config import check_name
 from coordinator.errors import NotFound
+from coordinator.queues.requeue import Moved
 from coordinator.queues.requeue import requeue_poison as move_back
 from dashboard.actions.acting import ActionFailed, Actor, audited
 from dashboard.runtime import current
@@ -34,16 +35,17 @@ def delete_queue(actor: Actor, queue: str, *, reason: str = "") -> None:
     _queue(actor, "queue.delete", queue, reason, lambda q: q.delete(), "deleted")
 
 
-def requeue_poison(actor: Actor, queue: str, *, reason: str = "", limit: int = REQUEUE_AT_MOST) -> int:
-    """Put the messages of a poison queue back to where they failed; returns how many."""
+def requeue_poison(actor: Actor, queue: str, *, reason: str = "", limit: int = REQUEUE_AT_MOST) -> Moved:
+    """Put the messages of a poison queue back to where they failed; how many, and what became of the others."""
     with audited(actor, "queue.requeue", queue, reason) as act:
         check_name("queue", queue)
 
-        async def requeue() -> int:
+        async def requeue() -> Moved:
             return await move_back(storage().queue(queue), limit=limit)
 
         moved = call(requeue)
-        act.after = json.dumps({"requeued": moved})
+        others = {"left": moved.left, "in_doubt": moved.in_doubt, "reasons": moved.reasons}
+        act.after = json.dumps({"requeued": moved} | {name: value for name, value in others.items() if value})
         current().look_again()
     return moved
 

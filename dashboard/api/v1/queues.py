@@ -24,9 +24,11 @@ router = Router(tags=["queues"])
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """So many messages went back from the poison queue."""
+    """So many messages went back from the poison queue; `left` could not and stay there, `in_doubt` may be in both."""
 
     moved: int
+    left: int = 0
+    in_doubt: int = 0
 
 
 class RuleInForce(msgspec.Struct, frozen=True):
@@ -96,7 +98,8 @@ def put_message(request: HttpRequest, name: Name, body: NewMessage) -> HttpRespo
 @router.post("/queues/{name}/requeue", **acts(Moved, "requeue_poison", action="queue.requeue"))
 def requeue_poison(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Put the messages of the poison queue back to where they failed."""
-    return answering.answer(Moved(actions.requeue_poison(_actor(request), name, reason=body.reason)))
+    moved = actions.requeue_poison(_actor(request), name, reason=body.reason)
+    return answering.answer(Moved(int(moved), moved.left, moved.in_doubt))
 
 
 @router.get("/queues/{name}/rule", **reads(RuleInForce, "queue_rule", storage=True))

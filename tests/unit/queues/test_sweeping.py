@@ -157,7 +157,7 @@ async def test_a_message_that_goes_back_from_poison_while_a_round_looks_keeps_it
 
     async def moving() -> int:
         if not moved:
-            moved.append(await desk.queue.put_envelope(kept.envelope))
+            moved.append(await work.put(kept.text))
             await poison.delete(in_poison.id, in_poison.receipt)
         return await count()
 
