@@ -76,6 +76,7 @@ def counts(fleet: Fleet) -> dict[str, int]:
         "leaderless": sum(1 for leader in fleet.leaders if not leader.holder and leader.lease != "unknown"),
         "sequences": len(fleet.sequences),
         "late_batches": sum(batch.sla_risk == "at risk" for batch in running(fleet)),
+        "failed_batches": sum(batch.state == "failed" for batch in fleet.work.batches),
         "partial_batches": sum(batch.state == "partial" for batch in fleet.work.batches),
         "sequence_problems": sum(1 for sequence in fleet.sequences if sequence.problem),
     }
@@ -87,14 +88,20 @@ def running(fleet: Fleet) -> list[BatchStatus]:
 
 
 def sorted_batches(fleet: Fleet, query: QueryDict) -> list[BatchStatus]:
-    """The batches that the query asks for, the newest first: `q` is part of batch or pipeline, `state` one of theirs."""
+    """The batches that the query asks for, the newest first: `q` is part of batch or pipeline, `state` one of theirs, or
+    "stalled"."""
     wanted, state = query.get("q", "").strip().lower(), query.get("state", "")
     return [
         batch
         for batch in fleet.work.batches
-        if (not state or batch.state == state)
+        if (not state or shown_state(batch) == state or batch.state == state)
         and (wanted in batch.batch.lower() or wanted in batch.pipeline.lower())
     ]
+
+
+def shown_state(batch: BatchStatus) -> str:
+    """Its state; "stalled" for one that runs and does not move."""
+    return "stalled" if batch.is_stalled else batch.state
 
 
 def shown_batch(fleet: Fleet, query: QueryDict) -> BatchStatus | None:

@@ -21,10 +21,12 @@ from coordinator.queues.queue import QueueConfig
 from coordinator.service_errors import translated
 from coordinator.tables.azure_tables import make_table
 from coordinator.tables.outbox import Outbox
+from coordinator.tables.rows import Row
 
 if TYPE_CHECKING:
     from coordinator.storage import Storage
 
+MAX_PAGES = 5
 _ONE = QueueConfig(items_per_message=1)
 
 
@@ -61,6 +63,16 @@ class BlobReports:
         except (AlreadyExists, PreconditionFailed):
             return False
         return True
+
+    async def exists(self, name: str) -> bool:
+        """Whether there is a report of that name. One request."""
+
+        async def look() -> bool:
+            with translated("look for the report", name):
+                found: bool = await self._storage.aio.blobs.get_blob_client(self._container, name).exists()
+            return found
+
+        return await retry(look, backoff=Backoff())
 
     async def read(self, name: str) -> bytes:
         """The report of that name; raises `NotFound`."""
@@ -121,13 +133,23 @@ def ledger(storage: Storage, pipeline: str) -> Ledger:
 async def list_batches(
     storage: Storage, pipeline: str | None = None, *, limit: int = 1000, since: float = 0.0
 ) -> list[BatchStatus]:
-    """Batches of that pipeline (None: of all) started after `since`, the newest first; at most `limit`, by name.
+    """Batches of that pipeline (None: of all) started after `since`, at most `limit`: what runs or needs a hand, then the newest.
 
-    One request for up to 1,000 rows looked at, and one for each batch that still runs. How far a cancelled batch had come
+    One request for up to 1,000 rows, at most five, and one for each batch that runs or failed. How far a cancelled batch had come
     is not read: see `BatchControl.status`.
     """
-    heads = await make_table(storage, storage.config.table("batches")).top(
-        limit, partition=pipeline, where=[("started_at", "gt", since)]
+    scan = make_table(storage, storage.config.table("batches")).scan(
+        partition=pipeline, where=[("started_at", "gt", since)]
+    )
+    heads: list[Row] = []
+    pages = 0
+    async for page in scan.pages():
+        heads += page
+        pages += 1
+        if pages == MAX_PAGES:
+            break
+    heads.sort(
+        key=lambda row: (row.get("state") in ("complete", "cancelled"), -float(row.get("started_at", 0.0)))
     )
     now = storage.clock.time()
 
@@ -136,15 +158,17 @@ async def list_batches(
             Sent(items=head.items + head.failed, is_finished=head.state != "cancelled"),
             Counted(items=head.items, failed=head.failed),
         )
-        if head.state == "running":
-            both = await ledger(storage, name).progress(batch)
+        if head.state in ("running", "failed"):
+            rows = ledger(storage, name)
+            rows.seen(batch, head)
+            both = await rows.progress(batch)
             sent, counted = both[0].value, both[1].value
         return batch_status(name, batch, head, sent, counted, now=now)
 
     found = await asyncio.gather(
         *(
             status(row.key.partition, row.key.row, msgspec.convert(row.values, Head, strict=False))
-            for row in heads
+            for row in heads[:limit]
         )
     )
     return sorted(found, key=lambda each: each.started_at, reverse=True)

@@ -68,14 +68,28 @@ class BatchControl:
         return msgspec.convert(update.old.values, Head, strict=False)
 
     async def retry_failed(self, batch: str) -> int:
-        """Process the failed items of a `partial` batch again; returns how many. Raises `PipelineError` if it is not partial."""
+        """Process the failed items of a `partial` batch again, or have a `failed` one go on where it stopped; returns how many items.
+
+        Raises `PipelineError` if it is neither.
+        """
         head, etag = await self._ledger.head(batch)
-        self.must_be_partial(batch, head)
-        again = msgspec.structs.replace(head, state="running", round=head.round + 1)
+        round = head.round
+        if head.state != "failed":
+            self.must_be_partial(batch, head)
+            round += 1
+        again = msgspec.structs.replace(
+            head,
+            state="running",
+            round=round,
+            stumbles=0,
+            cause="",
+            finished_at=0.0,
+            resumed_at=self._clock.time(),
+        )
         replace = Replace((self.pipeline, batch), msgspec.structs.asdict(again), etag)
         order = BatchOrder(batch, again.round)
         await self._outbox.commit(self.pipeline, [replace], order, intent=f"{batch}|{again.round}")
-        return head.failed
+        return head.failed if head.state == "partial" else 0
 
     def must_be_partial(self, batch: str, head: Head) -> None:
         """Raises `PipelineError` if it is not."""

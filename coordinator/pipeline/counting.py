@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
+from coordinator.backoff import TRANSIENT
 from coordinator.clock import Clock
-from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
+from coordinator.errors import AlreadyExists, ConfigurationError, NotFound, PreconditionFailed
 from coordinator.pipeline.ledger import Ledger, Versioned, insert_result
 from coordinator.pipeline.parts import COUNTED, BatchDone, ChunkResult, Counted, Head, Sent, result_row
 from coordinator.pipeline.status import rate
+from coordinator.queues.outcomes import DONE, Outcome, Reject
 from coordinator.queues.queue import Queue
 from coordinator.tables.commit import commit
 from coordinator.tables.operations import split
 from coordinator.tables.optimistic import optimistic_update
 from coordinator.tables.outbox import Outbox
+from coordinator.tables.stepping import said
+
+_log = logging.getLogger("coordinator.pipeline")
+# So often in a row may the initiator, the controller or the reporter fail.
+STUMBLES = 5
 
 Fold = Callable[[Any, list[Any]], Any]
 Reporter = Callable[[Any], bytes]
@@ -29,6 +37,9 @@ class Reports(Protocol):
 
     async def write_once(self, name: str, content: bytes) -> bool:
         """Store under that name; False if there is one already, which stays as it is."""
+
+    async def exists(self, name: str) -> bool:
+        """Whether there is a report of that name."""
 
 
 class Counter:
@@ -61,18 +72,59 @@ class Counter:
         self._locks: dict[str, asyncio.Lock] = {}
         self._known: dict[str, Versioned[Counted]] = {}
 
+    async def handle(self, results: Sequence[ChunkResult]) -> list[Outcome]:
+        """`count` for a listener: a batch that fails does not hold up the others."""
+        problems = await self._count(results)
+        return [problems.get(result.batch, DONE) for result in results]
+
     async def count(self, results: Sequence[ChunkResult]) -> None:
         """Count results of any batches; returns when they are counted, and their batches settled if they are ready."""
+        for error in (await self._count(results)).values():
+            raise error
+
+    async def _count(self, results: Sequence[ChunkResult]) -> dict[str, Exception]:
+        """What went wrong, by batch."""
+        problems: dict[str, Exception] = {}
         by_batch: dict[str, dict[str, ChunkResult]] = {}
         for result in results:
             by_batch.setdefault(result.batch, {})[result_row(result.number, result.round)] = result
         for batch, rows in by_batch.items():
-            if not await self._is_wanted(batch):
-                continue
-            # One transaction of this process at a time: two would only take turns in losing.
-            async with self._locks.setdefault(batch, asyncio.Lock()):
-                await self._record(batch, rows)
-                await self.settle(batch)
+            try:
+                if not await self._is_wanted(batch):
+                    continue
+                # One transaction of this process at a time: two would only take turns in losing.
+                async with self._locks.setdefault(batch, asyncio.Lock()):
+                    try:
+                        await self._record(batch, rows)
+                    except ConfigurationError as error:
+                        # A result of an older version that no row can hold: no repetition helps.
+                        await self.stumbled(batch, "a result cannot be stored", error, is_final=True)
+                        continue
+                    await self.settle(batch)
+            except Exception as error:
+                problems[batch] = error
+        return problems
+
+    async def stumbled(self, batch: str, part: str, error: Exception, *, is_final: bool = False) -> None:
+        """Note that a part of the pipeline failed. Returns if the batch has `failed` by that; else raises the error again."""
+        is_final = is_final or isinstance(error, Reject)
+        _log.warning("Batch %s of %s: %s failed", batch, self._ledger.pipeline, part, exc_info=error)
+
+        def change(head: Head) -> Head:
+            if head.state != "running":
+                return head
+            stumbles = head.stumbles + 1
+            head = msgspec.structs.replace(head, stumbles=stumbles, cause=f"{part}: {said(error)}"[:1000])
+            if is_final or stumbles >= STUMBLES:
+                head = msgspec.structs.replace(head, state="failed", finished_at=self._clock.time())
+            return head
+
+        try:
+            head = await self.save_head(batch, change)
+        except NotFound:
+            return
+        if head.state == "running":
+            raise error
 
     async def _record(self, batch: str, pending: dict[str, ChunkResult]) -> None:
         partition, conflicts = self._ledger.partition(batch), 0
@@ -118,6 +170,7 @@ class Counter:
             first_at=counted.first_at or now,
             changed_at=now,
             per_second=rate(counted, items, now),
+            item_seconds=_item_seconds(counted, results),
         )
 
     async def settle(self, batch: str) -> None:
@@ -129,7 +182,7 @@ class Counter:
             head = (await self._ledger.head(batch)).value
         except NotFound:
             return
-        if head.state == "cancelled" or head.round != sent.round:
+        if head.state in ("cancelled", "failed") or head.round != sent.round:
             return
         if head.state == "complete":
             await self._relay(batch)
@@ -143,15 +196,20 @@ class Counter:
                 ),
             )
         elif not counted.failed:
-            await self.finish(batch, sent, counted, etag)
+            try:
+                await self.finish(batch, sent, counted, etag, head)
+            except (*TRANSIENT, PreconditionFailed, AlreadyExists):
+                raise  # storage, or others: the message brings us here again
+            except Exception as error:
+                await self.stumbled(batch, "the controller, the reporter or the store of reports", error)
 
-    async def finish(self, batch: str, sent: Sent, counted: Counted, etag: str) -> None:
+    async def finish(self, batch: str, sent: Sent, counted: Counted, etag: str, head: Head) -> None:
         """Add up all results, write the report once, tell whoever waits, close the head."""
         total: Any = None
         async for result in self._ledger.results(batch):
             values = [self.decode(each) for each in result.results]
             total = await asyncio.to_thread(self._controller, total, values)
-        name = f"{self._ledger.pipeline}/{batch}.json"
+        name = head.report_name or f"{self._ledger.pipeline}/{batch}.json"
         await self._reports.write_once(name, await asyncio.to_thread(self._reporter, total))
         if counted.state != "complete":
             closing = self._ledger.store(
@@ -191,6 +249,15 @@ class Counter:
     async def _relay(self, batch: str) -> None:
         if self._outbox is not None:
             await self._outbox.relay_one(self._ledger.partition(batch), "done")
+
+
+def _item_seconds(counted: Counted, results: Sequence[ChunkResult]) -> float:
+    """How long an item takes a processor: a mean that forgets."""
+    timed = [result for result in results if result.seconds > 0 and result.size]
+    if not timed:
+        return counted.item_seconds
+    now = sum(result.seconds for result in timed) / sum(result.size for result in timed)
+    return 0.7 * counted.item_seconds + 0.3 * now if counted.item_seconds else now
 
 
 def _ended(head: Head, state: Any, counted: Counted, at: float, *, report: str = "") -> Head:

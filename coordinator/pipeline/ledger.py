@@ -19,7 +19,7 @@ from coordinator.pipeline.parts import (
     ItemFailure,
     Sent,
 )
-from coordinator.tables.columns import gather, spread
+from coordinator.tables.columns import MAX_BYTES, gather, spread
 from coordinator.tables.commit import commit
 from coordinator.tables.operations import Insert, Operation, Replace
 from coordinator.tables.rows import Key, Row
@@ -42,13 +42,28 @@ class Ledger:
         self.pipeline = pipeline
         self.heads = heads
         self.parts = parts
+        # The bar that ends the pipeline's name must be the first one.
+        self._escaped = pipeline.replace("~", "~0").replace("|", "~1")
+        self._plain: set[str] = set()
 
     def partition(self, batch: str) -> str:
-        return f"{self.pipeline}|{batch}"
+        """Where the batch's parts are; known only after its head was read, if the pipeline's name holds a bar."""
+        return f"{self.pipeline if batch in self._plain else self._escaped}|{batch}"
+
+    def seen(self, batch: str, head: Head) -> None:
+        """Older versions did not escape the pipeline's name; their batches stay where they are."""
+        if self._escaped == self.pipeline:
+            return
+        if head.first_items:
+            self._plain.discard(batch)
+        else:
+            self._plain.add(batch)
 
     async def head(self, batch: str) -> Versioned[Head]:
         """Raises `NotFound` for a batch that was never started."""
-        return _versioned(await self.heads.read((self.pipeline, batch)), Head)
+        found = _versioned(await self.heads.read((self.pipeline, batch)), Head)
+        self.seen(batch, found.value)
+        return found
 
     async def sent(self, batch: str) -> Versioned[Sent]:
         return await self._part(batch, SENT, Sent)
@@ -117,6 +132,20 @@ class Ledger:
             return _versioned(await self.parts.read((self.partition(batch), row)), kind)
         except NotFound:
             return Versioned(kind(), "")
+
+
+MAX_RESULT_BYTES = MAX_BYTES - 64 * 1024
+_SHORT_ERROR = 100
+
+
+def fitted(result: ChunkResult) -> ChunkResult:
+    """The result with its errors cut short, if a row could not hold it otherwise."""
+    for length in (_SHORT_ERROR, 0):
+        if len(msgspec.msgpack.encode(_packed(result))) <= MAX_BYTES:
+            break
+        failures = [msgspec.structs.replace(each, error=each.error[:length]) for each in result.failures]
+        result = msgspec.structs.replace(result, failures=failures)
+    return result
 
 
 def insert_result(key: tuple[str, str], result: ChunkResult) -> Insert:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-BatchState = Literal["running", "partial", "complete", "cancelled"]
+BatchState = Literal["running", "partial", "complete", "cancelled", "failed"]
 
 # Rows of a batch's own partition.
 SENT = "a-sent"
@@ -45,7 +45,7 @@ class ItemFailure(msgspec.Struct, frozen=True):
 
 
 class ChunkResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """To the controller: what became of a chunk of `size` items."""
+    """To the controller: what became of a chunk of `size` items, and the seconds that it took."""
 
     batch: str
     number: int
@@ -53,6 +53,7 @@ class ChunkResult(msgspec.Struct, frozen=True, omit_defaults=True):
     results: list[msgspec.Raw]
     failures: list[ItemFailure] = []
     round: int = 0
+    seconds: float = 0.0
 
 
 class BatchDone(msgspec.Struct, frozen=True):
@@ -66,7 +67,11 @@ class BatchDone(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """A batch as it was ordered, and how it ended. One row of the table of batches."""
+    """A batch as it was ordered, and how it ended. One row of the table of batches.
+
+    `first_items` is the size of the first chunks (0: all chunks have `chunk_items`, as in older versions). `stumbles` counts
+    failures of the initiator or the controller in a row, `cause` is the latest of them. `report_name` is where the report goes.
+    """
 
     source: str
     state: BatchState
@@ -81,12 +86,18 @@ class Head(msgspec.Struct, frozen=True):
     failed: int = 0
     report: str = ""
     orders_queue: str = ""
+    first_items: int = 0
+    stumbles: int = 0
+    cause: str = ""
+    report_name: str = ""
+    resumed_at: float = 0.0
 
 
 class Sent(msgspec.Struct, frozen=True):
     """How far the initiator is: everything before `position` is in the queue, in `chunks` chunks (of all rounds).
 
-    In a later round `position` counts the chunk numbers looked at.
+    In a later round `position` counts the chunk numbers looked at. `next_items` is the size of the next chunks: noted before they
+    are sent, so that after a crash they are cut the same way.
     """
 
     position: int = 0
@@ -94,6 +105,8 @@ class Sent(msgspec.Struct, frozen=True):
     items: int = 0
     round: int = 0
     is_finished: bool = False
+    next_items: int = 0
+    changed_at: float = 0.0
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -106,6 +119,7 @@ class Counted(msgspec.Struct, frozen=True):
     first_at: float = 0.0
     changed_at: float = 0.0
     per_second: float = 0.0
+    item_seconds: float = 0.0
 
 
 def result_row(number: int, round: int) -> str:

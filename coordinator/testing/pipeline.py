@@ -31,6 +31,9 @@ class MemoryReports:
         self.written += 1
         return True
 
+    async def exists(self, name: str) -> bool:
+        return name in self.reports
+
 
 def memory_pipeline(
     name: str,

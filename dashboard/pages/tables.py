@@ -109,6 +109,7 @@ def _batches(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
             "items_total": each.items_total, "items_sent": each.items_sent, "items_counted": each.items_counted,
             "items_failed": each.items_failed, "per_second": each.per_second, "eta_seconds": each.eta_seconds,
             "sla_seconds": each.sla_seconds or None, "sla_risk": each.sla_risk,
+            "stalled": each.is_stalled, "progressed_at": _moment(each.progressed_at or None), "cause": each.cause,
         }  # fmt: skip
 
 

@@ -96,6 +96,22 @@ def _work(fleet: Fleet) -> Iterator[Attention]:
     missed = [each.batch for each in running if each.sla_risk == "missed"]
     partial = [each.batch for each in fleet.work.batches if each.state == "partial"]
     stuck = [each.key for each in fleet.work.sagas if each.state == "stuck"]
+    failed = [each.batch for each in fleet.work.batches if each.state == "failed"]
+    stalled = [each.batch for each in running if each.is_stalled]
+    if failed:
+        yield Attention(
+            "critical",
+            _("Batches failed: {names}").format(names=_names(failed)),
+            _("See the cause, repair it, then retry them: they go on where they stopped."),
+            "/batches/?state=failed",
+        )
+    if stalled:
+        yield Attention(
+            "warning",
+            _("Batches stalled: {names}").format(names=_names(stalled)),
+            _("See whether workers listen for their queues, and whether an item hangs."),
+            "/batches/?state=stalled",
+        )
     if missed:
         yield Attention(
             "critical",

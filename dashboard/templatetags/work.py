@@ -9,6 +9,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from coordinator.pipeline.status import BatchStatus
+from dashboard.readings import shown_state
 from dashboard.templatetags.kennel import STATES, figure, icon
 from dashboard.templatetags.kennel import state as usual_state
 from dashboard.work import AGENT_LATE_SECONDS, Pool
@@ -37,6 +38,12 @@ def work_state(name: str) -> SafeString:
         return usual_state(name)
     tone, picture, word = WORK_STATES[name]
     return format_html('<span class="state tone-{}">{}{}</span>', tone, icon(picture), word)
+
+
+@register.simple_tag
+def batch_state(batch: BatchStatus) -> SafeString:
+    """The state of a batch; one that runs and does not move is stalled."""
+    return work_state(shown_state(batch))
 
 
 @register.filter

@@ -85,11 +85,11 @@ async def test_a_batch_runs_fails_in_part_is_retried_and_ends(make: Make) -> Non
     assert await pipeline.start("b1", 100)
     await through(pipeline, "b1", "partial")
     assert [failure.error async for failure in pipeline.failures("b1")] == ["ValueError: unlucky"]
-    fixed = pipeline._processor
-    pipeline._processor = lambda number: number * number
+    fixed = pipeline._items.processor
+    pipeline._items.processor = lambda number: number * number
     await (await control_of(pipeline)).retry_failed("b1")
     await through(pipeline, "b1", "complete")
-    pipeline._processor = fixed
+    pipeline._items.processor = fixed
     status = await pipeline.status("b1")
     assert (status.items_counted, status.items_failed) == (100, 0)
 

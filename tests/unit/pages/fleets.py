@@ -59,6 +59,10 @@ def work(read: float) -> Work:
             batch("late", "running", sla_risk="at risk", items_total=None, eta_seconds=None),
             batch("odd", "partial", items_failed=3),
             batch("old", "complete", items_counted=1000, finished_at=read),
+            batch(
+                "broken", "failed", cause="the initiator: ValueError: line 7 is <damaged>", progressed_at=read
+            ),
+            batch("still", "running", is_stalled=True, per_second=0.0, eta_seconds=None, progressed_at=read),
             batch("given-up", "cancelled", items_counted=0, items_total=None),
         ),
         sagas=(SagaHead("trip", "t-1", "stuck", 4, read), SagaHead("trip", "t-2", "done", 1, read)),

@@ -110,7 +110,7 @@ def test_before_the_first_read_a_page_does_not_claim_that_there_is_nothing() -> 
 
 def test_a_batch_shows_progress_only_where_it_is_known_and_its_promise_in_words() -> None:
     text = regions.render("batches", "batches", full(), "viewer")
-    assert '<progress max="1000" value="400"' in text and text.count("<progress") == 3
+    assert '<progress max="1000" value="400"' in text and text.count("<progress") == 5
     for word in ("Running", "With failures", "Complete", "Cancelled", "At risk", "not counted any more"):
         assert word in text, word
     assert "Show all 5" in regions.render("batches", "batches", full(), "viewer", "q=nowhere")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,8 +15,15 @@ import pytest
 from coordinator.errors import ConfigurationError, NotFound, StorageUnreachable
 from coordinator.pipeline import sending
 from coordinator.pipeline.control import PipelineError
-from coordinator.pipeline.parts import BatchOrder
-from coordinator.pipeline.pipeline import Pipeline
+from coordinator.pipeline.counting import STUMBLES
+from coordinator.pipeline.ledger import Ledger
+from coordinator.pipeline.parts import BatchOrder, Head
+from coordinator.pipeline.pipeline import CHUNK_ATTEMPTS, Pipeline
+from coordinator.pipeline.sending import next_items
+from coordinator.queues.outcomes import Reject
+from coordinator.tables.operations import Insert
+from coordinator.tables.optimistic import optimistic_update
+from coordinator.tables.table import Table
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.pipeline import MemoryReports, memory_pipeline
 from coordinator.testing.tables import MemoryTableStore
@@ -29,7 +38,7 @@ class Site:
         self.parts = MemoryTableStore("batchparts", clock=self.clock)
         self.processed: Counter[int] = Counter()
         self.bad: set[int] = set()
-        options = {"chunk_items": 10, "item": int, "result": int, **options}
+        options = {"chunk_items": 10, "chunk_seconds": 0, "item": int, "result": int, **options}
         self.pipeline: Pipeline = memory_pipeline(
             "squares",
             initiator or range,
@@ -307,6 +316,326 @@ async def test_a_batch_in_time_is_told_from_one_that_is_not() -> None:
     assert status.sla_risk == "at risk"
     await site.clock.advance(60)
     assert (await site.pipeline.status("b1")).sla_risk == "missed"
+
+
+# --- what fails outside the processor ---------------------------------------------------------------------------
+
+
+async def until_failed(site: Site, kind: str) -> int:
+    """Deliver until the batch has failed; how many deliveries failed before that."""
+    failures = 0
+    for _ in range(20):
+        try:
+            await site.deliver(kind)
+        except (ValueError, OSError, KeyError):
+            failures += 1
+        if (await site.pipeline.status("b1")).state == "failed":
+            return failures
+        await site.clock.advance(61)
+    raise AssertionError("the batch does not fail")
+
+
+@pytest.mark.parametrize("after", [0, 3, 45])
+async def test_an_initiator_that_fails_ends_the_batch_with_its_cause_and_a_retry_goes_on(after: int) -> None:
+    broken = True
+
+    def numbers(source: int) -> Iterator[int]:
+        for number in range(source):
+            if number == after and broken:
+                raise ValueError("line 7 is damaged")
+            yield number
+
+    site = Site(numbers)
+    await site.pipeline.start("b1", 95)
+    assert await until_failed(site, "orders") == STUMBLES - 1
+    status = await site.pipeline.status("b1")
+    assert status.cause == "the initiator: ValueError: line 7 is damaged"
+    broken = False
+    await site.pipeline.retry_failed("b1")
+    assert (await site.pipeline.status("b1")).state == "running"
+    await site.run()
+    status = await site.pipeline.status("b1")
+    assert (status.state, status.cause, site.report()) == ("complete", "", TOTAL)
+
+
+async def test_an_initiator_that_rejects_ends_the_batch_at_once() -> None:
+    def numbers(source: int) -> Iterator[int]:
+        raise Reject("no such file")
+
+    site = Site(numbers)
+    await site.pipeline.start("b1", 95)
+    assert await until_failed(site, "orders") == 0
+
+
+@pytest.mark.parametrize("part", ["controller", "reporter", "store of reports"])
+async def test_a_controller_or_report_that_fails_ends_the_batch_and_a_retry_goes_on(part: str) -> None:
+    site = Site()
+    counter: Any = site.pipeline._counter
+    working = dict(vars(counter))
+
+    def fail(*_: Any) -> Any:
+        raise KeyError("total")
+
+    if part == "controller":
+        counter._controller = fail
+    elif part == "reporter":
+        counter._reporter = fail
+    else:
+        counter._reports = SimpleNamespace(write_once=fail)
+    await site.pipeline.start("b1", 95)
+    await site.deliver("orders")
+    await site.deliver("work")
+    assert await until_failed(site, "results") <= STUMBLES
+    status = await site.pipeline.status("b1")
+    assert (status.items_counted, "KeyError: 'total'" in status.cause) == (95, True)
+    vars(counter).update(working)
+    await site.pipeline.retry_failed("b1")
+    await site.run()
+    assert ((await site.pipeline.status("b1")).state, site.report()) == ("complete", TOTAL)
+
+
+@pytest.mark.parametrize(
+    ("processor", "words"),
+    [
+        (lambda n: "x" * 200_000, "the results of its chunk have 2000030 bytes"),
+        (lambda n: object(), "cannot be combined or sent"),
+    ],
+    ids=["too large", "no JSON"],
+)
+async def test_results_that_cannot_be_stored_are_failures_of_their_items(
+    processor: Callable[[int], Any], words: str
+) -> None:
+    site = Site()
+    site.pipeline._items.processor = processor
+    await site.pipeline.start("b1", 95)
+    await site.run()
+    status = await site.pipeline.status("b1")
+    assert (status.state, status.items_failed) == ("partial", 95)
+    assert words in await anext(each.error async for each in site.pipeline.failures("b1"))
+    site.pipeline._items.processor = site.square
+    await site.pipeline.retry_failed("b1")
+    await site.run()
+    assert site.report() == TOTAL
+
+
+async def test_a_combine_that_fails_fails_its_chunk_and_not_the_batch() -> None:
+    def combine(results: list[int]) -> list[int]:
+        if 0 in results:
+            raise KeyError("zero")
+        return results
+
+    site = Site(combine=combine)
+    await site.pipeline.start("b1", 95)
+    await site.run()
+    status = await site.pipeline.status("b1")
+    assert (status.state, status.items_failed) == ("partial", 10)
+
+
+async def test_errors_that_a_row_cannot_hold_are_cut_and_the_batch_ends() -> None:
+    site = Site(chunk_items=3000)
+
+    def fail(number: int) -> int:
+        raise ValueError("ü" * 1000)
+
+    site.pipeline._items.processor = fail
+    await site.pipeline.start("b1", 3000)
+    await site.run()
+    assert (await site.pipeline.status("b1")).items_failed == 3000
+
+
+async def test_a_chunk_whose_process_ends_each_time_is_given_up_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site()
+    monkeypatch.setattr("coordinator.pipeline.pipeline._attempt", lambda: CHUNK_ATTEMPTS + 1)
+    await site.pipeline.start("b1", 5)
+    await site.run()
+    assert (await site.pipeline.status("b1")).state == "partial"
+    assert "may end its process" in await anext(each.error async for each in site.pipeline.failures("b1"))
+
+
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_an_item_that_hangs_fails_and_the_others_are_done(kind: str) -> None:
+    site, release = Site(item_seconds=0.05), threading.Event()
+
+    def hang(number: int) -> int:
+        if number in (3, 7):
+            release.wait(10)
+        return number * number
+
+    async def hang_async(number: int) -> int:
+        if number in (3, 7):
+            await asyncio.Event().wait()
+        return number * number
+
+    site.pipeline._items.processor = hang if kind == "def" else hang_async
+    await site.pipeline.start("b1", 20)
+    await site.run()
+    release.set()
+    status = await site.pipeline.status("b1")
+    assert (status.state, status.items_counted) == ("partial", 18)
+    assert [(each.index, each.error) async for each in site.pipeline.failures("b1")] == [
+        (3, "took longer than 0.05 s"),
+        (7, "took longer than 0.05 s"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_an_item_has_tries_of_its_own(kind: str) -> None:
+    site, tries = Site(item_attempts=3), Counter[int]()
+
+    def sometimes(number: int) -> int:
+        tries[number] += 1
+        if number == 5:
+            raise Reject("never")
+        if number in (1, 2) and tries[number] < 2 * number:
+            raise TimeoutError("mine")
+        return number * number
+
+    async def sometimes_async(number: int) -> int:
+        return sometimes(number)
+
+    site.pipeline._items.processor = sometimes if kind == "def" else sometimes_async
+    await site.pipeline.start("b1", 10)
+    running = asyncio.create_task(site.run())
+    while not running.done():
+        await site.clock.advance(1)
+        await asyncio.sleep(0)
+    await running
+    assert [tries[number] for number in (0, 1, 2, 5)] == [1, 2, 3, 1]
+    assert [(each.index, each.error) async for each in site.pipeline.failures("b1")] == [
+        (2, "TimeoutError: mine"),
+        (5, "Reject: never"),
+    ]
+
+
+async def test_a_batch_that_stands_still_is_stalled_within_a_minute_and_its_rate_fades() -> None:
+    site = Site()
+    await site.pipeline.start("b1", 95, sla_seconds=86_400)
+    await site.deliver("orders")
+    await site.deliver("work")
+    for message in await site.pipeline.results.transport.get(4, visibility_seconds=3600):
+        await site.clock.advance(5)
+        _, items = await site.pipeline.results.open(message.text)
+        await site.pipeline._counter.count([item for _, item in items if not isinstance(item, Exception)])
+    status = await site.pipeline.status("b1")
+    assert (status.is_stalled, status.sla_risk) == (False, "on track")
+    assert status.eta_seconds is not None
+    await site.clock.advance(40)
+    slower = await site.pipeline.status("b1")
+    assert 0 < slower.per_second < status.per_second
+    await site.clock.advance(20)
+    still = await site.pipeline.status("b1")
+    assert (still.is_stalled, still.per_second, still.eta_seconds, still.sla_risk) == (
+        True,
+        0.0,
+        None,
+        "at risk",
+    )
+    assert still.progressed_at == pytest.approx(site.clock.time() - 60)
+
+
+async def test_a_batch_that_nobody_begins_is_stalled_within_a_minute() -> None:
+    site = Site()
+    await site.pipeline.start("b1", 95)
+    await site.clock.advance(59)
+    assert (await site.pipeline.status("b1")).is_stalled
+
+
+# --- chunks, names ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("items", [100, 1000])
+async def test_a_few_slow_items_are_spread_over_many_chunks(items: int) -> None:
+    site = Site(chunk_items=500, chunk_seconds=0.5)
+    await site.pipeline.start("b1", items)
+    sizes = []
+    await site.pipeline.initiate(BatchOrder("b1"))
+    while messages := await site.pipeline.work.transport.get(32, visibility_seconds=60):
+        for message in messages:
+            sizes += [len(chunk.items) for _, chunk in (await site.pipeline.work.open(message.text))[1]]
+            await site.pipeline.work.transport.delete(message.id, message.receipt)
+    assert sum(sizes) == items
+    assert len(sizes) >= 12
+    assert max(sizes) <= (16 if items == 100 else 256)
+
+
+async def test_chunks_take_as_long_as_wanted_once_items_are_measured() -> None:
+    assert next_items(4, 0.0, 500, 0.5) == 16
+    assert next_items(16, 0.05, 500, 0.5) == 10
+    assert next_items(16, 1e-5, 500, 0.5) == 500
+    assert next_items(16, 60.0, 500, 0.5) == 1
+    assert next_items(4, 0.05, 500, 0.0) == 500
+
+
+@pytest.mark.parametrize("window", [0, 1, 2])
+async def test_an_initiator_that_dies_cuts_the_same_chunks_again(window: int) -> None:
+    site = Site(chunk_items=500, chunk_seconds=0.5)
+    await site.pipeline.start("b1", 1500)
+    sender: Any = site.pipeline._sender
+    save, calls = sender._ledger.save_sent, 0
+
+    async def die(*arguments: Any) -> str:
+        nonlocal calls
+        calls += 1
+        if calls == window + 1:
+            raise RuntimeError("killed")
+        return await save(*arguments)  # type: ignore[no-any-return]
+
+    sender._ledger.save_sent = die
+    with pytest.raises(RuntimeError):
+        await site.pipeline.initiate(BatchOrder("b1"))
+    sender._ledger.save_sent = save
+    sender._item_seconds = 0.001  # the next initiator has measured others
+    await site.run()
+    assert site.report() == sum(n * n for n in range(1500))
+    assert (await site.pipeline.status("b1")).items_counted == 1500
+
+
+async def test_a_batch_that_an_older_version_began_is_cut_as_it_was() -> None:
+    site = Site(chunk_items=10, chunk_seconds=0.5)
+    await site.pipeline.start("b1", 95)
+    heads = site.pipeline._ledger.heads
+    await optimistic_update(
+        heads, ("squares", "b1"), lambda row: {**row, "first_items": 0, "report_name": ""}
+    )
+    await site.pipeline.initiate(BatchOrder("b1"))
+    assert await site.pipeline.work.depth() == 10
+    await site.run()
+    assert site.report() == TOTAL
+
+
+async def test_a_forgotten_name_used_again_has_a_report_of_its_own() -> None:
+    site = Site()
+    site.reports.reports["squares/b1.json"] = b'"old"'
+    await site.pipeline.start("b1", 95)
+    await site.run()
+    status = await site.pipeline.status("b1")
+    assert status.report != "squares/b1.json"
+    assert msgspec.json.decode(site.reports.reports[status.report]) == TOTAL
+    assert site.reports.reports["squares/b1.json"] == b'"old"'
+
+
+async def test_two_pipelines_never_share_a_ledger() -> None:
+    names = [("a|b", "c"), ("a", "b|c"), ("a~1b", "c"), ("a~", "1b|c")]
+    heads, parts = Table(MemoryTableStore("heads")), Table(MemoryTableStore("parts"))
+    partitions = [Ledger(pipeline, heads, parts).partition(batch) for pipeline, batch in names]
+    assert len(set(partitions)) == 4
+    assert Ledger("squares", heads, parts).partition("b1") == "squares|b1"
+
+
+async def test_a_ledger_of_an_older_version_stays_where_it_is() -> None:
+    heads, parts = Table(MemoryTableStore("heads")), Table(MemoryTableStore("parts"))
+    old = Head(source="1", state="running", chunk_items=10, started_at=1.0)
+    await heads.write(Insert(("a|b", "c"), msgspec.structs.asdict(old)))
+    ledger = Ledger("a|b", heads, parts)
+    await ledger.head("c")
+    assert ledger.partition("c") == "a|b|c"
+    await heads.write(
+        Insert(("a|b", "d"), msgspec.structs.asdict(msgspec.structs.replace(old, first_items=4)))
+    )
+    await ledger.head("d")
+    assert ledger.partition("d") == "a~1b|d"
 
 
 async def test_nonsense_is_refused_by_name() -> None:
