@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, InterfaceError, OperationalError, transaction
 from django.db.models import Q
 
 from dashboard.models import AuditHead, AuditRow, Outcome
@@ -22,11 +24,16 @@ from dashboard.models import AuditHead, AuditRow, Outcome
 if TYPE_CHECKING:
     from dashboard.actions import Actor
 
+log = logging.getLogger(__name__)
+
 FIELDS = (
     "id", "at", "actor", "address", "action", "target", "before", "after", "reason", "outcome", "request_id", "intent_id",
 )  # fmt: skip
 UNKNOWN_AFTER_SECONDS = 120.0
 PRUNE = "audit.prune"
+
+
+_unsettled: deque[tuple[AuditRow, Outcome, str, str]] = deque(maxlen=1000)
 
 
 class Fault(NamedTuple):
@@ -56,13 +63,32 @@ def outcome(row: AuditRow, result: Outcome, *, before: str = "", after: str = ""
         return _write(values | {"intent_id": None})
 
 
+def settle(row: AuditRow, result: Outcome, *, before: str = "", after: str = "") -> None:
+    """`outcome` for an act that is over: if the database does not take it now, `reconcile` writes it later.
+
+    The act was done or failed by then, and its person must be told that, not how the record fared.
+    """
+    try:
+        outcome(row, result, before=before, after=after)
+    except (OperationalError, InterfaceError) as error:
+        log.warning("The outcome of #%d is written later: %s", row.pk, type(error).__name__)
+        _unsettled.append((row, result, before, after))
+
+
 def denied(actor: Actor, action: str, target: str, *, reason: str = "") -> AuditRow:
     """Write down an attempt that was not allowed."""
     return _append(actor, action, target, Outcome.DENIED, reason=reason)
 
 
 def reconcile() -> int:
-    """Give an outcome of *unknown* to intents that a crash left without one; returns how many."""
+    """Give an outcome of *unknown* to intents that a crash left without one; returns how many.
+
+    First come the outcomes that are known and could not be written before.
+    """
+    while _unsettled:
+        row, result, before, after = _unsettled[0]
+        outcome(row, result, before=before, after=after)
+        _unsettled.popleft()
     stale = AuditRow.objects.filter(
         outcome=Outcome.INTENT, closed=False, at__lt=time.time() - UNKNOWN_AFTER_SECONDS
     )

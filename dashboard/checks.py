@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +13,9 @@ from django.core.exceptions import ImproperlyConfigured
 from coordinator.errors import ConfigurationError
 from dashboard import pricing
 
+MIN_KEY, MIN_DIFFERENT = 32, 8
+# Names that no public resolver answers for.
+PRIVATE_ENDS = (".local", ".internal", ".localhost", ".test", ".lan", ".home.arpa", ".svc")
 LOCAL_HOSTS = {"localhost", "127.0.0.1", "[::1]", "testserver"}
 
 
@@ -24,6 +28,25 @@ def problems() -> list[CheckMessage]:
 
     if not settings.DEBUG and not settings.SECRET_KEY_GIVEN:
         error(1, "KENNEL_SECRET_KEY is not set.", "Set it to a long random text, the same for all processes.")
+    if not settings.DEBUG and settings.SECRET_KEY_GIVEN and not _is_strong(settings.SECRET_KEY):
+        error(
+            12,
+            "KENNEL_SECRET_KEY can be guessed: it signs sessions, and guessing it is signing in as anybody.",
+            f"Set it to at least {MIN_KEY} random characters, such as those of `openssl rand -hex 32`.",
+        )
+    public = [host for host in settings.ALLOWED_HOSTS if _is_public(host)]
+    if public and not settings.DEBUG and not settings.HTTPS:
+        error(
+            13,
+            f"ALLOWED_HOSTS names {public[0]}, and KENNEL_HTTPS is not set: passwords would cross the network readable.",
+            "Put a proxy with TLS before it, and set KENNEL_HTTPS=1.",
+        )
+    if "*" in settings.FORWARDED_ALLOW_IPS:
+        error(
+            14,
+            "FORWARDED_ALLOW_IPS believes everybody: whoever reaches the port could claim any address.",
+            "Name the addresses or networks of your proxy.",
+        )
     if settings.DEBUG and not set(settings.ALLOWED_HOSTS) <= LOCAL_HOSTS:
         error(2, "DEBUG is on while ALLOWED_HOSTS names other machines.", "Unset DEBUG.")
     if "*" in settings.ALLOWED_HOSTS:
@@ -78,6 +101,19 @@ def problems() -> list[CheckMessage]:
     ):
         error(11, "KENNEL_WEBHOOKS names what is no http(s) address.", "Write them as https://HOST/PATH.")
     return found
+
+
+def _is_strong(key: str) -> bool:
+    return len(key) >= MIN_KEY and len(set(key)) >= MIN_DIFFERENT and not key.startswith("development-only-")
+
+
+def _is_public(host: str) -> bool:
+    """Whether people reach it over more than this machine or a network of containers."""
+    name = host.strip("[]").lstrip(".").lower()
+    try:
+        return not ipaddress.ip_address(name).is_private
+    except ValueError:
+        return "." in name and not name.endswith(PRIVATE_ENDS)
 
 
 @register(Tags.security, deploy=True)

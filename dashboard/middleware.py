@@ -10,8 +10,13 @@ from contextvars import ContextVar
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
 from django.utils.decorators import sync_and_async_middleware
+from django.utils.deprecation import MiddlewareMixin
+
+log = logging.getLogger(__name__)
 
 request_id_var: ContextVar[str] = ContextVar("kennel_request_id", default="")
 _SAFE = re.compile(r"[A-Za-z0-9._-]{8,64}")
@@ -78,6 +83,19 @@ def no_store(
         return _unkept(get_response(request))
 
     return answer
+
+
+class DatabaseTrouble(MiddlewareMixin):
+    """A database that is locked or away is told as that, at once and with 503: not as an error of ours."""
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        if not isinstance(exception, OperationalError | InterfaceError):
+            return None
+        log.warning("The database does not answer: %s", type(exception).__name__)
+        # Without the request: what pages show of its user would ask the database again.
+        answer = HttpResponse(render_to_string("503.html"), status=503)
+        answer["Retry-After"] = "5"
+        return answer
 
 
 def _unkept(response: HttpResponse) -> HttpResponse:

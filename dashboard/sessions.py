@@ -23,6 +23,7 @@ from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY, get_user
 from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.contrib.auth.models import AnonymousUser
 from django.contrib.sessions.models import Session
+from django.db import OperationalError
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
@@ -32,6 +33,7 @@ from dashboard.permissions import IS_FRESH, WANTS_FACTOR, role_of
 
 SEEN = "kennel_seen"
 NOTED_SECONDS = 60.0
+_note_again_at = 0.0
 
 
 class Authentication(AuthenticationMiddleware):
@@ -51,16 +53,28 @@ def _present(request: Any) -> Any:
                 request.session.flush()
                 user = AnonymousUser()
             elif now - _seen(request.session) > NOTED_SECONDS:
-                request.session[SEEN] = now
-                UserSession.objects.filter(session_key=request.session.session_key).update(
-                    last_seen_at=timezone.now()
-                )
+                _note(request.session, now)
             if user.is_authenticated:
                 setattr(user, IS_FRESH, is_fresh(request.session))
             if user.is_authenticated and wants_factor(request.session, user):
                 setattr(user, WANTS_FACTOR, True)
         request._kennel_user = user
     return request._kennel_user
+
+
+def _note(session: Any, now: float) -> None:
+    """Write down the activity, if the database takes it: somebody who presses must not wait for this."""
+    global _note_again_at
+    if now < _note_again_at:
+        return
+    was_modified = session.modified
+    session[SEEN] = now
+    try:
+        session.save()
+        UserSession.objects.filter(session_key=session.session_key).update(last_seen_at=timezone.now())
+    except OperationalError:
+        _note_again_at = now + NOTED_SECONDS
+    session.modified = was_modified
 
 
 async def _present_async(request: Any) -> Any:

@@ -56,6 +56,8 @@ DEBUG = _flag("DEBUG")
 HTTPS = _flag("KENNEL_HTTPS")
 PROCESSES = int(os.environ.get("KENNEL_PROCESSES") or 1)
 REDIS_URL = os.environ.get("REDIS_URL", "")
+# Read by uvicorn itself; here for the checks alone.
+FORWARDED_ALLOW_IPS = os.environ.get("FORWARDED_ALLOW_IPS", "")
 AUDIT_DAYS = float(os.environ.get("KENNEL_AUDIT_DAYS") or 0)
 
 # Without a key of its own a process makes one: tools run, but `checks.refuse_unsafe` lets no server start.
@@ -94,6 +96,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "dashboard.middleware.no_store",
+    "dashboard.middleware.DatabaseTrouble",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -134,7 +137,8 @@ else:
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # IMMEDIATE: a transaction that will write waits for its turn at the start instead of failing at the end.
     DATABASES["default"]["OPTIONS"] = {
-        "timeout": 20,
+        # A press that finds the file locked is answered after this long, not left waiting.
+        "timeout": 5,
         "transaction_mode": "IMMEDIATE",
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
     }

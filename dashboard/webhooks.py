@@ -9,6 +9,7 @@ are changed on storage itself are in no audit, and not told.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -17,7 +18,7 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-import requests
+import aiohttp
 from django.conf import settings
 
 from coordinator.backoff import Backoff
@@ -30,7 +31,8 @@ log = logging.getLogger(__name__)
 EVENTS = ("gate.open", "gate.close")
 TRIES = 6
 LATE_SECONDS = 3600.0
-TIMEOUT_SECONDS = (3.0, 5.0)
+DEADLINE_SECONDS = 8.0
+TOO_LATE = "more than an hour late; not sent"
 AT_ONCE = 10
 BACKOFF = Backoff(base_seconds=1.0, cap_seconds=60.0)
 SIGNATURE = "Kennel-Signature"
@@ -44,32 +46,48 @@ def sign(secret: str, body: bytes, at: int) -> str:
 
 
 def send_due() -> int:
-    """Send what is due to every address; returns how many were answered well. Blocking; at most `AT_ONCE` an address."""
-    return sum(_send_to(url) for url in settings.WEBHOOKS)
+    """Send what is due to every address; returns how many were answered well. Blocking; at most `AT_ONCE` an address.
 
-
-def _send_to(url: str) -> int:
-    mark = _mark(url)
+    All addresses are asked at the same time, and each has `DEADLINE_SECONDS` for its whole answer, however it comes: one
+    that is slow holds up the others for that long at the most, once.
+    """
     sent = 0
+    waiting = list(settings.WEBHOOKS)
     for _ in range(AT_ONCE):
-        if mark.next_at > time.time():
+        due = [each for each in map(_due, waiting) if each is not None]
+        if not due:
             break
-        row = AuditRow.objects.filter(pk__gt=mark.last_id, action__in=EVENTS, outcome=Outcome.DONE)
-        found = row.order_by("pk").first()
-        if found is None:
-            break
-        late = time.time() - found.at > LATE_SECONDS
-        wrong = "more than an hour late; not sent" if late else _post(url, found)
-        if wrong and not late and mark.tries + 1 < TRIES:
-            mark.tries += 1
-            mark.next_at = time.time() + BACKOFF.delay(mark.tries)
-            mark.save()
-            break
-        _record(url, found, wrong, tries=mark.tries + (not late))
-        mark.last_id, mark.tries, mark.next_at = found.pk, 0, 0.0
-        mark.save()
-        sent += not wrong
+        answers = asyncio.run(_post_all([(url, row) for url, _mark, row in due]))
+        waiting = []
+        for (url, mark, row), wrong in zip(due, answers, strict=True):
+            if _settled(url, mark, row, wrong):
+                waiting.append(url)
+                sent += not wrong
     return sent
+
+
+def _due(url: str) -> tuple[str, WebhookMark, AuditRow] | None:
+    """What this address is to be told next, if anything."""
+    mark = _mark(url)
+    if mark.next_at > time.time():
+        return None
+    rows = AuditRow.objects.filter(pk__gt=mark.last_id, action__in=EVENTS, outcome=Outcome.DONE)
+    row = rows.order_by("pk").first()
+    return None if row is None else (url, mark, row)
+
+
+def _settled(url: str, mark: WebhookMark, row: AuditRow, wrong: str) -> bool:
+    """Write down how it went; False if it is to be tried again later."""
+    late = wrong == TOO_LATE
+    if wrong and not late and mark.tries + 1 < TRIES:
+        mark.tries += 1
+        mark.next_at = time.time() + BACKOFF.delay(mark.tries)
+        mark.save()
+        return False
+    _record(url, row, wrong, tries=mark.tries + (not late))
+    mark.last_id, mark.tries, mark.next_at = row.pk, 0, 0.0
+    mark.save()
+    return True
 
 
 def _mark(url: str) -> WebhookMark:
@@ -79,8 +97,15 @@ def _mark(url: str) -> WebhookMark:
     return mark
 
 
-def _post(url: str, row: AuditRow) -> str:
+async def _post_all(due: list[tuple[str, AuditRow]]) -> list[str]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=DEADLINE_SECONDS)) as http:
+        return await asyncio.gather(*(_post(http, url, row) for url, row in due))
+
+
+async def _post(http: aiohttp.ClientSession, url: str, row: AuditRow) -> str:
     """Send one; "" if it was answered with 2xx, else what was wrong, without the address."""
+    if time.time() - row.at > LATE_SECONDS:
+        return TOO_LATE
     body = json.dumps(told(row), separators=(",", ":")).encode()
     headers = {
         "Content-Type": "application/json",
@@ -89,11 +114,13 @@ def _post(url: str, row: AuditRow) -> str:
         SIGNATURE: sign(settings.WEBHOOK_SECRET, body, int(time.time())),
     }
     try:
-        with requests.post(
-            url, data=body, headers=headers, timeout=TIMEOUT_SECONDS, allow_redirects=False, stream=True
-        ) as answer:
-            return "" if answer.ok and not answer.is_redirect else f"answered {answer.status_code}"
-    except requests.RequestException as error:
+        async with http.post(url, data=body, headers=headers, allow_redirects=False) as answer:
+            return "" if 200 <= answer.status < 300 else f"answered {answer.status}"
+    except TimeoutError:
+        return f"no answer within {DEADLINE_SECONDS:g} s"
+    except aiohttp.ClientConnectionError:
+        return "ConnectionError"
+    except (aiohttp.ClientError, OSError, ValueError) as error:
         # Its text has the address, and that may hold a secret.
         return type(error).__name__
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest
 from django.utils.translation import gettext
 
@@ -93,25 +94,30 @@ def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterato
                 path=CONFIRM_PATH
             )
         )
-    row = audit.intent(actor, action, target, reason=reason)
+    try:
+        row = audit.intent(actor, action, target, reason=reason)
+    except (OperationalError, InterfaceError) as error:
+        raise ActionFailed(
+            gettext("Nothing was done: the dashboard's database is busy or away. Try again in a few seconds.")
+        ) from error
     act = Act()
     try:
         yield act
     except ActionFailed as error:
-        audit.outcome(row, Outcome.FAILED, before=act.before, after=str(error))
+        audit.settle(row, Outcome.FAILED, before=act.before, after=str(error))
         raise
     except KennelError as error:
         maybe = bool(getattr(error, "maybe_done", False))
         result = Outcome.UNKNOWN if maybe else Outcome.FAILED
-        audit.outcome(row, result, before=act.before, after=str(error))
+        audit.settle(row, result, before=act.before, after=str(error))
         hint = gettext("It may have been carried out all the same: look again before you repeat it.")
         told = _sentence(str(error))
         raise ActionFailed(f"{told} {hint}" if maybe else told) from error
     except Exception as error:
-        audit.outcome(row, Outcome.UNKNOWN, before=act.before, after=type(error).__name__)
+        audit.settle(row, Outcome.UNKNOWN, before=act.before, after=type(error).__name__)
         log.exception("%s of %s failed", action, target)
         raise ActionFailed(gettext("Something went wrong inside the dashboard; see its log.")) from error
-    audit.outcome(row, Outcome.DONE, before=act.before, after=act.after)
+    audit.settle(row, Outcome.DONE, before=act.before, after=act.after)
 
 
 def _sentence(text: str) -> str:

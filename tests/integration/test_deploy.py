@@ -176,6 +176,24 @@ def test_the_scaled_object_says_nothing_that_keda_does_not_know() -> None:
     assert 0 < scaled["minReplicaCount"] <= scaled["fallback"]["replicas"] <= scaled["maxReplicaCount"]
 
 
+def test_nobody_is_believed_about_addresses_but_the_proxy() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    proxy = compose["proxy"]["networks"]["inside"]["ipv4_address"]
+    for name in ("dashboard-1", "dashboard-2"):
+        assert compose[name]["environment"]["FORWARDED_ALLOW_IPS"] == proxy
+    told = named("ConfigMap", "kennel-dashboard")["data"]["FORWARDED_ALLOW_IPS"]
+    assert "*" not in told and "/0" not in told
+
+
+def test_every_image_that_others_made_is_named_by_its_digest() -> None:
+    bases = re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"].values()
+    images = [base for base in bases if base != "base"] + [each["image"] for each in services]
+    foreign = [image for image in images if not image.startswith("kennel-")]
+    assert len(foreign) >= 7
+    assert [image for image in foreign if not re.fullmatch(r"\S+:\S+@sha256:[0-9a-f]{64}", image)] == []
+
+
 def test_settings_given_in_deploy_are_settings_that_somebody_reads() -> None:
     read = "".join(
         path.read_text()

@@ -79,6 +79,7 @@ def image(azurite: Azurite, storage_prefix: str, tmp_path: Path) -> Image:
         "KENNEL_PREFIX": storage_prefix,
         "KENNEL_SECRET_KEY": "a key of the tests " * 3,
         "ALLOWED_HOSTS": f"{HOST},127.0.0.1",
+        "KENNEL_HTTPS": "1",
         "DATABASE_URL": f"sqlite:///{tmp_path / 'dashboard.sqlite3'}",
         "PORT": str(image.port),
         "PYTHONDONTWRITEBYTECODE": "1",

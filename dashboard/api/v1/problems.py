@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from django.core.exceptions import RequestDataTooBig
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
@@ -117,6 +118,10 @@ def of(request: HttpRequest, error: Exception) -> HttpResponse:
         return answered(404, str(error) or "there is nothing of that name")
     if isinstance(error, HttpError):
         return answered(error.status_code, str(error))
+    if isinstance(error, OperationalError | InterfaceError):
+        return answered(
+            503, "the dashboard's database is busy or away; try again in a few seconds", {"Retry-After": "5"}
+        )
     if isinstance(error, errors.KennelError | TimeoutError):
         return answered(503, str(error) or "storage did not answer in time")
     log.exception("%s %s failed", request.method, request.path, exc_info=error)
@@ -138,6 +143,7 @@ _CAUSES: tuple[tuple[Any, int], ...] = (
     ((errors.AlreadyExists, errors.PreconditionFailed, errors.BeingDeleted, errors.LeaseHeld), 409),
     ((errors.ConfigurationError, errors.InvalidRequest), 422),
     (errors.StorageError, 503),
+    ((OperationalError, InterfaceError), 503),
     ((errors.KennelError, type(None)), 409),
 )
 

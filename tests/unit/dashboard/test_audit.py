@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from dashboard import audit, selectors
@@ -185,3 +185,19 @@ def test_an_expired_token_opens_nothing() -> None:
     token = tokens.create("old", expires_at=timezone.now() - timedelta(seconds=1))
     assert tokens.check(token) is None
     assert selectors.tokens()[0].state == "expired"
+
+
+def test_an_outcome_that_the_database_does_not_take_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = audit.intent(OLGA, "gate.open", "start-it")
+
+    def locked(*_: object, **__: object) -> None:
+        raise OperationalError("database is locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(audit, "outcome", locked)
+        audit.settle(row, Outcome.DONE, after="open")
+    assert not AuditRow.objects.filter(intent_id=row.pk).exists()
+    audit.reconcile()
+    told = AuditRow.objects.get(intent_id=row.pk)
+    assert (told.outcome, told.after) == ("done", "open")
+    assert not audit._unsettled

@@ -14,6 +14,9 @@ SAFE: dict[str, Any] = {
     "DEBUG": False,
     "SECRET_KEY_GIVEN": True,
     "ALLOWED_HOSTS": ["kennel.example.org"],
+    "HTTPS": True,
+    "FORWARDED_ALLOW_IPS": "10.0.0.7",
+    "SECRET_KEY": "0123456789abcdef" * 4,
     "PROCESSES": 1,
     "REDIS_URL": "",
     "STORAGE_ENV": {"AZURE_STORAGE_ACCOUNT_URL": "https://x.blob.core.windows.net"},
@@ -40,6 +43,14 @@ def test_safe_settings_are_let_through(settings: Settings) -> None:
         ({"ALLOWED_HOSTS": ["*"]}, "kennel.E003", "Name the hosts"),
         ({"PROCESSES": 2}, "kennel.E004", "REDIS_URL"),
         ({"STORAGE_ENV": {}}, "kennel.E005", "AZURE_STORAGE_CONNECTION_STRING"),
+        ({"SECRET_KEY": "x"}, "kennel.E012", "openssl rand"),
+        ({"SECRET_KEY": "0123456789abcdef0123456789abcde"}, "kennel.E012", "at least 32"),
+        ({"SECRET_KEY": "ab" * 40}, "kennel.E012", "random characters"),
+        ({"HTTPS": False}, "kennel.E013", "KENNEL_HTTPS=1"),
+        ({"HTTPS": False, "ALLOWED_HOSTS": ["localhost", "20.1.2.3"]}, "kennel.E013", "proxy with TLS"),
+        ({"HTTPS": False, "ALLOWED_HOSTS": [".example.org"]}, "kennel.E013", "proxy with TLS"),
+        ({"FORWARDED_ALLOW_IPS": "*"}, "kennel.E014", "of your proxy"),
+        ({"FORWARDED_ALLOW_IPS": "10.0.0.7,*"}, "kennel.E014", "of your proxy"),
         ({"AUDIT_DAYS": 0.5}, "kennel.E006", "unset it to keep all"),
         ({"OIDC": {"url": "https://x.example", "client_id": "k", "secret": ""}}, "kennel.E007", "set both"),
         ({"PRICES": '{"queue": "dear"}'}, "kennel.E009", "KENNEL_PRICES"),
@@ -60,6 +71,16 @@ def test_each_unsafe_setting_is_refused_with_its_remedy(
     assert [problem.id for problem in problems()] == [number]
     with pytest.raises(ImproperlyConfigured, match=remedy):
         refuse_unsafe()
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1", "[::1]", "dashboard-1", "10.1.2.3", "kennel.kennel.svc"]
+)
+def test_a_host_of_this_machine_or_of_a_network_of_containers_needs_no_tls(
+    settings: Settings, host: str
+) -> None:
+    configure(settings, HTTPS=False, ALLOWED_HOSTS=[host])
+    assert problems() == []
 
 
 def test_development_on_this_machine_needs_no_key(settings: Settings) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
-from typing import Any
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
 import pytest
 
@@ -61,3 +65,64 @@ def test_what_happened_before_the_address_was_known_and_what_is_too_late_is_not_
     webhooks.send_due()
     [told] = AuditRow.objects.filter(action="webhook.send", outcome=Outcome.FAILED)
     assert json.loads(told.after) == {"tries": 0, "problem": "more than an hour late; not sent"}
+
+
+class Dripper(threading.Thread):
+    """A receiver that begins its answer and never comes to its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = threading.Event()
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self.server.getsockname()[1])
+
+    def run(self) -> None:
+        connection, _ = self.server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            while not self.over.wait(0.1):
+                connection.sendall(b"x")
+
+    def __enter__(self) -> Dripper:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        self.join()
+        self.server.close()
+
+
+class Receiver(BaseHTTPRequestHandler):
+    got: ClassVar[list[bytes]] = []
+
+    def do_POST(self) -> None:
+        self.got.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+def test_a_receiver_that_drips_its_answer_has_a_deadline_and_holds_up_no_other(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "DEADLINE_SECONDS", 1.0)
+    Receiver.got.clear()
+    with Dripper() as dripper, ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as good:
+        serving = threading.Thread(target=good.serve_forever)
+        serving.start()
+        settings.WEBHOOKS = [f"http://127.0.0.1:{port}/" for port in (dripper.port, good.server_address[1])]
+        settings.WEBHOOK_SECRET = "a secret of the tests"
+        webhooks.send_due()
+        _open("first-gate")
+        _open("second-gate")
+        assert webhooks.send_due() == 2
+        assert not dripper.over.is_set()
+        good.shutdown()
+        serving.join()
+    assert [json.loads(body)["gate"] for body in Receiver.got] == ["first-gate", "second-gate"]
+    assert sorted(WebhookMark.objects.values_list("tries", flat=True)) == [0, 1]
