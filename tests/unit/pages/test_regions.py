@@ -111,9 +111,19 @@ def test_before_the_first_read_a_page_does_not_claim_that_there_is_nothing() -> 
 def test_a_batch_shows_progress_only_where_it_is_known_and_its_promise_in_words() -> None:
     text = regions.render("batches", "batches", full(), "viewer")
     assert '<progress max="1000" value="400"' in text and text.count("<progress") == 5
-    for word in ("Running", "With failures", "Complete", "Cancelled", "At risk", "not counted any more"):
+    for word in (
+        "Running",
+        "With failures",
+        "Complete",
+        "Cancelled",
+        "At risk",
+        "not counted any more",
+        "Stalled",
+        "Failed",
+        "line 7 is &lt;damaged&gt;",
+    ):
         assert word in text, word
-    assert "Show all 5" in regions.render("batches", "batches", full(), "viewer", "q=nowhere")
+    assert "Show all 7" in regions.render("batches", "batches", full(), "viewer", "q=nowhere")
     assert regions.render("batches", "batches", full(), "viewer", "state=partial").count("<tr id=") == 1
     assert "has not been read yet" in regions.render("batches", "batches", nothing(), "viewer")
     cut = msgspec.structs.replace(full(), work=msgspec.structs.replace(full().work, problem="no answer"))
