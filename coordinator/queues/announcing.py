@@ -16,7 +16,7 @@ MOST_MOMENTS = 16
 class Announcer:
     """Publishes `queue:NAME` after a put: at once, then at most once each tenth of a second.
 
-    Guarantees that no put is left without a later announcement while the event loop runs. A thousand puts a second
+    Guarantees that no put is left without a later announcement, unless the process dies. A thousand puts a second
     thus make ten hints, not a thousand. Messages that are not visible yet are announced with the moment when they will be,
     by the second; of more than 16 such moments in a tenth of a second only the first 16.
     """
@@ -46,9 +46,11 @@ class Announcer:
             self._trailing = asyncio.create_task(self._later(wait), name=f"announce {self._topic}")
 
     async def _later(self, seconds: float) -> None:
-        await self._clock.sleep(seconds)
-        self._trailing = None  # puts from here on need an announcement of their own
-        await self._publish()
+        try:
+            await self._clock.sleep(seconds)
+        finally:  # also when the event loop ends: its last puts are announced then
+            self._trailing = None  # puts from here on need an announcement of their own
+            await self._publish()
 
     async def _publish(self) -> None:
         self._last = self._clock.monotonic()

@@ -51,6 +51,7 @@ def make_queue(
         clock=storage.clock,
         config=config,
         rules=BlobRules(storage),
+        portal=lambda: storage.portal,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 import msgspec
 
 from coordinator.backoff import Backoff, retry
+from coordinator.blocking import Portal, call_blocking
 from coordinator.bus import Bus
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound, StorageError
@@ -105,6 +107,7 @@ class Queue(Generic[T]):
         clock: Clock = SYSTEM_CLOCK,
         config: QueueConfig | None = None,
         rules: RuleStore | None = None,
+        portal: Portal | None = None,
     ) -> None:
         self.name = transport.name
         self.transport = transport
@@ -116,6 +119,8 @@ class Queue(Generic[T]):
         self.identity = identity
         self.rules = rules
         self._make_transport = make_transport
+        self._portal = portal
+        self._thread_queue: Queue[T] | None = None
         self._announcer = Announcer(self.name, bus, identity, clock)
         self._decode = wire.ItemDecoder(schema)
 
@@ -160,6 +165,30 @@ class Queue(Generic[T]):
             size, due = sum(len(put.text) for put in kept), self._due(delay)
             await self._announcer.announce(size, due=due)
         return kept
+
+    def put_blocking(
+        self,
+        *items: T,
+        delay: float = 0,
+        ttl: float = NEVER,
+        visibility: float = 0,
+        traceparent: str = "",
+        tracestate: str = "",
+    ) -> list[Kept]:
+        """`put` for threads: scripts, Django, Flask, Celery. All threads share one event loop and its connections."""
+        if self._thread_queue is None:
+            # Announcements belong to one event loop, so the loop of the threads has a queue object of its own.
+            self._thread_queue = self._like(self.transport, self.schema, rules=self.rules)
+        call = functools.partial(
+            self._thread_queue.put,
+            *items,
+            delay=delay,
+            ttl=ttl,
+            visibility=visibility,
+            traceparent=traceparent,
+            tracestate=tracestate,
+        )
+        return call_blocking(self._portal, f"queue {self.name}: put_blocking", "await queue.put()", call)
 
     def _grouped(self, items: list[msgspec.Raw]) -> Iterator[list[msgspec.Raw]]:
         """As many items a message as fit uncompressed, up to `items_per_message`."""
@@ -353,6 +382,7 @@ class Queue(Generic[T]):
             clock=self.clock,
             config=self.config,
             rules=rules,
+            portal=self._portal,
         )
 
     def listener(self, handler: Handler, **options: Unpack[ListenerOptions]) -> QueueListener[T]:
