@@ -14,8 +14,8 @@ from coordinator.config import StorageConfig
 from coordinator.errors import NotFound, StorageError
 from coordinator.testing.azurite import Azurite
 from coordinator.testing.faults import DROP_ANSWER, FaultProxy
+from coordinator.testing.kills import DeadlyMeter, in_child
 from examples.blog import Blog, fill, left
-from tests.support.kills import DeadlyMeter, in_child
 
 T = TypeVar("T")
 POSTS = 120  # more than a transaction holds
