@@ -239,7 +239,12 @@ class Queue(Generic[T]):
 
         `source` has its claim. Raises `MessageUndecodable` if the payload cannot be had.
         """
-        return await self._put_fitted(await self.claims.refit(message, source), delay, ttl)
+        try:
+            fitted = await self.claims.refit(message, source)
+        except StorageError as error:
+            error.maybe_done = False  # nothing was put
+            raise
+        return await self._put_fitted(fitted, delay, ttl)
 
     async def announce(self) -> None:
         """Tell listeners that there is work."""

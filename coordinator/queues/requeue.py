@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ _BEGIN_WITHIN_SECONDS = (
 _LARGE_BYTES, _LARGE_HOLD_SECONDS = 4 * 1024 * 1024, 900.0
 _NO_END_SECONDS = 10 * 365 * 24 * 3600.0
 _MOST_REASONS = 10
+T = TypeVar("T")
 
 
 class Moved(int):
@@ -81,8 +82,8 @@ async def requeue_poison(
     done: set[tuple[str, tuple[int, ...]]] = set()
 
     async def revive(message: Received) -> _Copied:
-        _, items = await queue.poison.open(message.text)
-        ((_, record),) = items
+        poison = queue.poison
+        ((_, record), *_) = (await _read(queue, lambda: poison.open(message.text)))[1]
         if not isinstance(record, PoisonRecord):
             raise MessageUndecodable("it is not a record of a message that failed")
         key = (record.message_id, tuple(record.left or ()))
@@ -130,12 +131,13 @@ async def move(
         lasts = message.expires_at - source.clock.time()
         ttl = NEVER if lasts > _NO_END_SECONDS else max(1.0, lasts)
         try:
-            envelope = wire.decode(message.text)
-            record = await _record(source.claims, envelope)
+            envelope = decoded = wire.decode(message.text)
+            record = await _read(source, lambda: _record(source.claims, decoded))
         except MessageUndecodable:
             envelope, record = Envelope(kennel=0), None
         if record is not None and (inner := _claiming(record.text)) is not None:
-            owned = await target.claims.with_own_claim(inner, source.claims)
+            large = inner
+            owned = await _read(target, lambda: target.claims.with_own_claim(large, source.claims))
             raw = wire.encode_item(msgspec.structs.replace(record, text=wire.encode(owned)))
             carrier = msgspec.structs.replace(envelope, items=[raw], z="", claim=None, size=0)
             await target.put_again(carrier, source.claims, ttl=ttl)
@@ -150,6 +152,17 @@ async def move(
     if moved:
         await target.announce()
     return moved
+
+
+async def _read(queue: Queue[Any], call: Callable[[], Awaitable[T]]) -> T:
+    """What comes before a put: repeated, and if it fails nothing was put."""
+    try:
+        return await retry(
+            call, backoff=Backoff(deadline_seconds=queue.config.write_seconds), clock=queue.clock
+        )
+    except StorageError as error:
+        error.maybe_done = False
+        raise
 
 
 def _claiming(text: str) -> Envelope | None:
