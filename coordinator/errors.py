@@ -132,6 +132,10 @@ class SequenceLowered(SequenceError):
     """The counter is lower than the ledger says it must be: issuing would repeat numbers."""
 
 
+class SequenceOverwritten(SequenceLowered):
+    """Another program wrote the counter without regard to its ETag, or removed its metadata."""
+
+
 class SequenceExhausted(SequenceError):
     """The sequence reached its upper bound."""
 

@@ -1,18 +1,37 @@
-"""Takes ranges from a counter, one conditional write each, and keeps the ledger behind it. Blocking; one thread."""
+"""Takes ranges from a counter, one conditional write each, and keeps the ledger with it. Blocking; one thread.
+
+1. Read the counter, unless it is probably as this process left it.
+2. A write of ours whose answer was lost has won if its nonce is on the counter or in the ledger.
+3. A counter that this process does not know yet, or whose metadata is gone, must not be below the ledger.
+4. Returned numbers come first: whoever takes their key off the counter may take them in the ledger.
+5. Write the counter, if it is as read: the next number, and in its metadata the grants that may not be in the ledger.
+6. Write the grant into the ledger before a number of it is issued. Its key must be new. If the counter was as we left it,
+   the head of the ledger must be, too: then nobody can have been granted these numbers since.
+7. Else look at the ledger, now that others see our row: a grant over ours, or one that the counter has not come to, means
+   that the counter went backwards. Of two that were granted the same, the one that writes its row last sees the other's.
+
+What dies between 5 and 6 issued nothing; its grant stays in the metadata until another process writes it into the ledger.
+"""
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 from coordinator.backoff import Backoff
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import (
+    AlreadyExists,
     NotFound,
+    PreconditionFailed,
     SequenceContended,
+    SequenceLowered,
     SequenceMissing,
     StorageBusy,
     StorageError,
@@ -20,6 +39,8 @@ from coordinator.errors import (
 )
 from coordinator.sequences.grants import (
     GRANTED,
+    MOST_TAILS,
+    RETURNED,
     USED,
     Counter,
     Grant,
@@ -29,29 +50,37 @@ from coordinator.sequences.grants import (
     lowered_error,
     metadata_bytes,
     note_jump,
+    overwritten_error,
     read_counter,
 )
 from coordinator.sequences.pacing import Pace
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 
-RANGES_A_WRITE = 12
-"""The most ranges that one write takes for a writer that wants many at once."""
-MOVE_AT = 3000
-"""Bytes of metadata from which one writer takes the duty to move the grants on the blob to the ledger."""
-METADATA_LIMIT = 7000
-"""Bytes of metadata (the service allows 8 KiB) beyond which a writer moves grants before it writes."""
-MOST_STAND_BYS = 20
-"""How often a writer waits for another to make room before it does so itself; at most for half its deadline."""
+R = TypeVar("R")
+
+METADATA_LIMIT = 6000
+"""Bytes of metadata (the service allows 8 KiB) beyond which a writer looks which grants on it the ledger has."""
 KEPT_WITHOUT_LEDGER = 36
-SETTLE_AFTER = 48
-SETTLE_SECONDS = 30.0
+SETTLE_AFTER = 16
+"""Used ranges that a writer gathers where others write, too; a lone one writes them down with its next grant."""
+
+
+@dataclass
+class _Attempt:
+    """One grant on its way: tried under one nonce, perhaps won, not yet in the ledger. `window`: see `Pace`."""
+
+    nonce: str
+    doubtful: list[Grant] = field(default_factory=list)
+    won: Grant | None = None
+    window: float = 0.0
 
 
 class RangeAllocator:
     """Reserves ranges for one owner. `pause(seconds)` waits and tells whether to give up instead of trying again.
 
     Guarantees: a grant is returned only after the store confirmed it, or after a read showed that the write whose
-    answer was lost is the one that won. Every grant is attributed in the same write. Not thread-safe.
+    answer was lost is the one that won; and only once the ledger has it, and no other grant of its numbers. Whatever is
+    done to the counter, no number is granted twice. Not thread-safe.
     """
 
     def __init__(
@@ -64,27 +93,21 @@ class RangeAllocator:
         owner: Callable[[], Owner],
         clock: Clock = SYSTEM_CLOCK,
         pause: Callable[[float], bool] | None = None,
+        sleep: Callable[[float], object] = time.sleep,
         nonces: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self.name, self._store, self._ledger, self._config = name, store, ledger, config
         self._owner, self._clock, self._nonces = owner, clock, nonces
         self._pause = pause or threading.Event().wait
-        self._transient = Backoff(
-            base_seconds=0.05, cap_seconds=2.0, deadline_seconds=config.deadline_seconds
-        )
+        self._sleep = sleep
         self._pace = Pace()
-        self._known: Counter | None = None
+        self._attempt: _Attempt | None = None
+        self._known: Counter | None = None  # as our last write left it
+        self._head = ""  # of the ledger, as our last row left it
+        self._entered: set[str] = set()  # nonces on the counter whose grants the ledger has
+        self._used: list[Grant] = []
         self._high_water = 0
-        self._checked = False
-        self._nonce = ""
-        self._doubtful: list[tuple[Grant, ...]] = []
-        self._moved: dict[str, Grant] = {}
-        self._moved_jumps: set[Jump] = set()
-        self._duty = ""
-        self._open: dict[str, Grant] = {}
-        self._settled: dict[str, Grant] = {}
-        self._told: dict[str, Grant] = {}
-        self._last_settled = clock.monotonic()
+        self._checked = ledger is None
         self.conflicts = 0
         self.grants = 0
 
@@ -94,255 +117,304 @@ class RangeAllocator:
         Raises `SequenceContended`, `SequenceCorrupt`, `SequenceMissing`, `SequenceLowered`, `SequenceExhausted`, or the
         `StorageError` that lasted until the deadline.
         """
-        return self.reserve_ranges(count, 1)[0]
-
-    def reserve_ranges(self, count: int, ranges: int) -> tuple[Grant, ...]:
-        """`reserve` for a writer that wants several ranges at once: one write takes up to `ranges` of them, at most 12."""
         started = self._clock.monotonic()
-        self._nonce = self._nonce or self._nonces()
-        counter = None if self._doubtful or not self._pace.trusts_last_write else self._known
+        transient = Backoff(
+            base_seconds=0.05, cap_seconds=2.0, deadline_seconds=self._config.deadline_seconds
+        )
+        attempt = self._attempt = self._attempt or _Attempt(self._nonces())
+        fresh = bool(attempt.doubtful) or not self._pace.trusts_last_write
         self._wait(self._pace.before_try(started), started)
-        lost = failures = stood_by = 0
+        lost = failures = 0
         while True:
             try:
-                if counter is None:
-                    counter = self._read()
-                    if won := self._resolve(counter):
-                        return self._won(won, counter)
-                if not self._checked and not self._agrees_with_ledger(counter):
-                    counter = None
-                    continue
-                if counter.tails:
-                    if tail := self._take_back():
-                        return self._won((tail,), None)
-                    counter = replace(counter, tails=False)
-                counter = replace(counter, window=self._pace.window_after(counter.window, lost))
-                waited = self._clock.monotonic() - started
-                patient = stood_by < MOST_STAND_BYS and waited < self._config.deadline_seconds / 2
-                plan = self._plan(counter, count, min(ranges, RANGES_A_WRITE), patient=patient)
-                if plan is None:
-                    stood_by += 1
-                    counter = None
+                if attempt.won is None and not self._try(attempt, count, lost, fresh=fresh):
+                    lost += 1
+                    self.conflicts += 1
                     self._check_patience(started, lost)
-                    self._wait(self._pace.stand_by(), started)
+                    self._wait(self._pace.lost(attempt.window), started)
+                    fresh = True
                     continue
-                grants, wanted = plan
-                sent = self._clock.monotonic()
-                etag = self._write(counter, grants, wanted)
+                return self._enter(attempt)
             except (StorageUnreachable, StorageBusy):
-                counter = None
-                pause = self._transient.delay(failures)
+                fresh = True
+                pause = transient.delay(failures)
                 failures += 1
-                if self._clock.monotonic() - started + pause >= self._config.deadline_seconds:
+                waited = self._clock.monotonic() - started
+                if waited + pause >= self._config.deadline_seconds or self._pause(pause):
                     raise
-                if self._pause(pause):
-                    raise
-                continue
-            if etag is not None:
-                self._pace.won(counter.window, sent, self._clock.monotonic())
-                return self._won(grants, replace(wanted, etag=etag))
-            lost += 1
-            self.conflicts += 1
-            self._check_patience(started, lost)
-            self._wait(self._pace.lost(0.0 if self._moved_of(counter) else counter.window), started)
-            counter = None
+            except SequenceLowered:
+                self._known, self._checked = None, self._ledger is None
+                raise
 
     def used(self, grant: Grant) -> None:
-        """Every number of the grant was issued. Noted with the next write if the grant is on the counter still, else with
-        the next batch for the ledger."""
-        self._open.pop(grant.nonce, None)
+        """Every number of the grant was issued. The ledger gets to know with one of the next grants, or by `settle`."""
         if self._ledger is not None:
-            self._settled[grant.nonce] = grant.settled(USED)
+            self._used.append(grant.settled(USED))
 
-    def give_back(self, rest: Sequence[tuple[Grant, int]]) -> None:
-        """Return the numbers after the given one of each grant. Raises `StorageError` if that could not be done."""
-        if self._ledger is None:
-            return
-        self._move(self._known)
-        for grant, issued_through in rest:
-            self._ledger.give_back(grant, issued_through)
-            self._open.pop(grant.nonce, None)
-        self._offer_tails()
+    def settle(self) -> None:
+        """Write down which grants were used."""
+        if self._ledger is not None and self._used:
+            self._ledger.record(self._used)
+            self._used = []
 
-    def tidy(self, *, all_of_it: bool = False) -> None:
-        """Move grants from the blob to the ledger if it is this process's turn, and settle own ones. One request."""
-        if self._ledger is None:
-            return
-        counter = self._known
-        on_duty = counter is not None and bool(counter.mover) and counter.mover == self._duty
-        wiped = counter is not None and not self._moved_jumps.issuperset(counter.jumps)
-        waited = self._clock.monotonic() - self._last_settled
-        overdue = self._settled and (len(self._settled) >= SETTLE_AFTER or waited >= SETTLE_SECONDS)
-        if all_of_it or on_duty or wiped:
-            self._move(counter)
-        elif overdue:
-            self._move(None)
-        if on_duty:
-            self._pace.may_come()  # others wait for the room that the next write makes
+    def give_back(self, rest: Sequence[tuple[Grant, int]], *, seconds: float = 10.0) -> list[Grant]:
+        """Return the numbers after the given one of each grant; which grants' numbers are offered to others now. Takes
+        no longer than `seconds` and a request; what could not be returned by then is lost. Raises `StorageError`."""
+        ends = self._clock.monotonic() + seconds
+        ledger = self._ledger
+        if ledger is None:
+            return []
+        self._until(ends, lambda: (self.settle(),))
+        keys: dict[str, Grant] = {}
+        for grant, through in rest:
+            keys[self._until(ends, partial(ledger.give_back, grant, through))] = grant
+        if not keys or not self._until(ends, lambda: self._offer(keys)):
+            return []
+        return list(keys.values())
 
-    def _move(self, counter: Counter | None) -> None:
-        assert self._ledger is not None
-        on_blob = counter.grants if counter else ()
-        jumps = counter.jumps if counter else ()
-        batch = {grant.nonce: grant for grant in on_blob if not self._is_moved(grant)}
-        batch |= self._open | self._settled
-        if batch or jumps:
-            self._ledger.record(list(batch.values()), jumps)
-        self._moved |= batch
-        self._moved_jumps |= set(jumps)
-        self._last_settled = self._clock.monotonic()
-        self._duty = ""
-        self._settled.clear()
+    # --- 1 to 5: the counter --------------------------------------------------------------------------------------
 
-    def _moved_of(self, counter: Counter) -> set[str]:
-        return {grant.nonce for grant in counter.grants if self._is_moved(grant)}
-
-    def _is_moved(self, grant: Grant) -> bool:
-        """Whether the ledger knows all that this grant on the counter says."""
-        row = self._moved.get(grant.nonce)
-        return row is not None and (grant.outcome == GRANTED or row.outcome != GRANTED)
-
-    def _follow(self, counter: Counter) -> None:
-        """What the counter says of our used grants need not be said again, as whoever moves them tells the ledger. One
-        that is gone without having been moved, since somebody wiped the metadata, we tell the ledger ourselves."""
-        noted = {grant.nonce: grant for grant in counter.grants}
-        self._moved = {nonce: row for nonce, row in self._moved.items() if nonce in noted}
-        for nonce, grant in list(self._told.items()):
-            moved = nonce not in noted and counter.since is not None and counter.since <= grant.first
-            if moved or nonce not in noted or noted[nonce].outcome != USED:
-                del self._told[nonce]
-                if not moved:
-                    self._settled[nonce] = grant
-        for grant in counter.grants:
-            if grant.outcome == USED and (settled := self._settled.pop(grant.nonce, None)):
-                self._told[grant.nonce] = settled
-
-    def _plan(
-        self, counter: Counter, count: int, ranges: int, *, patient: bool
-    ) -> tuple[tuple[Grant, ...], Counter] | None:
-        """What to write. None if there is no room for it, but a writer on duty who is about to make some."""
-        config = self._config
-        counter = note_jump(counter, known_next=max(self._high_water, config.start))
-        counter = replace(
-            counter.knowing(self._settled),
-            start=config.start if counter.start is None else counter.start,
-            since=counter.value if counter.since is None else counter.since,
-            jumps=tuple(jump for jump in counter.jumps if jump not in self._moved_jumps),
-        )
-        grants = counter.granting(
+    def _try(self, attempt: _Attempt, count: int, lost: int, *, fresh: bool) -> bool:
+        """One try for a grant: whether it is won."""
+        known = self._known
+        counter = known if known is not None and not fresh else self._read()
+        if counter is not known:
+            if (won := self._resolve(attempt, counter)) is not None:
+                attempt.won, self._known = won, counter
+                return True
+            if not self._checked or counter.noted is None:
+                self._check(counter)
+        wanted = self._wanted(counter, lost)
+        attempt.window = wanted.window
+        if counter.tails and self._ledger is not None and self._config.return_tails:
+            return self._try_tail(self._ledger, attempt, wanted) or self._try(attempt, count, lost, fresh=True)
+        grant = wanted.granting(
             self.name,
             count=count,
-            ranges=ranges,
-            step=config.step,
-            upper_bound=config.upper_bound,
+            step=self._config.step,
+            upper_bound=self._config.upper_bound,
             owner=self._owner(),
-            nonce=self._nonce,
+            nonce=attempt.nonce,
             at=self._clock.time(),
         )
-        if self._ledger is None:
-            dropped = {old.nonce for old in counter.grants[:-KEPT_WITHOUT_LEDGER]}
-            return grants, counter.after(*grants, moved=dropped)
-        wanted = counter.after(*grants, moved=self._moved_of(counter))
-        size = metadata_bytes(wanted.metadata())
-        on_duty = any(kept.nonce == counter.mover for kept in wanted.grants)
-        if size > METADATA_LIMIT:
-            if patient and on_duty and counter.mover != self._duty:
-                return None
-            self._move(counter)
-            wanted = replace(counter, jumps=()).after(*grants, moved=self._moved_of(counter), mover="")
-        elif not on_duty:
-            wanted = replace(wanted, mover=self._nonce if size >= MOVE_AT else "")
-        return grants, wanted
+        attempt.doubtful.append(grant)
+        if not self._write(attempt, wanted.after(grant)):
+            return False
+        attempt.won = grant
+        return True
 
-    def _write(self, counter: Counter, grants: tuple[Grant, ...], wanted: Counter) -> str | None:
-        """Try the write; while its answer is out, and if it stays out, the grants are in doubt."""
-        self._doubtful.append(grants)
+    def _try_tail(self, ledger: Ledger, attempt: _Attempt, wanted: Counter) -> bool:
+        """Take the first key off the counter, then its numbers in the ledger: both must offer them."""
+        ledger.record([], wanted.jumps)
+        if not self._write(None, replace(wanted, tails=wanted.tails[1:])):
+            return False
+        ends = self._clock.monotonic() + 2.0
+        owner, at = self._owner(), self._clock.time()
+        (attempt.won,) = self._until(ends, lambda: (ledger.take(wanted.tails[0], owner, attempt.nonce, at),))
+        return attempt.won is not None
+
+    def _write(self, attempt: _Attempt | None, wanted: Counter) -> bool:
+        """Try the write; while its answer is out, and if it stays out, its grant is in doubt."""
+        sent = self._clock.monotonic()
         try:
             etag = self._store.try_optimistic_write(
-                wanted.text(), etag=counter.etag, metadata=wanted.metadata()
+                wanted.text(), etag=wanted.etag, metadata=wanted.metadata()
             )
         except StorageError as error:
-            if not error.maybe_done:
-                self._doubtful.pop()
+            if attempt is not None and not error.maybe_done:
+                attempt.doubtful.pop()
             raise
         if etag is None:
-            self._doubtful.pop()
-        return etag
+            if attempt is not None:
+                attempt.doubtful.pop()
+            return False
+        self._pace.won(wanted.window, sent, self._clock.monotonic())
+        self._known = replace(wanted, etag=etag)
+        return True
 
     def _read(self) -> Counter:
         try:
             snapshot = self._store.get_data()
         except NotFound as error:
-            if self._high_water or (self._ledger and any(True for _ in self._ledger.rows(limit=1))):
+            below = max(self._high_water, self._by_ledger())
+            if below:
                 raise SequenceMissing(
-                    f"sequence {self.name}: the counter is gone although numbers below "
-                    f"{self._high_water or 'some number'} were granted; numbering does not restart by itself. "
-                    f"`python -m coordinator ids repair {self.name}` shows how to put it back",
+                    f"sequence {self.name}: the counter is gone although numbers below {below} or more were granted; "
+                    f"numbering does not restart by itself. `python -m coordinator ids repair {self.name}` shows how to "
+                    "put it back",
                     sequence=self.name,
                 ) from error
             return Counter(self._config.start, None)
         counter = read_counter(self.name, snapshot.data, snapshot.etag, snapshot.metadata)
         if counter.value < self._high_water:
             raise lowered_error(self.name, counter.value, self._high_water, "this process's own grants")
-        if self._known is not None and counter.etag != self._known.etag:
-            self._pace.met()
-        self._follow(counter)
+        if self._known is None or counter.etag != self._known.etag:
+            self._head = ""  # somebody else wrote: from now on it takes a look at the ledger
+            if self._known is not None:
+                self._pace.met()
         return counter
 
-    def _agrees_with_ledger(self, counter: Counter) -> bool:
-        """Once, before the first grant: no ledger row may lie at or above the counter. False: look again."""
-        if self._ledger is not None and counter.etag is not None:
-            row = next(self._ledger.rows(at_or_after=counter.value, limit=1), None)
-            if row is not None:
-                if self._store.get_data().etag != counter.etag:
-                    return False  # the row may belong to a grant made since the counter was read
-                raise lowered_error(self.name, counter.value, row.last + 1, f"the ledger (grant {row.key})")
-        self._checked = True
-        return True
+    def _by_ledger(self) -> int:
+        """A number below which the ledger knows grants; 0 if there are none."""
+        if self._ledger is None:
+            return 0
+        row = next(self._ledger.rows(limit=1), None)
+        return max(self._ledger.head(), row.last + 1 if row else 0)
 
-    def _resolve(self, counter: Counter) -> tuple[Grant, ...] | None:
-        """Did a write of ours win whose answer was lost? It did if its nonce is on the blob or in the ledger."""
-        on_blob = counter.find(self._nonce)
-        for grants in self._doubtful:
-            found = on_blob
-            if found is None and self._ledger is not None and grants[0].last < counter.value:
-                found = self._ledger.row(grants[0].key)
-            if found is not None and (found.nonce, found.first) == (self._nonce, grants[0].first):
-                return grants
+    def _resolve(self, attempt: _Attempt, counter: Counter) -> Grant | None:
+        """Did a write of ours win whose answer was lost?"""
+        on_counter = counter.find(attempt.nonce)
+        for grant in attempt.doubtful:
+            found = on_counter
+            if found is None and self._ledger is not None and grant.last < counter.value:
+                found = self._ledger.row(grant.key)
+            if found is not None and (found.nonce, found.first) == (attempt.nonce, grant.first):
+                return grant
         # A write on an older version can no longer win; one on this version still can, and keeps the same nonce.
         return None
 
-    def _won(self, grants: tuple[Grant, ...], counter: Counter | None) -> tuple[Grant, ...]:
-        if counter is not None and counter.mover == self._nonce:
-            self._duty = self._nonce
-        self._nonce, self._doubtful = "", []
-        self._open |= {grant.nonce: grant for grant in grants}
-        self.grants += len(grants)
-        if counter is not None:
-            self._known = counter
-            self._follow(counter)
-            self._high_water = max(self._high_water, counter.value)
-        return grants
+    def _check(self, counter: Counter) -> None:
+        """No row of the ledger may be at or above the counter, nor end where a counter without metadata begins."""
+        if self._ledger is None or counter.etag is None:
+            return
+        bare = counter.noted is None and counter.value > 0
+        row = next(self._ledger.rows(at_or_after=counter.value - bare, limit=1), None)
+        below = max(row.last + 1 if row else 0, 0 if self._checked else self._ledger.head())
+        if counter.value <= below and (bare or counter.value < below):
+            if self._store.get_data().etag != counter.etag:
+                raise StorageBusy(f"the counter of sequence {self.name} changes too fast", resource=self.name)
+            if counter.value == below:
+                raise overwritten_error(self.name, below)
+            raise lowered_error(self.name, counter.value, below, "the ledger")
+        self._checked = True
 
-    def _take_back(self) -> Grant | None:
-        if self._ledger is None or not self._config.return_tails:
-            return None
-        return self._ledger.take_back(self._owner(), self._nonce, self._clock.time())
+    def _wanted(self, counter: Counter, lost: int) -> Counter:
+        """The counter as it is to be written, without what the ledger has, but for the grant."""
+        config, known = self._config, self._known
+        counter = note_jump(counter, known_next=max(self._high_water, config.start))
+        counter = replace(
+            counter,
+            start=config.start if counter.start is None else counter.start,
+            since=counter.value if counter.since is None else counter.since,
+            window=self._pace.window_after(counter.window, lost),
+            # With our last grant the ledger got the jumps that were on the counter then.
+            jumps=tuple(jump for jump in counter.jumps if known is None or jump not in known.jumps),
+        )
+        self._entered &= {grant.nonce for grant in counter.grants}
+        if self._ledger is None:
+            return replace(counter, grants=counter.grants[-KEPT_WITHOUT_LEDGER:])
+        if metadata_bytes(counter.metadata()) > METADATA_LIMIT:
+            self._learn(counter, counter.grants[0].first if counter.grants else counter.value)
+            missing = [grant for grant in counter.grants if grant.nonce not in self._entered]
+            self._ledger.record(missing, counter.jumps)
+            self._entered |= {grant.nonce for grant in missing}
+            counter = replace(counter, jumps=())
+        return replace(
+            counter, grants=tuple(grant for grant in counter.grants if grant.nonce not in self._entered)
+        )
 
-    def _offer_tails(self) -> None:
-        """Leave a hint on the blob that numbers were returned. Only a hint: the ledger has the truth."""
-        for attempt in range(self._config.max_retries):
-            counter = self._read()
-            if counter.etag is None:
-                return
-            # Written even if the hint is there already: whoever saw it and found nothing is about to take it away.
-            wanted = replace(note_jump(counter, known_next=self._high_water), tails=True)
-            with suppress(StorageBusy, StorageUnreachable):
-                if self._store.try_optimistic_write(
-                    wanted.text(), etag=counter.etag, metadata=wanted.metadata()
-                ):
-                    return
-            self._pause(self._transient.delay(attempt))
+    # --- 6 and 7: the ledger --------------------------------------------------------------------------------------
+
+    def _enter(self, attempt: _Attempt) -> Grant:
+        """Write the grant that was won into the ledger; only then it may be issued."""
+        grant = attempt.won
+        assert grant is not None
+        if self._ledger is not None and grant.turn == 0:
+            try:
+                self._enter_new(self._ledger, grant)
+            except SequenceLowered:
+                self._attempt = None
+                raise
+        self._attempt = None
+        self._high_water = max(self._high_water, grant.last + 1)
+        self.grants += 1
+        return grant
+
+    def _enter_new(self, ledger: Ledger, grant: Grant) -> None:
+        counter = self._known
+        assert counter is not None
+        alone = bool(self._head)
+        # What somebody granted before our last look and did not write down since: he may be dead.
+        others = [one for one in counter.grants if one.first < self._high_water and one.nonce not in self._entered]
+        used = self._used if alone or len(self._used) >= SETTLE_AFTER else []
+        rest, jumps = [*others, *used], counter.jumps
+        if alone:
+            try:
+                self._head = ledger.enter(grant, others=rest, jumps=jumps, head=self._head)
+            except (PreconditionFailed, AlreadyExists):
+                alone = False
+        if not alone:
+            self._head = ""
+            try:
+                self._head = ledger.enter(grant, others=rest, jumps=jumps)
+            except AlreadyExists:
+                row = ledger.row(grant.key)
+                if row is None or (row.nonce, row.first) != (grant.nonce, grant.first):
+                    found = f"the ledger (grant {grant.key} is another's)"
+                    raise lowered_error(self.name, grant.first, grant.last + 1, found) from None
+                ledger.record(rest, jumps)  # an earlier try was carried out, or another wrote it for us
+            self._look(ledger, counter, grant)
+        self._entered |= {grant.nonce, *(one.nonce for one in others)}
+        self._used = [] if used else self._used
+
+    def _look(self, ledger: Ledger, counter: Counter, grant: Grant) -> None:
+        """Whether any other row means that the counter went backwards."""
+        rows = self._learn(counter, min([grant.first, *(one.first for one in counter.grants)]))
+        if not rows or rows[-1].last < grant.first:  # too many for one answer
+            rows = self._learn(counter, grant.first)
+        expected = grant.last + 1
+        for row in rows:
+            if row.last < grant.first or row.nonce == grant.nonce:
+                continue
+            if row.first == expected and row.turn == 0:  # the next that was granted
+                expected = row.last + 1
+                self._head = ""  # if the counter went backwards after all, the next look shows it
+                continue
+            if row.first > grant.last and self._read().value > row.last:
+                continue
+            # Nobody issues ours: let the ledger say so, and that nothing is missing there.
+            ledger.record([grant.settled(RETURNED, grant.first - 1)], [Jump(grant.first, grant.last)])
+            raise lowered_error(self.name, grant.first, row.last + 1, f"the ledger (grant {row.key})")
+
+    def _learn(self, counter: Counter, first: int) -> list[Grant]:
+        """The rows from a number on, having noted which grants on the counter are among them."""
+        assert self._ledger is not None
+        rows = list(self._ledger.rows(at_or_after=first, limit=200))
+        has = {row.nonce: row.outcome for row in rows}
+        self._entered |= {
+            grant.nonce
+            for grant in counter.grants
+            if grant.nonce in has and (grant.outcome == GRANTED or has[grant.nonce] != GRANTED)
+        }
+        return rows
+
+    # --- the rest -------------------------------------------------------------------------------------------------
+
+    def _offer(self, keys: dict[str, Grant]) -> bool:
+        """Offer returned numbers on the counter, so that another may take them."""
+        counter = self._read()
+        offered = tuple(dict.fromkeys([*counter.tails, *keys]))[:MOST_TAILS]
+        if counter.etag is None or offered == counter.tails:
+            return True
+        wanted = replace(note_jump(counter, known_next=self._high_water), tails=offered)
+        return bool(
+            self._store.try_optimistic_write(wanted.text(), etag=counter.etag, metadata=wanted.metadata())
+        )
+
+    def _until(self, ends: float, call: Callable[[], R]) -> R:
+        """What `call` gives, repeated while storage fails or it gives nothing, until a moment."""
+        backoff = Backoff(base_seconds=0.02, cap_seconds=0.5)
+        for tries in itertools.count():
+            pause = backoff.delay(tries)
+            last = self._clock.monotonic() + pause > ends
+            try:
+                if (result := call()) or last:
+                    return result
+            except (StorageUnreachable, StorageBusy):
+                if last:
+                    raise
+            self._sleep(pause)
+        raise AssertionError("unreachable")
 
     def _check_patience(self, started: float, lost: int) -> None:
         elapsed = self._clock.monotonic() - started

@@ -27,6 +27,7 @@ from coordinator.sequences.grants import (
     SequenceConfig,
     read_counter,
     row_key,
+    tail_of,
 )
 from coordinator.sequences.store import Snapshot
 from coordinator.service_errors import translated
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 CONTAINER, TABLE = "sequences", "ledger"
 BATCH = 100
 """The most operations the service takes in one transaction."""
-TAIL_PREFIX, JUMP_PREFIX = "~", "!"
+JUMP_PREFIX, HEAD = "!", "0!head"
+"""Keys of release 0.1: grants are digits, jumps begin with "!". It reads neither of the ranges that the head's key is in."""
+AFTER_GRANTS = "~"
 
 R = TypeVar("R")
 
@@ -132,16 +135,36 @@ class TableLedger:
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
 
-    def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
-        rows = [{**_entity(self._name, grant), **_outcome(grant)} for grant in grants]
-        rows += [
-            {
-                "PartitionKey": self._name,
-                "RowKey": JUMP_PREFIX + row_key(jump.last),
-                "first": _int64(jump.first),
-            }
-            for jump in jumps
+    def enter(
+        self, grant: Grant, *, others: Sequence[Grant] = (), jumps: Sequence[Jump] = (), head: str = ""
+    ) -> str:
+        rows = self._rows_of(others, jumps)
+        if len(rows) > BATCH - 2:
+            self.record(others, jumps)
+            rows = []
+        stamp = {"PartitionKey": self._name, "RowKey": HEAD, "next": _int64(grant.last + 1)}
+        unchanged = {"etag": head, "match_condition": MatchConditions.IfNotModified}
+        operations: list[Any] = [
+            (TransactionOperation.UPDATE, stamp, {"mode": UpdateMode.REPLACE, **unchanged})
+            if head
+            else (TransactionOperation.UPSERT, stamp, {"mode": UpdateMode.REPLACE}),
+            (TransactionOperation.CREATE, _entity(self._name, grant)),
+            *((TransactionOperation.UPSERT, row, {"mode": UpdateMode.MERGE}) for row in rows),
         ]
+        try:
+            return str(self._transact(operations)[0].get("etag") or "")
+        except NotFound as error:
+            raise PreconditionFailed(f"the head of the ledger of sequence {self._name} is gone", resource=self._name) from error  # fmt: skip
+
+    def head(self) -> int:
+        try:
+            with translated("read the ledger of sequence", self._name):
+                return _number(self._table().get_entity(self._name, HEAD)["next"])
+        except NotFound:
+            return 0
+
+    def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
+        rows = self._rows_of(grants, jumps)
         merge = {"mode": UpdateMode.MERGE}
         for place in range(0, len(rows), BATCH):
             batch = [(TransactionOperation.UPSERT, row, merge) for row in rows[place : place + BATCH]]
@@ -149,6 +172,16 @@ class TableLedger:
             retry_blocking(
                 partial(self._transact, batch), backoff=Backoff(cap_seconds=0.2, deadline_seconds=1.0)
             )
+
+    def _rows_of(self, grants: Sequence[Grant], jumps: Sequence[Jump]) -> list[dict[str, Any]]:
+        return [{**_entity(self._name, grant), **_outcome(grant)} for grant in grants] + [
+            {
+                "PartitionKey": self._name,
+                "RowKey": JUMP_PREFIX + row_key(jump.last),
+                "first": _int64(jump.first),
+            }
+            for jump in jumps
+        ]
 
     def row(self, key: str) -> Grant | None:
         try:
@@ -160,7 +193,7 @@ class TableLedger:
     def rows(
         self, *, at_or_after: int = 0, below: int | None = None, owner: str = "", limit: int | None = None
     ) -> Iterator[Grant]:
-        top = TAIL_PREFIX if below is None else row_key(below)
+        top = AFTER_GRANTS if below is None else row_key(below)
         query = f"PartitionKey eq '{self._name}' and RowKey ge '{row_key(at_or_after)}' and RowKey lt '{top}'"
         if owner:
             query += f" and owner eq '{owner.replace(chr(39), chr(39) * 2)}'"
@@ -175,74 +208,49 @@ class TableLedger:
         for entity in self._query(query, None):
             yield Jump(_number(entity["first"]), int(entity["RowKey"][len(JUMP_PREFIX) :]))
 
-    def give_back(self, grant: Grant, issued_through: int) -> None:
-        settled = grant.settled(RETURNED, issued_through)
-        tail = Grant(
-            issued_through + 1,
-            grant.last,
-            grant.owner,
-            "",
-            grant.granted_at,
-            grant.step,
-            grant.turn + 1,
-            FREE,
-        )
-        insert = TransactionOperation.CREATE
+    def give_back(self, grant: Grant, issued_through: int) -> str:
+        settled, tail = grant.settled(RETURNED, issued_through), tail_of(grant, issued_through)
         operations: list[Any] = [
             (
                 TransactionOperation.UPSERT,
                 {**_entity(self._name, settled), **_outcome(settled)},
                 {"mode": UpdateMode.MERGE},
             ),
-            (insert, {**_entity(self._name, tail), **_outcome(tail)}),
-            (insert, {"PartitionKey": self._name, "RowKey": TAIL_PREFIX + tail.key}),
+            (TransactionOperation.CREATE, {**_entity(self._name, tail), **_outcome(tail)}),
         ]
+        try:
+            self._transact(operations)
+        except AlreadyExists:  # an earlier try was carried out although its answer was lost
+            pass
+        return tail.key
 
-        def give() -> None:
-            with suppress(AlreadyExists):  # an earlier try was carried out although its answer was lost
-                self._transact(operations)
-
-        retry_blocking(give, backoff=Backoff(deadline_seconds=5.0))
-
-    def take_back(self, owner: Owner, nonce: str, at: float) -> Grant | None:
-        query = f"PartitionKey eq '{self._name}' and RowKey ge '{TAIL_PREFIX}'"
-        for index in self._query(query, 10):
-            key = str(index["RowKey"])[len(TAIL_PREFIX) :]
-            if taken := self._take(key, owner, nonce, at):
-                return taken
-        return None
-
-    def _take(self, key: str, owner: Owner, nonce: str, at: float) -> Grant | None:
-        with translated("read the ledger of sequence", self._name):
-            entity = self._table().get_entity(self._name, key)
+    def take(self, key: str, owner: Owner, nonce: str, at: float) -> Grant | None:
+        try:
+            with translated("read the ledger of sequence", self._name):
+                entity = self._table().get_entity(self._name, key)
+        except NotFound:
+            return None
         tail = _grant(entity)
+        if tail.outcome != FREE:
+            return tail if tail.nonce == nonce else None  # or an earlier try of ours was carried out
         mine = Grant(tail.first, tail.last, owner, nonce, at, tail.step, tail.turn, GRANTED)
         unchanged = {
             "mode": UpdateMode.MERGE,
             "etag": entity.metadata["etag"],
             "match_condition": MatchConditions.IfNotModified,
         }
-        operations: list[Any] = [
-            (TransactionOperation.UPDATE, {**_entity(self._name, mine), "outcome": GRANTED}, unchanged),
-            (TransactionOperation.DELETE, {"PartitionKey": self._name, "RowKey": TAIL_PREFIX + key}),
-        ]
+        try:
+            self._transact([(TransactionOperation.UPDATE, {**_entity(self._name, mine), "outcome": GRANTED}, unchanged)])  # fmt: skip
+        except (NotFound, PreconditionFailed):
+            return None
+        return mine
 
-        def take() -> Grant | None:
-            try:
-                self._transact(operations)
-            except (NotFound, PreconditionFailed):  # another was first, or an earlier try of ours
-                row = self.row(key)
-                return row if row is not None and row.nonce == nonce else None
-            return mine
-
-        return retry_blocking(take, backoff=Backoff(deadline_seconds=5.0))
-
-    def _transact(self, operations: list[Any]) -> None:
-        def send() -> None:
+    def _transact(self, operations: list[Any]) -> list[Mapping[str, Any]]:
+        def send() -> list[Mapping[str, Any]]:
             with translated("write the ledger of sequence", self._name):
-                self._table().submit_transaction(operations)
+                return list(self._table().submit_transaction(operations))
 
-        self._with_table(send)
+        return self._with_table(send)
 
     def _query(self, query: str, limit: int | None) -> Iterator[Mapping[str, Any]]:
         page = min(limit, 1000) if limit else 1000
@@ -256,7 +264,7 @@ class TableLedger:
         try:
             return call()
         except NotFound as error:
-            if error.code not in ("TableNotFound", "ResourceNotFound"):
+            if error.code != "TableNotFound":
                 raise
         with suppress(AlreadyExists), translated("create the ledger of sequence", self._name):
             self._storage.blocking.tables.create_table(self._storage.config.table(TABLE))

@@ -12,15 +12,30 @@ import click
 from coordinator.sequences.grants import FREE, GRANTED, RETURNED, Grant
 from coordinator.sequences.ledger import Book, csv_lines, open_book
 from coordinator.storage import Storage
+from coordinator.config import check_name
+from coordinator.errors import KennelError
 
 
 @contextmanager
-def _book(name: str) -> Iterator[Book]:
+def _book(name: str, place: tuple[str, str] = ("", "")) -> Iterator[Book]:
     storage = Storage.from_env()
+    container, blob = place
     try:
-        yield open_book(storage, name)
+        yield open_book(storage, check_name("sequence", name), container=container, blob=blob)
+    except KennelError as error:
+        raise click.ClickException(str(error)) from error
     finally:
         storage.close()
+
+
+def _place(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, str]:
+    container, _, blob = text.partition("/")
+    return container, blob
+
+
+AT = click.option(
+    "--at", "place", default="", callback=_place, metavar="CONTAINER/BLOB", help="Where the counter is, if elsewhere."
+)
 
 
 @click.group()
@@ -30,9 +45,10 @@ def ids() -> None:
 
 @ids.command()
 @click.argument("name")
-def verify(name: str) -> None:
+@AT
+def verify(name: str, place: tuple[str, str]) -> None:
     """Prove that ledger and counter of NAME tile 1…next−1. Exit code 1 if there is a gap or an overlap."""
-    with _book(name) as book:
+    with _book(name, place) as book:
         report = book.verify()
     for what, figure in (
         ("grants", report.grants),
@@ -50,10 +66,11 @@ def verify(name: str) -> None:
 
 @ids.command()
 @click.argument("name")
+@AT
 @click.argument("number", type=int)
-def who(name: str, number: int) -> None:
+def who(name: str, place: tuple[str, str], number: int) -> None:
     """Which worker held NUMBER of NAME, when, on what range. Exit code 1 if nobody is known to."""
-    with _book(name) as book:
+    with _book(name, place) as book:
         grant = book.holder(number)
         unattributed = grant is None and book.is_unattributed(number)
     if grant is not None:
@@ -68,11 +85,12 @@ def who(name: str, number: int) -> None:
 
 @ids.command("list")
 @click.argument("name")
+@AT
 @click.option("--owner", default="", help="Only the grants of this owner.")
 @click.option("--limit", default=50, show_default=True, help="How many, the newest first.")
-def list_grants(name: str, owner: str, limit: int) -> None:
+def list_grants(name: str, place: tuple[str, str], owner: str, limit: int) -> None:
     """The newest grants of NAME."""
-    with _book(name) as book:
+    with _book(name, place) as book:
         page = book.page(owner=owner, limit=limit)
     for grant in page.grants:
         click.echo(_described(grant))
@@ -80,23 +98,25 @@ def list_grants(name: str, owner: str, limit: int) -> None:
 
 @ids.command()
 @click.argument("name")
+@AT
 @click.option("--owner", default="", help="Only the grants of this owner.")
-def export(name: str, owner: str) -> None:
+def export(name: str, place: tuple[str, str], owner: str) -> None:
     """All grants of NAME as CSV."""
-    with _book(name) as book:
+    with _book(name, place) as book:
         for line in csv_lines(book.rows(owner=owner)):
             click.echo(line, nl=False)
 
 
 @ids.command()
 @click.argument("name")
+@AT
 @click.option(
     "--next", "next_number", type=int, help="The number to set the counter to, instead of the proposal."
 )
 @click.option("--yes", is_flag=True, help="Carry the plan out.")
-def repair(name: str, next_number: int | None, yes: bool) -> None:
+def repair(name: str, place: tuple[str, str], next_number: int | None, yes: bool) -> None:
     """Put the counter of NAME right. Shows the plan; writes only with --yes. Exit code 1 while something is wrong."""
-    with _book(name) as book:
+    with _book(name, place) as book:
         plan = book.plan_repair(next_number=next_number)
         if plan.counter is None:
             click.echo(f"{name}: nothing to repair: {plan.reason}")

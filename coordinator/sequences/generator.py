@@ -7,8 +7,8 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
-from typing import NamedTuple, Self, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from coordinator.backoff import Backoff
 from coordinator.clock import SYSTEM_CLOCK, Clock
@@ -32,6 +32,9 @@ from coordinator.sequences.store import Ledger, OptimisticSyncStore
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 
+CLOSE_SECONDS = 10.0
+MOST_RANGES = 12
+"""How many of the largest ranges one write takes, where numbers go faster than ranges of that size come."""
 PASSING = (StorageUnreachable, StorageBusy, SequenceContended)
 
 
@@ -84,7 +87,7 @@ class UniqueIdGenerator:
     def begin_anew(self) -> None:
         """Start from nothing: on construction, and in a forked child, whose numbers, locks and thread are its parent's."""
         now = self._clock.monotonic()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
         self._stock = Stock()
         self._take = self._stock.take
@@ -100,9 +103,12 @@ class UniqueIdGenerator:
         self._last_size = self.config.range_size
         self._range: tuple[int, int] = (0, 0)
         self.blocked_calls = 0
-        self._allocator = RangeAllocator(
-            self.name, self._store, self._ledger, self.config, owner=self._owner, clock=self._clock,
-            pause=self._pause,
+        self._allocator = self._new_allocator(self._pause)
+        self._aside: list[tuple[Grant, Iterator[int]]] = []
+
+    def _new_allocator(self, pause: Callable[[float], bool]) -> RangeAllocator:
+        return RangeAllocator(
+            self.name, self._store, self._ledger, self.config, owner=self._owner, clock=self._clock, pause=pause
         )  # fmt: skip
 
     # --- taking numbers -----------------------------------------------------------------------------------------
@@ -111,12 +117,13 @@ class UniqueIdGenerator:
         """The next number. Blocks only while storage is slower than the runway, at most `deadline_seconds`.
 
         Raises `SequenceClosed`, `SequenceExhausted`, `SequenceContended`, `SequenceCorrupt`, `SequenceMissing`,
-        `SequenceLowered`, or the `StorageError` that kept the range from coming.
+        `SequenceLowered`, or the `StorageError` that kept the range from coming. May be called from a signal handler,
+        where it seldom takes a range of its own and waits for it.
         """
         try:
             return self._take()
         except StopIteration:
-            return self._wait_for(self._next_from_stock)
+            return self._next_aside() if self._is_inside() else self._wait_for(self._next_from_stock)
 
     async def next_id_async(self) -> int:
         """`next_id`, but awaits instead of blocking when a refill is late."""
@@ -126,8 +133,12 @@ class UniqueIdGenerator:
             return await self._wait_for_async(self._next_from_stock)
 
     def next_ids(self, count: int) -> Block:
-        """`count` numbers at once; `Block.is_contiguous` tells whether they are one run. All or none."""
-        return self._wait_for(lambda: self._block_from_stock(count), demand=_at_least_one(count))
+        """`count` numbers at once; `Block.is_contiguous` tells whether they are one run. All or none. One write takes
+        what is not in memory, however much it is."""
+        _at_least_one(count)
+        if self._is_inside():
+            return Block((self._reserve_aside(count).numbers,))
+        return self._wait_for(lambda: self._block_from_stock(count), demand=count)
 
     async def next_ids_async(self, count: int) -> Block:
         """`next_ids`, but awaits instead of blocking."""
@@ -164,8 +175,9 @@ class UniqueIdGenerator:
     def close(self) -> list[range]:
         """Stop, join the refill thread, and return unused numbers for others to use; which ones is the result.
 
-        Harmless when repeated. If storage cannot be reached they are lost instead (the ledger says whose they were)
-        and a warning is logged. Later calls raise `SequenceClosed`.
+        Harmless when repeated. Takes `CLOSE_SECONDS` (10) for each of the two at most. If storage cannot be reached the
+        numbers are lost instead (the ledger says whose they were) and a warning is logged. Later calls raise
+        `SequenceClosed`.
         """
         with self._lock:
             already, self._closed = self._closed, True
@@ -173,27 +185,34 @@ class UniqueIdGenerator:
             self._work.notify_all()
             thread = self._thread
             self._wake()
-        if thread is not None:
-            thread.join()
         if already:
             return []
+        if thread is not None:
+            thread.join(CLOSE_SECONDS)
+            if thread.is_alive():
+                log.warning("sequence %s: a refill does not end; unused numbers are lost", self.name)
+                return []
         with self._lock:
             rest = self._stock.empty_out()
             self._take = self._stock.take
-            finished = self._stock.finished
+            used = self._stock.finished
+        for grant, numbers in self._aside:
+            left = list(numbers)
+            if left:
+                rest.append((grant, left[0] - 1))
+            else:
+                used.append(grant)
+        if not self.config.return_tails:
+            rest = []
         try:
             with self.io:
-                for grant in finished:
+                for grant in used:
                     self._allocator.used(grant)
-                if self.config.return_tails and rest:
-                    self._allocator.give_back(rest)
-                elif finished:
-                    self._allocator.tidy(all_of_it=True)
+                offered = self._allocator.give_back(rest, seconds=CLOSE_SECONDS)
         except KennelError as error:
             log.warning("sequence %s: unused numbers could not be returned: %s", self.name, error)
             return []
-        returned = self.config.return_tails and self._ledger is not None
-        return [range(end + 1, grant.last + 1, grant.step) for grant, end in rest] if returned else []
+        return [range(end + 1, grant.last + 1, grant.step) for grant, end in rest if grant in offered]
 
     async def aclose(self) -> list[range]:
         """`close` without blocking the event loop."""
@@ -225,7 +244,8 @@ class UniqueIdGenerator:
         block = self._stock.take_block(count)
         self._take = self._stock.take
         if block is not None:
-            self._consumption.took(count, self._clock.monotonic())
+            # A block is no rate: more than a range of it says nothing of what comes next.
+            self._consumption.took(min(count, self._last_size), self._clock.monotonic())
         if self._is_short():
             self._work.notify_all()
         return block
@@ -289,6 +309,26 @@ class UniqueIdGenerator:
             self._work.notify_all()
             return None
 
+    def _is_inside(self) -> bool:
+        """Whether this thread is in the middle of a change of the stock: this is a signal handler, or a finalizer."""
+        return bool(cast(Any, self._lock)._is_owned())
+
+    def _next_aside(self) -> int:
+        """A number for a caller that cannot wait for the stock, since its own thread's frame below has the lock."""
+        while True:
+            for _, numbers in self._aside:
+                for number in numbers:
+                    return number
+            grant = self._reserve_aside(self.config.sizes[0])
+            self._aside.append((grant, iter(grant.numbers)))
+
+    def _reserve_aside(self, count: int) -> Grant:
+        if self._closed:
+            raise SequenceClosed(
+                f"sequence {self.name} was closed; no more numbers are issued", sequence=self.name
+            )
+        return self._new_allocator(self._stopping.wait).reserve(count)
+
     def _account(self) -> None:
         taken = self._stock.count()
         self._consumption.took(taken, self._clock.monotonic())
@@ -321,10 +361,10 @@ class UniqueIdGenerator:
                     self._work.wait()
                 if self._closed:
                     return
-                size, further = self._size_of_next()
+                size = self._size_of_next()
                 finished, self._stock.finished = self._stock.finished, []
                 self._halted = False
-            failed = not self._refill(size, further, finished)
+            failed = not self._refill(size, finished)
             failures = failures + 1 if failed else 0
             if failed:
                 self._rest(patience.delay(failures))
@@ -342,21 +382,22 @@ class UniqueIdGenerator:
             if not self._closed and not self._waiters:
                 self._work.wait(seconds)
 
-    def _size_of_next(self) -> tuple[int, int]:
-        """How many numbers to ask for, and how many more such ranges will be wanted at once."""
+    def _size_of_next(self) -> int:
+        """How many numbers to ask for. A block is no rate: it is taken with one write, and nothing is kept ready for more
+        such blocks."""
         now = self._clock.monotonic()
         self._last_size = next_range_size(self.config, self._consumption.now(now), self._last_size)
-        missing = max(self._demand, self._needed(now)) - self._stock.left
-        size = max(self._last_size, min(missing, self.config.sizes[1]))
-        return size, max(0, (missing - 1) // size)
+        left = self._stock.left
+        missing = min(self._needed(now) - left, MOST_RANGES * self.config.sizes[1])
+        return max(self._last_size, missing, self._demand - left)
 
-    def _refill(self, size: int, further: int, finished: list[Grant]) -> bool:
+    def _refill(self, size: int, finished: list[Grant]) -> bool:
         began = self._clock.monotonic()
         try:
             with self.io:
                 for grant in finished:
                     self._allocator.used(grant)
-                grants = self._allocator.reserve_ranges(size, 1 + further)
+                grant = self._allocator.reserve(size)
         except Exception as caught:
             error = self._told(caught)
             with self._lock:
@@ -367,17 +408,11 @@ class UniqueIdGenerator:
         ended = self._clock.monotonic()
         with self._lock:
             self._refill_time.took(ended - began)
-            for grant in grants:
-                self._stock.add(grant)
+            self._stock.add(grant)
             if self._stock.left >= self._demand:
                 self._demand = 0
             self._failure = None
             self._wake()
-        try:
-            with self.io:
-                self._allocator.tidy()
-        except Exception as caught:
-            log.info("sequence %s: the ledger will be told later: %s", self.name, self._told(caught))
         return True
 
     def _told(self, error: Exception) -> KennelError:

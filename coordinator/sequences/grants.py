@@ -8,7 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coordinator.errors import ConfigurationError, SequenceCorrupt, SequenceExhausted, SequenceLowered
+from coordinator.errors import (
+    ConfigurationError,
+    SequenceCorrupt,
+    SequenceExhausted,
+    SequenceLowered,
+    SequenceOverwritten,
+)
 
 HIGHEST = 2**63 - 1
 """The largest number a sequence can reach: what a 64-bit column holds."""
@@ -17,9 +23,12 @@ GRANTED, USED, RETURNED, FREE = "granted", "used", "returned", "free"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _GRANTS, _OWNERS, _NEXT, _START = "kennel_grants", "kennel_owners", "kennel_next", "kennel_start"
-_JUMPS, _TAILS, _MOVER, _SINCE = "kennel_jumps", "kennel_tails", "kennel_mover", "kennel_since"
-_WINDOW = "kennel_window"
-_OURS = (_GRANTS, _OWNERS, _NEXT, _START, _JUMPS, _TAILS, _MOVER, _SINCE, _WINDOW)
+_JUMPS, _TAILS, _SINCE, _WINDOW = "kennel_jumps", "kennel_tails", "kennel_since", "kennel_window"
+_FORMER = ("kennel_mover",)
+_OURS = (_GRANTS, _OWNERS, _NEXT, _START, _JUMPS, _TAILS, _SINCE, _WINDOW, *_FORMER)
+_KEY = re.compile(r"[0-9]{20}-[0-9]{4,}")
+MOST_TAILS = 40
+"""How many returned ends a counter offers; more are not used again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +93,24 @@ class Jump:
     last: int
 
 
+def tail_of(grant: Grant, issued_through: int) -> Grant:
+    """What is left of a grant that was returned: free, behind the grant it came from."""
+    return Grant(
+        issued_through + 1, grant.last, grant.owner, "", grant.granted_at, grant.step, grant.turn + 1, FREE
+    )  # fmt: skip
+
+
 def row_key(last: int, turn: int = 0) -> str:
     return f"{last:020d}-{turn:04d}" if turn else f"{last:020d}"
 
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter blob as read: the next free number, and what its metadata says of the newest grants.
+    """A counter as read: the next free number, and what its metadata says.
 
-    `noted` is the next number by the metadata; it differs from `value` only if a writer that knows no metadata was
-    there (or left none: None). `others` is metadata that is not ours and is kept.
+    `grants` are those that may not be in the ledger yet. `noted` is the next number by the metadata; it differs from
+    `value` only if a writer that knows no metadata was there (or left none: None). `tails` are the ledger's keys of
+    returned ends that may be granted again. `others` is metadata that is not ours and is kept.
     """
 
     value: int
@@ -102,8 +119,7 @@ class Counter:
     jumps: tuple[Jump, ...] = ()
     noted: int | None = None
     start: int | None = None
-    tails: bool = False
-    mover: str = ""
+    tails: tuple[str, ...] = ()
     since: int | None = None
     window: float = 0.0
     others: Mapping[str, str] = field(default_factory=dict)
@@ -113,18 +129,9 @@ class Counter:
         return next((grant for grant in self.grants if grant.nonce == nonce), None)
 
     def granting(
-        self,
-        sequence: str,
-        *,
-        count: int,
-        step: int,
-        upper_bound: int,
-        owner: Owner,
-        nonce: str,
-        at: float,
-        ranges: int = 1,
-    ) -> tuple[Grant, ...]:
-        """The grants of up to `count` numbers each that would follow; fewer if the upper bound is nearer.
+        self, sequence: str, *, count: int, step: int, upper_bound: int, owner: Owner, nonce: str, at: float
+    ) -> Grant:
+        """The grant of up to `count` numbers that would follow; fewer if the upper bound is nearer.
 
         Raises `SequenceExhausted` if not one number is left.
         """
@@ -134,24 +141,12 @@ class Counter:
                 f"sequence {sequence}: the next number would be {self.value}, its upper bound is {upper_bound}",
                 sequence=sequence,
             )
-        ranges = min(ranges, -(-left // count))
-        lasts = [self.value + min((place + 1) * count, left) * step - 1 for place in range(ranges)]
-        return tuple(_spread(Grant(self.value, 0, owner, nonce, at, step), lasts))
+        return Grant(self.value, self.value + min(count, left) * step - 1, owner, nonce, at, step)
 
-    def knowing(self, used: Mapping[str, Grant]) -> Counter:
-        """The counter with a note at each of these grants (by nonce) that is still on it: all its numbers were issued."""
-        if not any(one.nonce in used for one in self.grants):
-            return self
-        return replace(self, grants=tuple(used.get(one.nonce, one) for one in self.grants))
-
-    def after(
-        self, *grants: Grant, moved: frozenset[str] | set[str] = frozenset(), mover: str | None = None
-    ) -> Counter:
-        """The counter once `grants` are written; grants in `moved` (nonces) are in the ledger and dropped here."""
-        kept = tuple(one for one in self.grants if one.nonce not in moved)
+    def after(self, grant: Grant) -> Counter:
+        """The counter once `grant` is written."""
         return replace(
-            self, value=grants[-1].last + 1, noted=grants[-1].last + 1, grants=(*kept, *grants),
-            mover=self.mover if mover is None else mover,
+            self, value=grant.last + 1, noted=grant.last + 1, grants=(*self.grants, grant)
         )  # fmt: skip
 
     def text(self) -> str:
@@ -167,16 +162,9 @@ class Counter:
             _NEXT: str(self.value),
             _GRANTS: _pack(
                 [
-                    [
-                        g.first,
-                        lasts if len(lasts) > 1 else g.last,
-                        g.step,
-                        g.nonce,
-                        index[g.owner],
-                        round(g.granted_at, 3),
-                    ]
+                    [g.first, g.last, g.step, g.nonce, index[g.owner], round(g.granted_at, 3)]
                     + ([1] if g.outcome == USED else [])
-                    for g, lasts in _runs(self.grants)
+                    for g in self.grants
                 ]
             ),
             _OWNERS: _pack([[o.id, o.host, o.pid, o.started_at, o.software] for o in owners]),
@@ -186,42 +174,21 @@ class Counter:
         if self.jumps:
             metadata[_JUMPS] = _pack([[jump.first, jump.last] for jump in self.jumps])
         if self.tails:
-            metadata[_TAILS] = "1"
+            metadata[_TAILS] = ",".join(self.tails)
         if self.since is not None:
             metadata[_SINCE] = str(self.since)
         if self.window:
             metadata[_WINDOW] = f"{self.window:.3g}"
-        if self.mover:
-            metadata[_MOVER] = self.mover
         return metadata
 
 
 def _spread(grant: Grant, lasts: Sequence[int]) -> Iterator[Grant]:
-    """The grants of one write: each begins where the one before ends, and counts its nonce on."""
-    for last in map(int, lasts):
-        grant = replace(grant, last=last)
+    """The grants of one write of release 0.1: each begins where the one before ends, and counts its nonce on."""
+    base = grant.nonce.partition(".")[0]
+    for place, last in enumerate(map(int, lasts), int(grant.nonce.partition(".")[2] or 0)):
+        grant = replace(grant, last=last, nonce=f"{base}.{place}" if place else base)
         yield grant
-        grant = replace(grant, first=last + 1, nonce=_next_nonce(grant.nonce))
-
-
-def _runs(grants: Sequence[Grant]) -> Iterator[tuple[Grant, list[int]]]:
-    """The first grant of each run that `_spread` would make, and where the grants of the run end."""
-    run: tuple[Grant, list[int]] | None = None
-    follower: Grant | None = None
-    for grant in grants:
-        if run is None or follower != replace(grant, last=0):
-            if run is not None:
-                yield run
-            run = grant, []
-        run[1].append(grant.last)
-        follower = replace(grant, first=grant.last + 1, last=0, nonce=_next_nonce(grant.nonce))
-    if run is not None:
-        yield run
-
-
-def _next_nonce(nonce: str) -> str:
-    base, _, place = nonce.partition(".")
-    return f"{base}.{int(place or 0) + 1}"
+        grant = replace(grant, first=last + 1)
 
 
 def metadata_bytes(metadata: Mapping[str, str]) -> int:
@@ -282,15 +249,26 @@ def read_counter(sequence: str, text: str, etag: str | None, metadata: Mapping[s
     highest = max((grant.last + 1 for grant in grants), default=0)
     if value < max(highest, noted or 0):
         raise lowered_error(sequence, value, max(highest, noted or 0), "its own metadata")
-    return Counter(
-        value, etag, grants, jumps, noted, start, _TAILS in lowered, lowered.get(_MOVER, ""), since, window, others
-    )  # fmt: skip
+    # Release 0.1 wrote "1" for "there are some": those are not used again.
+    tails = tuple(key for key in lowered.get(_TAILS, "").split(",") if _KEY.fullmatch(key))
+    return Counter(value, etag, grants, jumps, noted, start, tails, since, window, others)
 
 
 def lowered_error(sequence: str, found: int, expected: int, witness: str) -> SequenceLowered:
     return SequenceLowered(
         f"sequence {sequence}: the counter says {found}, but by {witness} it must be at least {expected}; issuing would "
-        f"repeat numbers, so none is issued. `python -m coordinator ids repair {sequence}` shows how to raise it",
+        "repeat numbers, so none is issued. Either a backup was restored, or another program writes the counter without "
+        f"regard to its ETag: stop that program; `python -m coordinator ids repair {sequence}` shows how to raise the counter",
+        sequence=sequence,
+    )
+
+
+def overwritten_error(sequence: str, found: int) -> SequenceOverwritten:
+    return SequenceOverwritten(
+        f"sequence {sequence}: the counter says {found}, where the last grant in the ledger ends, but its metadata is gone: "
+        "another program wrote the same number without regard to the ETag, and may issue numbers that are granted here, or "
+        "somebody removed the metadata; no number is issued. Stop that program, then "
+        f"`python -m coordinator ids repair {sequence}` shows how to go on",
         sequence=sequence,
     )
 
@@ -303,9 +281,7 @@ def note_jump(counter: Counter, *, known_next: int) -> Counter:
     before = counter.noted if counter.noted is not None else known_next
     if before >= counter.value:
         return counter
-    jumps = (*counter.jumps, Jump(before, counter.value - 1))
-    # With the metadata the hint at returned numbers was lost, too: look once.
-    return replace(counter, jumps=jumps, noted=counter.value, tails=counter.tails or counter.noted is None)
+    return replace(counter, jumps=(*counter.jumps, Jump(before, counter.value - 1)), noted=counter.value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from coordinator.errors import NotFound
-from coordinator.sequences.grants import Counter, Grant, Jump, read_counter
+from coordinator.errors import NotFound, SequenceMissing
+from coordinator.sequences.grants import Counter, Grant, Jump, lowered_error, read_counter
 from coordinator.sequences.repair import Repair, carry_out, plan_repair
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 from coordinator.sequences.verify import Report, all_grants, merged, verify
@@ -42,8 +42,27 @@ class Book:
         return read_counter(self.name, snapshot.data, snapshot.etag, snapshot.metadata)
 
     def verify(self) -> Report:
-        """Prove that ledger and blob tile the numbers handed out so far."""
-        counter = self._counter_or_new()
+        """Prove that ledger and blob tile the numbers handed out so far.
+
+        Raises `SequenceMissing` if there is no counter (and says whether there ever was), `SequenceLowered` if it is below
+        the ledger, and what `counter` raises.
+        """
+        try:
+            counter = self.counter()
+            below = self._below(counter.value)
+            if below > counter.value and (counter := self.counter()).value < below:
+                raise lowered_error(self.name, counter.value, below, "the ledger")
+        except NotFound as error:
+            below = self._below(0)
+            found = f"numbers below {below} or more were granted" if below else "the ledger knows none of that name, either"
+            cure = (
+                f"`python -m coordinator ids repair {self.name}` shows how to put it back"
+                if below
+                else "look for a mistyped name or another prefix"
+            )
+            raise SequenceMissing(
+                f"sequence {self.name}: there is no counter, and {found}: {cure}", sequence=self.name
+            ) from error
         start = self._start if counter.start is None else counter.start
         jumps = [*self._ledger.jumps(), *counter.jumps]
         if counter.noted is None and counter.value > start:
@@ -118,6 +137,11 @@ class Book:
         """Carry a plan out; the only method here that writes."""
         carry_out(self.name, self._store, plan)
 
+    def _below(self, value: int) -> int:
+        """A number below which the ledger knows grants; above `value` if it knows any there."""
+        row = next(self._ledger.rows(at_or_after=value, limit=1), None)
+        return max(row.last + 1 if row else 0, self._ledger.head())
+
     def _counter_or_new(self) -> Counter:
         try:
             return self.counter()
@@ -125,11 +149,13 @@ class Book:
             return Counter(self._start, None)
 
 
-def open_book(storage: Storage, name: str) -> Book:
-    """The book of a sequence in a storage account."""
+def open_book(storage: Storage, name: str, *, container: str = "", blob: str = "") -> Book:
+    """The book of a sequence in a storage account; `container` and `blob` as in `Storage.sequence`."""
     from coordinator.sequences.azure_store import BlobCounterStore, TableLedger
 
-    return Book(name, BlobCounterStore(storage, name), TableLedger(storage, name))
+    return Book(
+        name, BlobCounterStore(storage, name, container=container, blob=blob), TableLedger(storage, name)
+    )
 
 
 def csv_lines(grants: Iterable[Grant]) -> Iterator[str]:

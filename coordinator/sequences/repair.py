@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from coordinator.errors import ConfigurationError, NotFound, SequenceCorrupt, SequenceError
-from coordinator.sequences.allocator import MOVE_AT
+from coordinator.errors import (
+    ConfigurationError,
+    NotFound,
+    SequenceCorrupt,
+    SequenceError,
+    SequenceMissing,
+)
 from coordinator.sequences.grants import HIGHEST, Counter, Jump, read_counter
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 
@@ -28,35 +33,31 @@ def plan_repair(
 ) -> Repair:
     """Look at counter and ledger, write nothing.
 
-    Whatever the metadata or the ledger knows as granted stays below the new counter. If the metadata is gone, grants may
-    have been on it that no row knows; then a margin is left, and the skipped numbers will show as unattributed.
-    `next_number` overrides the proposal, but never downwards into granted numbers.
+    The new counter is above everything that the ledger, its head or the metadata knows as granted; numbers of others that
+    it skips show as unattributed. `next_number` overrides the proposal, but never downwards into granted numbers. Returned
+    numbers that only the ledger vouches for are not offered again.
     """
-    highest, largest = 0, 1
-    for row in ledger.rows():
-        highest, largest = max(highest, row.last), max(largest, row.last - row.first + 1)
-    problem, salvaged = _salvage(name, store)
-    certain = max([highest + 1, salvaged.noted or 0, *(grant.last + 1 for grant in salvaged.grants)])
-    if not problem and salvaged.value >= certain and (next_number is None or next_number == salvaged.value):
+    by_ledger = max([ledger.head(), *(row.last + 1 for row in ledger.rows())])
+    problem, salvaged = _salvage(name, store, known=by_ledger > 0)
+    granted = max([by_ledger, salvaged.noted or 0, *(grant.last + 1 for grant in salvaged.grants)])
+    if not problem and not granted and salvaged.etag is None:
+        raise SequenceMissing(f"sequence {name}: there is no such sequence: neither a counter nor a ledger", sequence=name)
+    if not problem and salvaged.noted is None and salvaged.value == by_ledger:
+        problem = f"the counter says {salvaged.value} without metadata, where the last grant ends"
+    lowered = salvaged.value < granted
+    if not problem and not lowered and next_number in (None, salvaged.value):
         return Repair("", f"the counter says {salvaged.value}; all that is granted lies below", None)
     if not problem:
-        problem = f"the counter says {salvaged.value}, but numbers up to {certain - 1} are granted"
-    if salvaged.noted is not None:
-        proposed, reason = certain, "the blob's own metadata and the ledger tell where it was"
-    else:
-        proposed = certain + 2 * MOVE_AT * largest
-        reason = (
-            f"the ledger ends at {highest}; up to {2 * MOVE_AT} ranges of {largest} may have been granted that only the "
-            "lost metadata knew, so they are skipped"
-        )
+        problem = f"the counter says {salvaged.value}, but numbers up to {granted - 1} are granted" if lowered else "as you asked"
+    proposed, reason = max(granted, salvaged.value), "above all that the ledger and the metadata know"
     if next_number is not None:
-        if not certain <= next_number <= HIGHEST:
+        if not proposed <= next_number <= HIGHEST:
             raise ConfigurationError(
-                f"sequence {name}: the next number must be at least {certain}, got {next_number}"
+                f"sequence {name}: the next number must be at least {proposed}, got {next_number}"
             )
         proposed, reason = next_number, "as you asked"
-    jumps = salvaged.jumps if proposed == certain else (*salvaged.jumps, Jump(certain, proposed - 1))
-    counter = replace(salvaged, value=proposed, noted=proposed, jumps=jumps, tails=True)
+    jumps = salvaged.jumps if proposed == granted else (*salvaged.jumps, Jump(granted, proposed - 1))
+    counter = replace(salvaged, value=proposed, noted=proposed, jumps=jumps)
     return Repair(problem, reason, counter)
 
 
@@ -71,12 +72,12 @@ def carry_out(name: str, store: OptimisticSyncStore, repair: Repair) -> None:
         )
 
 
-def _salvage(name: str, store: OptimisticSyncStore) -> tuple[str, Counter]:
+def _salvage(name: str, store: OptimisticSyncStore, *, known: bool) -> tuple[str, Counter]:
     """What is wrong with the counter by itself, and what can still be read of it."""
     try:
         snapshot = store.get_data()
     except NotFound:
-        return "the counter does not exist", Counter(0, None)
+        return ("the counter does not exist" if known else ""), Counter(0, None)
     try:
         return "", read_counter(name, snapshot.data, snapshot.etag, snapshot.metadata)
     except SequenceError as error:

@@ -35,7 +35,22 @@ class OptimisticSyncStore(Protocol):
 
 
 class Ledger(Protocol):
-    """The book of all grants of one sequence. Blocking. Rows are found by number, in order of number."""
+    """The book of all grants of one sequence. Blocking. Rows are found by number, in order of number.
+
+    Its head is one more row: the next free number as of the newest `enter`, with a version that each `enter` changes.
+    """
+
+    def enter(
+        self, grant: Grant, *, others: Sequence[Grant] = (), jumps: Sequence[Jump] = (), head: str = ""
+    ) -> str:
+        """Write down a new grant, together with what else there is to `record`, and change the head, in one step.
+
+        With `head`: only if the head still has that version, else `PreconditionFailed`. `AlreadyExists` if there is a row
+        with the grant's key. Returns the head's new version.
+        """
+
+    def head(self) -> int:
+        """The next free number as of the newest `enter`; 0 if there was none. Survives the rows, and they it."""
 
     def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
         """Write down grants. Idempotent; a recorded outcome is never taken back by recording the grant again."""
@@ -52,8 +67,8 @@ class Ledger(Protocol):
     def jumps(self, *, at_or_after: int = 0) -> Iterator[Jump]:
         """The stretches in which others moved the counter, by last number: from the first that ends at or after one."""
 
-    def give_back(self, grant: Grant, issued_through: int) -> None:
-        """Settle a grant as returned after `issued_through` and offer the rest for a new grant, in one step."""
+    def give_back(self, grant: Grant, issued_through: int) -> str:
+        """Settle a grant as returned after `issued_through` and write the rest down as free, in one step. The rest's key."""
 
-    def take_back(self, owner: Owner, nonce: str, at: float) -> Grant | None:
-        """Grant the lowest returned numbers, in one step; None if there are none (left)."""
+    def take(self, key: str, owner: Owner, nonce: str, at: float) -> Grant | None:
+        """Grant the free numbers of this key, in one step; None if they are not free (any more)."""

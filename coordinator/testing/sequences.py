@@ -10,9 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.errors import NotFound, StorageUnreachable
+from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, StorageUnreachable
 from coordinator.sequences.generator import UniqueIdGenerator
-from coordinator.sequences.grants import FREE, GRANTED, RETURNED, Grant, Jump, Owner, SequenceConfig, row_key
+from coordinator.sequences.grants import (
+    FREE,
+    GRANTED,
+    RETURNED,
+    Grant,
+    Jump,
+    Owner,
+    SequenceConfig,
+    row_key,
+    tail_of,
+)
 from coordinator.sequences.store import Snapshot
 
 
@@ -68,8 +78,25 @@ class MemoryLedger:
         self._lock = threading.Lock()
         self._rows: dict[str, Grant] = {}
         self._keys: list[str] = []
-        self._tails: set[str] = set()
+        self._head = (0, 0)
         self._jumps: dict[str, Jump] = {}
+
+    def enter(
+        self, grant: Grant, *, others: Sequence[Grant] = (), jumps: Sequence[Jump] = (), head: str = ""
+    ) -> str:
+        with self._lock:
+            if head and head != str(self._head[1]):
+                raise PreconditionFailed("the head of the ledger changed", resource="ledger", status=412)
+            if grant.key in self._rows:
+                raise AlreadyExists("there is a row of that key", resource="ledger", status=409)
+            self._put(grant)
+            self._head = (grant.last + 1, self._head[1] + 1)
+            version = str(self._head[1])
+        self.record(others, jumps)
+        return version
+
+    def head(self) -> int:
+        return self._head[0]
 
     def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
         with self._lock:
@@ -110,32 +137,30 @@ class MemoryLedger:
         with self._lock:
             return iter([jump for _, jump in sorted(self._jumps.items()) if jump.last >= at_or_after])
 
-    def give_back(self, grant: Grant, issued_through: int) -> None:
-        tail = Grant(
-            issued_through + 1,
-            grant.last,
-            grant.owner,
-            "",
-            grant.granted_at,
-            grant.step,
-            grant.turn + 1,
-            FREE,
-        )
+    def give_back(self, grant: Grant, issued_through: int) -> str:
+        tail = tail_of(grant, issued_through)
         with self._lock:
             if tail.key not in self._rows:
                 self._put(grant.settled(RETURNED, issued_through))
                 self._put(tail)
-                self._tails.add(tail.key)
+        return tail.key
 
-    def take_back(self, owner: Owner, nonce: str, at: float) -> Grant | None:
+    def take(self, key: str, owner: Owner, nonce: str, at: float) -> Grant | None:
         with self._lock:
-            if not self._tails:
-                return None
-            key = min(self._tails)
-            self._tails.remove(key)
-            tail = self._rows[key]
+            tail = self._rows.get(key)
+            if tail is None or tail.outcome != FREE:
+                return tail if tail is not None and tail.nonce == nonce else None
             self._rows[key] = Grant(tail.first, tail.last, owner, nonce, at, tail.step, tail.turn)
             return self._rows[key]
+
+    def forget(self, *keys: str, head: bool = False) -> None:
+        """What an administrator does: delete rows (without keys: all), or the head."""
+        with self._lock:
+            for key in keys or (() if head else tuple(self._rows)):
+                self._rows.pop(key, None)
+            self._keys = sorted(self._rows)
+            if head:
+                self._head = (0, self._head[1] + 1)
 
 
 def memory_generator(
