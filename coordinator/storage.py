@@ -9,6 +9,7 @@ import uuid
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import urlsplit
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from coordinator.queues.queue import Queue
     from coordinator.queues.shards import ShardedQueue
     from coordinator.sequences.generator import UniqueIdGenerator
+    from coordinator.sequences.grants import SequenceOptions
     from coordinator.tables.bulk import BulkWrite
     from coordinator.tables.saga import Saga
     from coordinator.tables.table import Table
@@ -88,6 +90,7 @@ class Storage:
         )
         self._threads: _BlockingClients | None = None
         self._portal: tuple[AbstractContextManager[BlockingPortal], BlockingPortal] | None = None
+        self._generators: dict[str, tuple[UniqueIdGenerator, SequenceOptions]] = {}
         _open.add(self)
 
     def _in_forked_child(self) -> None:
@@ -133,11 +136,33 @@ class Storage:
 
     # --- what Kennel offers -------------------------------------------------------------------------------------
 
-    def sequence(self, name: str, *, range_size: int = 1000, **options: Any) -> UniqueIdGenerator:
-        """Order numbers, unique across all nodes (S1). See `UniqueIdGenerator`."""
-        from coordinator.sequences.azure_store import make_generator
+    def sequence(self, name: str, **options: Unpack[SequenceOptions]) -> UniqueIdGenerator:
+        """Order numbers, unique across all nodes (S1). See `UniqueIdGenerator`; `options` are those of `SequenceConfig`.
 
-        return make_generator(self, check_name("sequence", name), range_size=range_size, **options)
+        container, blob: where the counter is, if another program keeps it; by default ``{prefix}sequences/{name}``.
+
+        One generator for each name: asking again gives the same one until it is closed, and `ConfigurationError` for
+        options that differ from its own; those not given need not agree.
+        """
+        from coordinator.sequences.azure_store import make_generator
+        from coordinator.sequences.grants import SequenceConfig
+
+        check_name("sequence", name)
+        with self._lock:
+            generator, given = self._generators.get(name, (None, options))
+            if generator is not None and not generator.is_closed:
+                theirs = {"container": "", "blob": "", **asdict(generator.config), **given}
+                if differing := [key for key, value in options.items() if value != theirs[key]]:
+                    raise ConfigurationError(
+                        f"sequence {name}: this process has it already, with another {' and '.join(differing)}; use that "
+                        "generator, or close it first"
+                    )
+                return generator
+            settings = dict(options)
+            place = {key: str(settings.pop(key, "")) for key in ("container", "blob")}
+            generator = make_generator(self, name, **place, config=SequenceConfig(**settings))  # type: ignore[arg-type]
+            self._generators[name] = (generator, options)
+            return generator
 
     def gate(self, name: str, **options: Unpack[GateOptions]) -> Gate:
         """A gate that holds workers until an operator opens it (S4). See `Gate`."""

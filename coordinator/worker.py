@@ -27,6 +27,7 @@ from coordinator.leadership.every import Job, run_every
 from coordinator.leadership.schedule import Missed, Schedule
 from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.sequences.generator import UniqueIdGenerator
+from coordinator.sequences.grants import SequenceOptions
 from coordinator.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -93,10 +94,9 @@ class Worker:
             gate.on_pass = lambda release: self._passed(name, release)
         return self._gates[name]
 
-    def sequence(self, name: str, **options: Any) -> UniqueIdGenerator:
-        """The sequence of that name, its ranges owned by this worker."""
-        if name not in self._sequences:
-            self._sequences[name] = self.storage.sequence(name, **options)
+    def sequence(self, name: str, **options: typing.Unpack[SequenceOptions]) -> UniqueIdGenerator:
+        """The sequence of that name, its ranges owned by this worker; as `Storage.sequence`."""
+        self._sequences[name] = self.storage.sequence(name, **options)
         return self._sequences[name]
 
     def listen(self, queue: str, **options: typing.Unpack[ListenerOptions]) -> Callable[[H], H]:

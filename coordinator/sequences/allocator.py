@@ -19,7 +19,7 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -131,7 +131,7 @@ class RangeAllocator:
                     lost += 1
                     self.conflicts += 1
                     self._check_patience(started, lost)
-                    self._wait(self._pace.lost(attempt.window), started)
+                    self._wait(self._pace.lost(attempt.window, lost), started)
                     fresh = True
                     continue
                 return self._enter(attempt)
@@ -151,11 +151,12 @@ class RangeAllocator:
         if self._ledger is not None:
             self._used.append(grant.settled(USED))
 
-    def settle(self) -> None:
+    def settle(self) -> bool:
         """Write down which grants were used."""
         if self._ledger is not None and self._used:
             self._ledger.record(self._used)
             self._used = []
+        return True
 
     def give_back(self, rest: Sequence[tuple[Grant, int]], *, seconds: float = 10.0) -> list[Grant]:
         """Return the numbers after the given one of each grant; which grants' numbers are offered to others now. Takes
@@ -164,11 +165,13 @@ class RangeAllocator:
         ledger = self._ledger
         if ledger is None:
             return []
-        self._until(ends, lambda: (self.settle(),))
         keys: dict[str, Grant] = {}
         for grant, through in rest:
-            keys[self._until(ends, partial(ledger.give_back, grant, through))] = grant
-        if not keys or not self._until(ends, lambda: self._offer(keys)):
+            used, self._used = self._used, []
+            keys[self._until(ends, partial(ledger.give_back, grant, through, used))] = grant
+        self._until(ends, self.settle)
+        tries = itertools.count()
+        if not keys or not self._until(ends, lambda: self._offer(keys, tries)):
             return []
         return list(keys.values())
 
@@ -187,7 +190,9 @@ class RangeAllocator:
         wanted = self._wanted(counter, lost)
         attempt.window = wanted.window
         if counter.tails and self._ledger is not None and self._config.return_tails:
-            return self._try_tail(self._ledger, attempt, wanted) or self._try(attempt, count, lost, fresh=True)
+            return self._try_tail(self._ledger, attempt, wanted) or self._try(
+                attempt, count, lost, fresh=True
+            )
         grant = wanted.granting(
             self.name,
             count=count,
@@ -276,6 +281,7 @@ class RangeAllocator:
     def _check(self, counter: Counter) -> None:
         """No row of the ledger may be at or above the counter, nor end where a counter without metadata begins."""
         if self._ledger is None or counter.etag is None:
+            self._checked = True
             return
         bare = counter.noted is None and counter.value > 0
         row = next(self._ledger.rows(at_or_after=counter.value - bare, limit=1), None)
@@ -335,7 +341,9 @@ class RangeAllocator:
         assert counter is not None
         alone = bool(self._head)
         # What somebody granted before our last look and did not write down since: he may be dead.
-        others = [one for one in counter.grants if one.first < self._high_water and one.nonce not in self._entered]
+        others = [
+            one for one in counter.grants if one.first < self._high_water and one.nonce not in self._entered
+        ]
         used = self._used if alone or len(self._used) >= SETTLE_AFTER else []
         rest, jumps = [*others, *used], counter.jumps
         if alone:
@@ -390,9 +398,9 @@ class RangeAllocator:
 
     # --- the rest -------------------------------------------------------------------------------------------------
 
-    def _offer(self, keys: dict[str, Grant]) -> bool:
+    def _offer(self, keys: dict[str, Grant], tries: Iterator[int]) -> bool:
         """Offer returned numbers on the counter, so that another may take them."""
-        counter = self._read()
+        counter = self._known if next(tries) == 0 and self._known is not None else self._read()
         offered = tuple(dict.fromkeys([*counter.tails, *keys]))[:MOST_TAILS]
         if counter.etag is None or offered == counter.tails:
             return True

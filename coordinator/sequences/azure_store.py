@@ -15,7 +15,9 @@ from azure.data.tables import EdmType, EntityProperty, TransactionOperation, Upd
 from azure.storage.blob import BlobClient
 
 from coordinator.backoff import Backoff, retry_blocking
+from coordinator.config import check_blob, check_container
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, SequenceError, StorageUnreachable
+from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import (
     FREE,
     GRANTED,
@@ -33,7 +35,6 @@ from coordinator.sequences.store import Snapshot
 from coordinator.service_errors import translated
 
 if TYPE_CHECKING:
-    from coordinator.sequences.generator import UniqueIdGenerator
     from coordinator.storage import Storage
 
 CONTAINER, TABLE = "sequences", "ledger"
@@ -46,15 +47,15 @@ AFTER_GRANTS = "~"
 R = TypeVar("R")
 
 
-def make_generator(storage: Storage, name: str, *, range_size: int, **options: Any) -> UniqueIdGenerator:
+def make_generator(
+    storage: Storage, name: str, *, container: str = "", blob: str = "", config: SequenceConfig
+) -> UniqueIdGenerator:
     """The generator of one sequence of this account."""
-    from coordinator.sequences.generator import UniqueIdGenerator
-
     return UniqueIdGenerator(
         name,
-        BlobCounterStore(storage, name),
+        BlobCounterStore(storage, name, container=container, blob=blob),
         TableLedger(storage, name),
-        config=SequenceConfig(range_size=range_size, **options),
+        config=config,
         owner=lambda: owner_of(storage),
         clock=storage.clock,
     )
@@ -72,10 +73,15 @@ def _owner(identity: str) -> Owner:
 
 
 class BlobCounterStore:
-    """`OptimisticSyncStore` on one blob. The container is made when it is first missed."""
+    """`OptimisticSyncStore` on one blob. The container is made when it is first missed.
 
-    def __init__(self, storage: Storage, name: str) -> None:
+    `container` and `blob` are for counters that another program keeps; by default the prefix's own container, and `name`.
+    """
+
+    def __init__(self, storage: Storage, name: str, *, container: str = "", blob: str = "") -> None:
         self._storage, self._name = storage, name
+        self._container = check_container(container) if container else storage.config.container(CONTAINER)
+        self._blob_name = check_blob(blob) if blob else name
 
     def get_data(self) -> Snapshot:
         with translated("read the counter of sequence", self._name):
@@ -122,11 +128,10 @@ class BlobCounterStore:
 
     def _make_container(self) -> None:
         with suppress(AlreadyExists), translated("create the container for sequence", self._name):
-            self._storage.blocking.blobs.create_container(self._storage.config.container(CONTAINER))
+            self._storage.blocking.blobs.create_container(self._container)
 
     def _blob(self) -> BlobClient:
-        container = self._storage.config.container(CONTAINER)
-        return self._storage.blocking.blobs.get_blob_client(container, self._name)
+        return self._storage.blocking.blobs.get_blob_client(self._container, self._blob_name)
 
 
 class TableLedger:
@@ -208,7 +213,10 @@ class TableLedger:
         for entity in self._query(query, None):
             yield Jump(_number(entity["first"]), int(entity["RowKey"][len(JUMP_PREFIX) :]))
 
-    def give_back(self, grant: Grant, issued_through: int) -> str:
+    def give_back(self, grant: Grant, issued_through: int, others: Sequence[Grant] = ()) -> str:
+        if len(others) > BATCH - 2:
+            self.record(others)
+            others = ()
         settled, tail = grant.settled(RETURNED, issued_through), tail_of(grant, issued_through)
         operations: list[Any] = [
             (
@@ -217,11 +225,13 @@ class TableLedger:
                 {"mode": UpdateMode.MERGE},
             ),
             (TransactionOperation.CREATE, {**_entity(self._name, tail), **_outcome(tail)}),
+            *(
+                (TransactionOperation.UPSERT, row, {"mode": UpdateMode.MERGE})
+                for row in self._rows_of(others, ())
+            ),
         ]
-        try:
+        with suppress(AlreadyExists):  # an earlier try was carried out although its answer was lost
             self._transact(operations)
-        except AlreadyExists:  # an earlier try was carried out although its answer was lost
-            pass
         return tail.key
 
     def take(self, key: str, owner: Owner, nonce: str, at: float) -> Grant | None:

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 import click
 
+from coordinator.config import check_name
+from coordinator.errors import KennelError
 from coordinator.sequences.grants import FREE, GRANTED, RETURNED, Grant
 from coordinator.sequences.ledger import Book, csv_lines, open_book
 from coordinator.storage import Storage
-from coordinator.config import check_name
-from coordinator.errors import KennelError
 
 
 @contextmanager
@@ -34,7 +34,12 @@ def _place(_context: click.Context, _option: click.Parameter, text: str) -> tupl
 
 
 AT = click.option(
-    "--at", "place", default="", callback=_place, metavar="CONTAINER/BLOB", help="Where the counter is, if elsewhere."
+    "--at",
+    "place",
+    default="",
+    callback=_place,
+    metavar="CONTAINER/BLOB",
+    help="Where the counter is, if elsewhere.",
 )
 
 

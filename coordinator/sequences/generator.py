@@ -33,8 +33,6 @@ R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
-MOST_RANGES = 12
-"""How many of the largest ranges one write takes, where numbers go faster than ranges of that size come."""
 PASSING = (StorageUnreachable, StorageBusy, SequenceContended)
 
 
@@ -169,6 +167,11 @@ class UniqueIdGenerator:
                 conflicts=self._allocator.conflicts,
                 grants=self._allocator.grants,
             )
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     # --- ending -------------------------------------------------------------------------------------------------
 
@@ -388,7 +391,7 @@ class UniqueIdGenerator:
         now = self._clock.monotonic()
         self._last_size = next_range_size(self.config, self._consumption.now(now), self._last_size)
         left = self._stock.left
-        missing = min(self._needed(now) - left, MOST_RANGES * self.config.sizes[1])
+        missing = min(self._needed(now) - left, self.config.sizes[1])
         return max(self._last_size, missing, self._demand - left)
 
     def _refill(self, size: int, finished: list[Grant]) -> bool:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from coordinator.errors import (
     ConfigurationError,
@@ -284,6 +284,23 @@ def note_jump(counter: Counter, *, known_next: int) -> Counter:
     return replace(counter, jumps=(*counter.jumps, Jump(before, counter.value - 1)), noted=counter.value)
 
 
+class SequenceOptions(TypedDict, total=False):
+    """The fields of `SequenceConfig`; `container` and `blob` are where the counter is, if not where Kennel puts it."""
+
+    range_size: int
+    min_range_size: int | None
+    max_range_size: int | None
+    range_seconds: float
+    start: int
+    step: int
+    upper_bound: int
+    max_retries: int
+    deadline_seconds: float
+    return_tails: bool
+    container: str
+    blob: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig:
     """How one sequence is used by this process. All generators of a sequence should agree on start, step and bound.
@@ -292,7 +309,7 @@ class SequenceConfig:
         large the reverse.
     min_range_size, max_range_size: bounds within which the size adapts so that a range lasts `range_seconds`
         (defaults: `range_size`, and 1000 times that). Equal bounds switch adapting off.
-    range_seconds: how long a range should last (default 10): a write every so many seconds.
+    range_seconds: how long a range should last (default 12): a write every so many seconds.
     start: first number of a new sequence (default 1). step: distance of numbers (default 1).
     upper_bound: last number that may be issued (default 2^63 - 1); beyond it `SequenceExhausted`.
     max_retries: lost races before `SequenceContended` (default 25).
@@ -303,7 +320,7 @@ class SequenceConfig:
     range_size: int = 1000
     min_range_size: int | None = None
     max_range_size: int | None = None
-    range_seconds: float = 10.0
+    range_seconds: float = 12.0
     start: int = 1
     step: int = 1
     upper_bound: int = HIGHEST

@@ -54,7 +54,11 @@ class Book:
                 raise lowered_error(self.name, counter.value, below, "the ledger")
         except NotFound as error:
             below = self._below(0)
-            found = f"numbers below {below} or more were granted" if below else "the ledger knows none of that name, either"
+            found = (
+                f"numbers below {below} or more were granted"
+                if below
+                else "the ledger knows none of that name, either"
+            )
             cure = (
                 f"`python -m coordinator ids repair {self.name}` shows how to put it back"
                 if below

@@ -13,8 +13,7 @@ import random
 
 NARROWEST_WINDOW_WRITES = 4
 LONGEST_WINDOW_WRITES, LONGEST_WINDOW_SECONDS = 200, 2.0
-STAND_BY_SECONDS = 0.15
-WIDEN, NARROW = 0.15, 0.7
+WIDEN, NARROW, LOSERS_OWN = 0.3, 0.88, 1.4
 
 
 class Pace:
@@ -35,22 +34,15 @@ class Pace:
         """Seconds to stay away before the first try for a range."""
         return max(0.0, self._away_until - now)
 
-    def may_come(self) -> None:
-        """The next try need not wait."""
-        self._away_until = 0.0
-
-    def stand_by(self) -> float:
-        """Seconds to wait for another writer that is about to make room on the counter."""
-        return self._rng.uniform(0.5, 1.5) * STAND_BY_SECONDS
-
     def met(self) -> None:
         """Somebody else wrote since our last write."""
         self._strangers += 0.3 * (1.0 - self._strangers)
 
-    def lost(self, window: float) -> float:
-        """Seconds to wait after a lost race, by the window that was to be written."""
+    def lost(self, window: float, times: int = 1) -> float:
+        """Seconds to wait after losing so many races in a row, by the window that was to be written."""
         self.met()
-        return self._rng.uniform(0.0, self._bounded(window))
+        # A window that nobody has widened yet, since nobody wins, must not keep a crowd from parting.
+        return self._rng.uniform(0.0, self._bounded(window * LOSERS_OWN ** (times - 1)))
 
     def window_after(self, window: float, lost: int) -> float:
         """The window to write, after so many races lost for this write."""

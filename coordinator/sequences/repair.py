@@ -41,14 +41,20 @@ def plan_repair(
     problem, salvaged = _salvage(name, store, known=by_ledger > 0)
     granted = max([by_ledger, salvaged.noted or 0, *(grant.last + 1 for grant in salvaged.grants)])
     if not problem and not granted and salvaged.etag is None:
-        raise SequenceMissing(f"sequence {name}: there is no such sequence: neither a counter nor a ledger", sequence=name)
+        raise SequenceMissing(
+            f"sequence {name}: there is no such sequence: neither a counter nor a ledger", sequence=name
+        )
     if not problem and salvaged.noted is None and salvaged.value == by_ledger:
         problem = f"the counter says {salvaged.value} without metadata, where the last grant ends"
     lowered = salvaged.value < granted
     if not problem and not lowered and next_number in (None, salvaged.value):
         return Repair("", f"the counter says {salvaged.value}; all that is granted lies below", None)
     if not problem:
-        problem = f"the counter says {salvaged.value}, but numbers up to {granted - 1} are granted" if lowered else "as you asked"
+        problem = (
+            f"the counter says {salvaged.value}, but numbers up to {granted - 1} are granted"
+            if lowered
+            else "as you asked"
+        )
     proposed, reason = max(granted, salvaged.value), "above all that the ledger and the metadata know"
     if next_number is not None:
         if not proposed <= next_number <= HIGHEST:

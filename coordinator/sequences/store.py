@@ -67,8 +67,9 @@ class Ledger(Protocol):
     def jumps(self, *, at_or_after: int = 0) -> Iterator[Jump]:
         """The stretches in which others moved the counter, by last number: from the first that ends at or after one."""
 
-    def give_back(self, grant: Grant, issued_through: int) -> str:
-        """Settle a grant as returned after `issued_through` and write the rest down as free, in one step. The rest's key."""
+    def give_back(self, grant: Grant, issued_through: int, others: Sequence[Grant] = ()) -> str:
+        """Settle a grant as returned after `issued_through` and write the rest down as free, in one step with what else
+        there is to `record`. The rest's key."""
 
     def take(self, key: str, owner: Owner, nonce: str, at: float) -> Grant | None:
         """Grant the free numbers of this key, in one step; None if they are not free (any more)."""

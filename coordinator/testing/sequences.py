@@ -137,7 +137,8 @@ class MemoryLedger:
         with self._lock:
             return iter([jump for _, jump in sorted(self._jumps.items()) if jump.last >= at_or_after])
 
-    def give_back(self, grant: Grant, issued_through: int) -> str:
+    def give_back(self, grant: Grant, issued_through: int, others: Sequence[Grant] = ()) -> str:
+        self.record(others)
         tail = tail_of(grant, issued_through)
         with self._lock:
             if tail.key not in self._rows:

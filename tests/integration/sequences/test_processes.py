@@ -198,10 +198,10 @@ async def test_a_hundred_tasks_and_eight_threads_share_one_generator(storage: St
     assert (report.is_ok, report.used) == (True, 1800)
 
 
-def test_a_block_is_one_run_when_it_fits_and_says_when_not(storage: Storage) -> None:
+def test_a_block_is_one_run_when_it_fits_and_says_when_not(storage: Storage, behind: Storage) -> None:
     with (
         storage.sequence("orders", range_size=100, max_range_size=100) as ids,
-        storage.sequence("orders") as other,
+        behind.sequence("orders") as other,
     ):
         assert ids.next_ids(60).is_contiguous
         other.next_id()

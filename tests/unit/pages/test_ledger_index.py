@@ -125,8 +125,7 @@ def test_old_unsettled_rows_are_read_again_in_turn(monkeypatch: pytest.MonkeyPat
 def test_returned_ends_stay_with_their_range_and_the_last_turn_answers() -> None:
     rows = MemoryLedger()
     rows.record([grant(1, 100), grant(101, 200, outcome=GRANTED)])
-    rows.give_back(grant(101, 200), 130)
-    taken = rows.take_back(BOB, "b", 9.0)
+    taken = rows.take(rows.give_back(grant(101, 200), 130), BOB, "b", 9.0)
     assert taken is not None
     rows.give_back(taken, 140)
     counter = Counter(201, '"1"', noted=201, start=1)
@@ -207,7 +206,7 @@ def test_after_any_history_the_index_says_of_each_number_what_the_ledger_says(se
             case 2 if held:
                 maker, one = held.pop(rng.randrange(len(held)))
                 maker.used(one)
-                maker.tidy(all_of_it=True)
+                maker.settle()
             case 3 if held:
                 maker, one = held.pop(rng.randrange(len(held)))
                 if one.first < one.last:

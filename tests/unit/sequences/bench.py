@@ -30,6 +30,7 @@ class Bench:
             owner=lambda: Owner(name),
             clock=self.clock,
             pause=self.pause,
+            sleep=self.pause,
             nonces=lambda: f"{name}-{next(self._nonces)}",
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from coordinator.errors import (
@@ -9,10 +11,11 @@ from coordinator.errors import (
     SequenceExhausted,
     SequenceLowered,
     SequenceMissing,
+    SequenceOverwritten,
     StorageUnreachable,
 )
-from coordinator.sequences.allocator import METADATA_LIMIT, RANGES_A_WRITE, SETTLE_AFTER
-from coordinator.sequences.grants import GRANTED, USED, metadata_bytes
+from coordinator.sequences.allocator import SETTLE_AFTER, RangeAllocator
+from coordinator.sequences.grants import GRANTED, RETURNED, USED, metadata_bytes
 from tests.unit.sequences.bench import Bench, span
 
 
@@ -25,6 +28,7 @@ def test_a_lone_writer_reads_once_and_then_only_writes(bench: Bench) -> None:
     ann = bench.writer("ann")
     assert span(ann.reserve(10)) == (1, 10)
     bench.store.get_data = None  # type: ignore[method-assign, assignment]
+    bench.ledger.rows = None  # type: ignore[method-assign, assignment]
     assert [span(ann.reserve(10)) for _ in range(3)] == [(11, 20), (21, 30), (31, 40)]
 
 
@@ -82,42 +86,6 @@ def test_a_write_that_won_after_its_writer_gave_up_is_its_next_grant(bench: Benc
     assert span(ann.reserve(10)) == (11, 20)
 
 
-def test_a_write_that_won_is_found_in_the_ledger_when_others_moved_it_there(bench: Bench) -> None:
-    ann, bob = bench.writer("ann", deadline_seconds=0.1), bench.writer("bob")
-    ann.reserve(10)
-    original = bench.store.get_data
-    bench.store.lose_answer(carried_out=True)
-
-    def meanwhile() -> object:
-        bench.store.get_data = original  # type: ignore[method-assign]
-        for _ in range(150):
-            bob.used(bob.reserve(10))
-            bob.tidy()
-        assert original().metadata["kennel_grants"].find("ann") < 0
-        return original()
-
-    bench.store.get_data = meanwhile  # type: ignore[method-assign, assignment]
-    assert span(ann.reserve(10)) == (11, 20)
-
-
-def test_a_later_write_is_found_in_the_ledger_although_another_won_where_the_earlier_one_was_tried(
-    bench: Bench,
-) -> None:
-    ann, bob = bench.writer("ann"), bench.writer("bob")
-
-    def bob_is_first() -> None:
-        bob.reserve(10)
-        bob.tidy(all_of_it=True)
-        bob.reserve(10)
-
-    ann.reserve(10)
-    bench.store.lose_answer(carried_out=False)
-    bench.meanwhile = [lambda: (bob_is_first(), bench.store.lose_answer(carried_out=True)), bob_is_first]
-    assert span(ann.reserve(10)) == (31, 40)
-    assert bench.store.get_data().data == "61"
-    assert bench.book().verify().is_ok
-
-
 def test_too_many_lost_races_end_in_an_error_with_figures(bench: Bench) -> None:
     ann, bob = bench.writer("ann", max_retries=3), bench.writer("bob", max_retries=1000)
     ann.reserve(10)
@@ -137,126 +105,6 @@ def test_too_many_lost_races_end_in_an_error_with_figures(bench: Bench) -> None:
     assert "orders" in str(caught.value)
 
 
-def test_several_ranges_wanted_at_once_are_granted_by_one_write_and_each_has_its_row(bench: Bench) -> None:
-    ann, bob = bench.writer("ann"), bench.writer("bob")
-    ann.reserve(10)
-    writes = []
-    original = bench.store.try_optimistic_write
-    bench.store.try_optimistic_write = lambda *a, **k: writes.append(1) or original(*a, **k)  # type: ignore[method-assign, func-returns-value]
-    taken = ann.reserve_ranges(10, 5)
-    assert len(writes) == 1
-    assert [span(grant) for grant in taken] == [(11, 20), (21, 30), (31, 40), (41, 50), (51, 60)]
-    assert len({grant.nonce for grant in taken}) == 5
-    assert len(ann.reserve_ranges(10, 1000)) == RANGES_A_WRITE
-    assert span(bob.reserve(10)) == (181, 190)
-    ann.tidy(all_of_it=True)
-    assert [span(row) for row in bench.ledger.rows()][:6] == [(1, 10), *map(span, taken)]
-    assert bench.book().verify().is_ok
-
-
-def test_several_ranges_end_at_the_upper_bound(bench: Bench) -> None:
-    ann = bench.writer("ann", upper_bound=25)
-    assert [span(grant) for grant in ann.reserve_ranges(10, 5)] == [(1, 10), (11, 20), (21, 25)]
-
-
-@pytest.mark.parametrize("moved", [False, True], ids=["on the counter", "in the ledger"])
-def test_several_ranges_whose_answer_was_lost_are_all_found_again(bench: Bench, moved: bool) -> None:
-    ann, bob = bench.writer("ann"), bench.writer("bob")
-    ann.reserve(10)
-    original = bench.store.get_data
-
-    def bob_comes_first() -> object:
-        bench.store.get_data = original  # type: ignore[method-assign]
-        if moved:
-            bob.reserve(10)
-            bob.tidy(all_of_it=True)
-            bob.reserve(10)
-        return original()
-
-    bench.store.lose_answer(carried_out=True)
-    bench.store.get_data = bob_comes_first  # type: ignore[method-assign, assignment]
-    assert [span(grant) for grant in ann.reserve_ranges(10, 3)] == [(11, 20), (21, 30), (31, 40)]
-    assert bench.book().verify().is_ok
-
-
-def test_that_a_range_is_used_is_noted_with_the_next_write_and_reaches_the_ledger_by_whoever_moves_it(
-    bench: Bench,
-) -> None:
-    ann, bob = bench.writer("ann"), bench.writer("bob")
-    ann.used(ann.reserve(10))
-    ann.reserve(10)
-    assert [grant.outcome for grant in bench.book().counter().grants] == [USED, GRANTED]
-    del ann
-    bob.reserve(10)
-    bob.tidy(all_of_it=True)
-    assert [row.outcome for row in bench.ledger.rows()] == [USED, GRANTED, GRANTED]
-
-
-def test_a_note_made_after_another_has_moved_the_range_still_reaches_the_ledger(bench: Bench) -> None:
-    ann, bob = bench.writer("ann"), bench.writer("bob")
-    first = ann.reserve(10)
-    bob.reserve(10)
-    bob.tidy(all_of_it=True)  # the ledger has the first range now, as granted; the counter still shows it
-    ann.used(first)
-    ann.reserve(10)
-    bob.reserve(10)
-    bob.tidy(all_of_it=True)
-    bob.reserve(10)
-    assert next(iter(bench.ledger.rows())).outcome == USED
-
-
-def test_a_note_that_a_foreign_writer_wiped_is_told_to_the_ledger_by_its_owner(bench: Bench) -> None:
-    ann = bench.writer("ann")
-    ann.used(ann.reserve(10))
-    ann.reserve(10)
-    data = bench.store.get_data()
-    bench.store.try_optimistic_write(str(int(data.data) + 5), etag=data.etag, metadata={})
-    ann.reserve(10)
-    ann.tidy()
-    report = bench.book().verify()
-    assert (report.is_ok, report.used, report.unattributed) == (True, 10, 5)
-
-
-def test_grants_are_moved_before_they_leave_the_blob_even_if_their_owners_are_dead(bench: Bench) -> None:
-    spans = []
-    for number in range(300):
-        writer = bench.writer(f"w{number % 20}")
-        spans.append(span(writer.reserve(10)))
-        writer.tidy()
-    assert [span(row) for row in bench.book().rows()] == spans
-    assert metadata_bytes(bench.book().counter().metadata()) < METADATA_LIMIT
-
-
-def test_metadata_never_outgrows_the_service(bench: Bench) -> None:
-    for number in range(300):
-        bench.writer("a-rather-long-worker-name-on-a-rather-long-host-name-" * 2 + str(number)).reserve(10)
-        metadata = bench.store.get_data().metadata
-        assert sum(len(key) + len(value) for key, value in metadata.items()) < 8192
-    assert bench.book().verify().is_ok
-
-
-@pytest.mark.parametrize("deadline", [0.2, 30.0])
-def test_a_writer_that_died_on_duty_is_not_waited_for_longer_than_there_is_time(
-    bench: Bench, deadline: float
-) -> None:
-    dead = bench.writer("dead")
-    dead.reserve(10)
-    while metadata_bytes(bench.book().counter().metadata()) < METADATA_LIMIT - 60:
-        dead.reserve(10)
-    assert bench.book().counter().mover
-    assert bench.writer("ann-on-a-host-with-a-name", deadline_seconds=deadline).reserve(10)
-    assert next(bench.ledger.rows()).owner.id == "dead"
-    assert bench.book().verify().is_ok
-
-
-def test_finished_ranges_are_settled_in_batches(bench: Bench) -> None:
-    ann = bench.writer("ann")
-    for _ in range(SETTLE_AFTER + 1):
-        ann.used(ann.reserve(10))
-        ann.tidy()
-    assert bench.book().verify().used >= SETTLE_AFTER * 10
-
-
 def test_a_counter_that_vanished_under_a_writer_is_an_error(bench: Bench) -> None:
     ann = bench.writer("ann")
     ann.reserve(10)
@@ -273,22 +121,6 @@ def test_a_counter_that_was_lowered_under_a_writer_is_an_error(bench: Bench) -> 
         ann.reserve(10)
 
 
-def test_a_grant_made_while_a_newcomer_looks_is_no_lowered_counter(bench: Bench) -> None:
-    ann, bob = bench.writer("ann"), bench.writer("bob")
-    ann.reserve(10)
-    original = bench.ledger.rows
-
-    def meanwhile(**options: object) -> object:
-        bench.ledger.rows = original  # type: ignore[method-assign]
-        bob.used(bob.reserve(10))
-        bob.tidy(all_of_it=True)
-        return original(**options)  # type: ignore[arg-type]
-
-    bob._checked = True
-    bench.ledger.rows = meanwhile  # type: ignore[method-assign, assignment]
-    assert span(bench.writer("cleo").reserve(10)) == (21, 30)
-
-
 def test_the_upper_bound_is_the_end(bench: Bench) -> None:
     ann = bench.writer("ann", upper_bound=15)
     assert span(ann.reserve(10)) == (1, 10)
@@ -297,13 +129,269 @@ def test_the_upper_bound_is_the_end(bench: Bench) -> None:
         ann.reserve(10)
 
 
-def test_returned_numbers_are_found_by_whoever_writes_next_and_the_hint_goes_with_the_last(
+def test_a_write_that_won_is_found_in_the_ledger_when_others_wrote_it_there(bench: Bench) -> None:
+    ann, bob = bench.writer("ann", deadline_seconds=0.1), bench.writer("bob")
+    ann.reserve(10)
+    original = bench.store.get_data
+    bench.store.lose_answer(carried_out=True)
+
+    def meanwhile() -> object:
+        bench.store.get_data = original  # type: ignore[method-assign]
+        for _ in range(4):
+            bob.reserve(10)
+        assert original().metadata["kennel_grants"].find("ann") < 0
+        return original()
+
+    bench.store.get_data = meanwhile  # type: ignore[method-assign, assignment]
+    assert span(ann.reserve(10)) == (11, 20)
+    assert bench.book().verify().is_ok
+
+
+def test_a_later_write_is_found_in_the_ledger_although_another_won_where_the_earlier_one_was_tried(
     bench: Bench,
 ) -> None:
     ann, bob = bench.writer("ann"), bench.writer("bob")
+
+    def bob_is_first() -> None:
+        for _ in range(3):
+            bob.reserve(10)
+
+    def bob_is_first_and_an_answer_is_lost() -> None:
+        bob_is_first()
+        bench.store.lose_answer(carried_out=True)
+
+    ann.reserve(10)
+    bench.store.lose_answer(carried_out=False)
+    bench.meanwhile = [bob_is_first_and_an_answer_is_lost, bob_is_first]
+    assert span(ann.reserve(10)) == (41, 50)
+    assert bench.store.get_data().data == "81"
+    assert bench.book().verify().is_ok
+
+
+def test_a_grant_is_in_the_ledger_before_a_number_of_it_is_issued(bench: Bench) -> None:
+    for name in "ann", "bob", "ann":
+        granted = bench.writer(name).reserve(10)
+        assert bench.ledger.row(granted.key) == granted
+    assert bench.ledger.head() == 31
+
+
+def test_a_grant_that_the_ledger_does_not_take_is_kept_and_entered_by_the_next_call(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    ann.reserve(10)
+    enter = bench.ledger.enter
+
+    def down(*_: object, **__: object) -> str:
+        raise StorageUnreachable("down", maybe_done=True)
+
+    bench.ledger.enter = down  # type: ignore[method-assign]
+    with pytest.raises(StorageUnreachable):
+        ann.reserve(10)
+    bench.ledger.enter = enter  # type: ignore[method-assign]
+    assert span(ann.reserve(10)) == (11, 20)
+    assert bench.store.get_data().data == "21"
+
+
+def test_an_entry_whose_answer_was_lost_is_recognised(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    ann.reserve(10)
+    enter = bench.ledger.enter
+
+    def lost(*args: object, **more: object) -> str:
+        bench.ledger.enter = enter  # type: ignore[method-assign]
+        enter(*args, **more)  # type: ignore[arg-type]
+        raise StorageUnreachable("no answer", maybe_done=True)
+
+    bench.ledger.enter = lost  # type: ignore[method-assign]
+    assert span(ann.reserve(10)) == (11, 20)
+    assert span(ann.reserve(10)) == (21, 30)
+    assert bench.book().verify().is_ok
+
+
+def killed_before_its_entry(bench: Bench, writer: RangeAllocator) -> None:
+    """The writer wins a write of the counter, and dies."""
+    enter = bench.ledger.enter
+
+    def die(*_: object, **__: object) -> str:
+        raise KeyboardInterrupt
+
+    bench.ledger.enter = die  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        writer.reserve(10)
+    bench.ledger.enter = enter  # type: ignore[method-assign]
+
+
+def test_a_grant_whose_owner_died_before_he_entered_it_is_entered_by_another(bench: Bench) -> None:
+    bob = bench.writer("bob")
     bob.reserve(10)
-    grant = ann.reserve(10)
-    ann.give_back([(grant, 14)])
+    killed_before_its_entry(bench, bench.writer("dead"))
+    assert bench.book().verify().is_ok, "the counter says whose it is"
+    for _ in range(3):
+        bob.reserve(10)
+    assert [(row.owner.id, row.outcome) for row in bench.ledger.rows()][1] == ("dead", GRANTED)
+    assert [grant.owner.id for grant in bench.book().counter().grants] == ["bob"]
+
+
+def test_grants_that_only_the_counter_knows_never_outgrow_its_metadata(bench: Bench) -> None:
+    for number in range(200):
+        name = "a-rather-long-worker-name-on-a-rather-long-host-name-" * 2 + str(number)
+        killed_before_its_entry(bench, bench.writer(name))
+        assert metadata_bytes(bench.store.get_data().metadata) < 8192
+    assert bench.book().verify().is_ok
+    assert bench.book().verify().grants == 200
+
+
+def test_the_counter_keeps_only_what_may_not_be_in_the_ledger(bench: Bench) -> None:
+    writers = [bench.writer(name) for name in "abcdefgh"]
+    for _ in range(5):
+        for writer in writers:
+            writer.reserve(10)
+    assert len(bench.book().counter().grants) <= len(writers) + 1
+    assert bench.book().verify().is_ok
+
+
+def test_used_ranges_are_settled_with_the_next_grant_of_a_lone_writer_and_in_batches_beside_others(
+    bench: Bench,
+) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    ann.used(ann.reserve(10))
+    ann.reserve(10)
+    assert [row.outcome for row in bench.ledger.rows()] == [USED, GRANTED]
+    for _ in range(SETTLE_AFTER + 1):
+        bob.reserve(10)
+        ann.used(ann.reserve(10))
+    assert bench.book().verify().used >= SETTLE_AFTER * 10
+
+
+def test_returned_numbers_are_granted_first_if_counter_and_ledger_offer_them(bench: Bench) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    bob.reserve(10)
+    granted = ann.reserve(10)
+    assert ann.give_back([(granted, 14)]) == [granted]
     assert span(bob.reserve(10)) == (15, 20)
     assert span(bob.reserve(10)) == (21, 30)
     assert not bench.book().counter().tails
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_an_offer_whose_answer_was_lost_is_made_all_the_same(bench: Bench, carried_out: bool) -> None:
+    ann = bench.writer("ann")
+    granted = ann.reserve(10)
+    bench.store.lose_answer(carried_out=carried_out)
+    assert ann.give_back([(granted, 4)]) == [granted]
+    assert span(bench.writer("bob").reserve(10)) == (5, 10)
+
+
+def test_numbers_that_were_returned_and_taken_are_not_granted_again_by_an_older_row(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    granted = ann.reserve(10)
+    ann.give_back([(granted, 4)])
+    free = bench.ledger.row(f"{granted.key}-0001")
+    assert free is not None
+    assert span(bench.writer("bob").reserve(10)) == (5, 10)
+    bench.ledger._rows[free.key] = free  # restored from a backup
+    assert span(bench.writer("cleo").reserve(10)) == (11, 20)
+
+
+def test_numbers_that_were_returned_and_taken_are_not_granted_again_by_an_older_counter(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    granted = ann.reserve(10)
+    ann.give_back([(granted, 4)])
+    backup = bench.store.get_data()
+    assert span(bench.writer("bob").reserve(10)) == (5, 10)
+    bench.store.overwrite(backup.data, backup.metadata)
+    assert span(bench.writer("cleo").reserve(10)) == (11, 20)
+
+
+# --- a counter that went backwards ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lone", [True, False])
+@pytest.mark.parametrize("number", [5, 11, 21, 25])
+def test_a_counter_lowered_between_a_grant_and_its_entry_repeats_no_number(
+    bench: Bench, number: int, lone: bool
+) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    given = [ann.reserve(10), ann.reserve(10)]
+    if not lone:
+        given.append(bob.reserve(10))
+        given.append(ann.reserve(10))
+    enter = bench.ledger.enter
+
+    def meanwhile(*args: object, **more: object) -> str:
+        bench.ledger.enter = enter  # type: ignore[method-assign]
+        bench.store.overwrite(str(number), {"kennel_next": str(number)})
+        with contextlib.suppress(SequenceLowered):
+            given.append(bench.writer("cleo").reserve(7))
+        return enter(*args, **more)  # type: ignore[arg-type]
+
+    bench.ledger.enter = meanwhile  # type: ignore[method-assign]
+    with contextlib.suppress(SequenceLowered):
+        given.append(ann.reserve(10))
+    numbers = [number for grant in given for number in grant.numbers]
+    assert len(numbers) == len(set(numbers))
+
+
+def test_an_older_version_of_the_counter_is_refused_although_its_metadata_agrees(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    ann.reserve(10)
+    older = bench.store.get_data()
+    ann.reserve(10)
+    bench.store.overwrite(older.data, older.metadata)
+    for name in "bob", "cleo":
+        with pytest.raises(SequenceLowered, match="the ledger"):
+            bench.writer(name).reserve(10)
+    with pytest.raises(SequenceLowered, match="own grants"):
+        ann.reserve(10)
+    bench.book().repair(bench.book().plan_repair())
+    assert span(ann.reserve(10)) == (21, 30)
+    assert bench.book().verify().is_ok
+
+
+def test_numbers_that_were_refused_to_a_writer_are_settled_so_that_the_ledger_still_tiles(
+    bench: Bench,
+) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    bob.reserve(5)
+    older = bench.store.get_data()
+    ann.reserve(10)
+    bench.store.overwrite(older.data, older.metadata)
+    with pytest.raises(SequenceLowered):
+        bob.reserve(25)
+    bench.book().repair(bench.book().plan_repair())
+    assert bench.writer("cleo").reserve(5).first == 31
+    report = bench.book().verify()
+    assert report.is_ok, report.summary
+    assert RETURNED in {row.outcome for row in bench.ledger.rows()}
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_writer_that_ignores_etags_is_found_at_the_next_write_and_named(bench: Bench, alive: bool) -> None:
+    ann = bench.writer("ann")
+    ann.reserve(10)
+    bench.store.overwrite("11")  # it read 1 and took ten numbers, as ann did
+    with pytest.raises(SequenceOverwritten, match="without regard to the ETag") as caught:
+        (ann if alive else bench.writer("bob")).reserve(10)
+    assert "ids repair orders" in str(caught.value)
+    bench.book().repair(bench.book().plan_repair())
+    assert span(ann.reserve(10)) == (11, 20)
+
+
+def test_a_deleted_counter_and_ledger_are_still_known_by_the_head(bench: Bench) -> None:
+    bench.writer("ann").reserve(10)
+    bench.store.delete()
+    bench.ledger.forget()
+    with pytest.raises(SequenceMissing):
+        bench.writer("bob").reserve(10)
+    assert bench.book().plan_repair().next_number == 11
+
+
+def test_a_ledger_whose_rows_are_gone_repeats_no_number(bench: Bench) -> None:
+    ann = bench.writer("ann")
+    first = span(ann.reserve(10))
+    bench.ledger.forget()
+    bench.ledger.forget(head=True)
+    assert [first, span(ann.reserve(10)), span(bench.writer("bob").reserve(10))] == [
+        (1, 10),
+        (11, 20),
+        (21, 30),
+    ]

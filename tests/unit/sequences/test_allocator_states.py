@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from coordinator.errors import NotFound, SequenceLowered
 from coordinator.sequences.allocator import RangeAllocator
-from coordinator.sequences.grants import Grant
+from coordinator.sequences.grants import FREE, Grant
+from coordinator.sequences.store import Snapshot
 from tests.unit.sequences.bench import Bench
 
 
@@ -24,6 +27,7 @@ class Fleet(RuleBasedStateMachine):
         self.held: list[tuple[int, Grant]] = []
         self.granted: dict[int, str] = {}
         self.foreign = 0
+        self.backups: list[Snapshot] = []
         for place in range(3):
             self.restart(place)
 
@@ -41,7 +45,7 @@ class Fleet(RuleBasedStateMachine):
     def reserve(self, place: int, count: int, failures: list[bool], more: int) -> None:
         for carried_out in failures:
             self.bench.store.lose_answer(carried_out=carried_out)
-        grants = self.writers[place].reserve_ranges(count, 1 + more)
+        grants = [self.writers[place].reserve(count) for _ in range(1 + more)]
         self.bench.store._failures.clear()
         for grant in grants:
             for number in grant.numbers:
@@ -52,8 +56,8 @@ class Fleet(RuleBasedStateMachine):
             self.held.append((place, grant))
 
     @rule(place=st.integers(0, 2))
-    def tidy(self, place: int) -> None:
-        self.writers[place].tidy()
+    def settle(self, place: int) -> None:
+        self.writers[place].settle()
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -76,19 +80,44 @@ class Fleet(RuleBasedStateMachine):
     @precondition(lambda self: self.granted)
     @rule(jump=st.integers(1, 50))
     def another_program_moves_the_counter(self, jump: int) -> None:
-        # It wipes the metadata. Writers that live write down again what was there; what only dead ones knew is lost.
-        on_blob = self.bench.book().counter().grants
+        # It wipes the metadata, which knows nothing that was issued and is not in the ledger.
         self.bench.store.overwrite(str(int(self.bench.store.get_data().data) + jump))
         self.foreign += jump
-        for writer in self.writers.values():
-            writer.tidy(all_of_it=True)
-        for grant in on_blob:
-            if self.bench.ledger.row(grant.key) is None:
-                assert not any(writer._owner() == grant.owner for writer in self.writers.values())
-                self.foreign += len(grant.numbers)
-                for number in grant.numbers:
-                    del self.granted[number]
-                self.held = [(holder, held) for holder, held in self.held if held.nonce != grant.nonce]
+
+    @rule()
+    def make_a_backup(self) -> None:
+        with contextlib.suppress(NotFound):
+            self.backups.append(self.bench.store.get_data())
+
+    @precondition(lambda self: self.backups)
+    @rule(
+        place=st.integers(0, 2),
+        data=st.data(),
+        number=st.none() | st.integers(1, 60),
+        count=st.integers(1, 30),
+    )
+    def somebody_restores_or_lowers_the_counter_and_repairs_it(
+        self, place: int, data: st.DataObject, number: int | None, count: int
+    ) -> None:
+        backup = data.draw(st.sampled_from(self.backups))
+        if number is None:
+            self.bench.store.overwrite(backup.data, backup.metadata)
+        elif number < int(self.bench.store.get_data().data):
+            self.bench.store.overwrite(str(number))
+        for _ in range(2):
+            with contextlib.suppress(SequenceLowered):
+                grant = self.writers[place].reserve(count)
+                taken = [number for number in grant.numbers if number in self.granted]
+                assert not taken, f"{taken} were granted to {self.granted[taken[0]]}"
+                self.granted |= dict.fromkeys(grant.numbers, grant.owner.id)
+                self.held.append((place, grant))
+        self.bench.book().repair(self.bench.book().plan_repair())
+        self.foreign = int(self.bench.store.get_data().data) - 1 - len(self.granted) - self.free
+
+    @property
+    def free(self) -> int:
+        """Numbers that were returned and nobody has."""
+        return sum(len(row.numbers) for row in self.bench.ledger.rows() if row.outcome == FREE)
 
     @invariant()
     def everything_is_accounted_for(self) -> None:
