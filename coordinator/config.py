@@ -44,30 +44,6 @@ class StorageConfig:
         return f"{self.prefix}{kind}".replace("-", "")
 
 
-_CONTAINER = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-)){1,61}[a-z0-9]")
-_BLOB = re.compile(r"(?!.*//)[A-Za-z0-9_~](?:[A-Za-z0-9_.~/-]{0,198}[A-Za-z0-9_~-])?")
-
-
-def check_container(name: str) -> str:
-    """Return `name` if the service takes it as the name of a container; else raise `ConfigurationError`."""
-    if not _CONTAINER.fullmatch(name):
-        raise ConfigurationError(
-            f"container name {name!r}: use 3-63 lower-case letters, digits and single dashes, starting and ending with a "
-            "letter or digit"
-        )
-    return name
-
-
-def check_blob(name: str) -> str:
-    """Return `name` if it may name a blob that Kennel shares with other programs; else raise `ConfigurationError`."""
-    if not _BLOB.fullmatch(name):
-        raise ConfigurationError(
-            f"blob name {name!r}: use 1-200 letters, digits, dots, dashes, underscores and single slashes, starting and "
-            "ending with none of the dots, dashes and slashes"
-        )
-    return name
-
-
 def check_name(kind: str, name: str) -> str:
     """Return `name` if it may name a gate, queue, sequence or election (3-48 of a-z, 0-9, single dashes); else raise."""
     if not _NAME.fullmatch(name):
