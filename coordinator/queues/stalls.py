@@ -24,7 +24,7 @@ class _Loop:
         self.loop = loop
         self.thread = threading.get_ident()
         self.handlers: list[tuple[str, CodeType | None, str]] = []
-        self.named = False
+        self.named: tuple[str, str] | None = None
         self._clock = clock
         self.seen = clock()
         self._timer = loop.call_later(BEAT_SECONDS, self._beat)
@@ -82,10 +82,13 @@ class Stalls:
         for watched in loops:
             blocked = self._clock() - watched.seen
             if blocked < BLOCKED_SECONDS:
-                watched.named = False
-            elif not watched.named:
-                watched.named = True
-                _say(watched, blocked, sys._current_frames().get(watched.thread))
+                watched.named = None
+                continue
+            frame = sys._current_frames().get(watched.thread)
+            culprit = _handler_in(watched, frame)
+            if watched.named != culprit:
+                watched.named = culprit
+                _say(*culprit, blocked, frame)
 
     def _run(self) -> None:
         while True:
@@ -97,18 +100,22 @@ class Stalls:
             self.step()
 
 
-def _say(watched: _Loop, blocked: float, frame: FrameType | None) -> None:
-    where = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown place"
+def _handler_in(watched: _Loop, frame: FrameType | None) -> tuple[str, str]:
+    """The queue and the handler that runs in that frame; of no handler, the name is empty."""
     codes = {code: (queue, name) for queue, code, name in watched.handlers if code is not None}
-    found = None
-    while frame is not None and found is None:
-        found = codes.get(frame.f_code)
+    while frame is not None:
+        if frame.f_code in codes:
+            return codes[frame.f_code]
         frame = frame.f_back
-    queue, what = found or (watched.handlers[0][0], "")
+    return watched.handlers[0][0] if watched.handlers else "", ""
+
+
+def _say(queue: str, handler: str, blocked: float, frame: FrameType | None) -> None:
+    where = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown place"
     _log.warning(
         "%s blocked the event loop for %.0f s (now at %s); no message is renewed meanwhile. Use def instead of async def, "
         "or await",
-        f"Handler {what} of {queue}" if found else f"Something in the process that listens to {queue}",
+        f"Handler {handler} of {queue}" if handler else f"Something in the process that listens to {queue}",
         blocked,
         where,
         extra={"action": "blocked", "resource": queue},

@@ -40,6 +40,9 @@ class Bench:
     async def poisoned(self) -> list[Any]:
         return [message.items[0] for message in await self.queue.poison.peek()]
 
+    async def poisoned_count(self) -> int:
+        return await self.queue.poison.depth()
+
     @asynccontextmanager
     async def listening(
         self, handler: Callable[[Any], Any] | None = None, **options: Any
