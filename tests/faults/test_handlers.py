@@ -28,11 +28,11 @@ from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, m
 from tests.support.reliability import Cell, Table
 
 FORMS = {
-    "single": "single message",
-    "bundled": "several items in a message",
-    "compressed": "compressed message",
-    "claimed": "payload in a blob",
-    "foreign": "message without an envelope",
+    "single": "single",
+    "bundled": "bundled",
+    "compressed": "compressed",
+    "claimed": "in a blob",
+    "foreign": "foreign",
 }
 KINDS = ("async def", "def")
 SUBJECTS = [(form, kind) for form in FORMS for kind in KINDS]
@@ -65,7 +65,7 @@ def _cells() -> list[Cell]:
         "An answer comes late": (LOST, LOST),
     }
     return [
-        Cell(fault, f"{FORMS[form]}, `{kind}`", outcomes[KINDS.index(kind)])
+        Cell(fault, f"{FORMS[form]} (`{kind}`)", outcomes[KINDS.index(kind)])
         for fault, outcomes in by_kind.items()
         for form, kind in SUBJECTS
     ]
@@ -73,8 +73,9 @@ def _cells() -> list[Cell]:
 
 TABLE = Table(
     "Handlers of messages",
-    "A fault meets a handler while it has a message. Whatever was taken is settled, given back, or dropped because it was "
-    "lost: this is checked between any two awaits.",
+    "A fault meets a handler, `async def` or `def`, while it has a message: a single item, several (*bundled*), a payload "
+    "that is compressed or kept in a blob, or one without Kennel's envelope (*foreign*). Whatever was taken is settled, given "
+    "back, or dropped because it was lost: the tests check this between any two awaits.",
     tuple(_cells()),
     order=20,
 )
@@ -317,10 +318,10 @@ async def test_what_hangs_is_ended_by_its_time_out(world: World) -> None:
 async def test_an_outage_longer_than_the_visibility_loses_no_item(world: World) -> None:
     await world.put()
     process = world.process()
-    async with process.listening(lambda item: None, seconds=8, tasks=range(1, 3)):
+    async with process.listening(lambda item: None, seconds=25, tasks=range(1, 3)):
         await world.pass_time(4)
         process.away()
-        await world.pass_time(40)
+        await world.pass_time(60)
         process.back()
         await world.until(lambda: world.is_empty, 600)
     assert set(world.ended) == {item[:2] for item in world.items}
