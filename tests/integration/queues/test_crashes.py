@@ -26,12 +26,18 @@ class Fleet:
     """Worker processes on one queue, some of them killed."""
 
     def __init__(
-        self, connection_string: str, queue: str, file: Path, *, tasks: int = 8, visibility: float = 5
+        self,
+        connection_string: str,
+        queue: str,
+        file: Path,
+        *options: str,
+        tasks: int = 8,
+        visibility: float = 5,
     ) -> None:
         self.environment = {**os.environ, "NODE_CONNECTION_STRING": connection_string}
         self.command = [
             sys.executable, "-m", "tests.support.queue_node", queue, str(file),
-            "--tasks", str(tasks), "--visibility", str(visibility),
+            "--tasks", str(tasks), "--visibility", str(visibility), *options,
         ]  # fmt: skip
         self.file = file
         self.running: list[subprocess.Popen[bytes]] = []
@@ -167,6 +173,73 @@ def test_a_job_of_six_times_the_visibility_runs_once_while_others_look_for_work(
     asyncio.run(put())
     fleet = Fleet(connection_string, queue, tmp_path / "log", visibility=1)
     run_with_kills(fleet, 1, kills=0, rng=random.Random(1), seconds=60)
+    assert len(fleet.lines("start")[0]) == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--plain",)], ids=["async def", "def"])
+def test_an_item_that_ends_its_process_is_in_poison_and_its_neighbours_run_twice_at_the_most(
+    connection_string: str, storage_prefix: str, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    queue, killer = f"{storage_prefix}killers", 11
+
+    async def put() -> None:
+        async with Storage.from_connection_string(connection_string) as storage:
+            await storage.queue(queue).put(
+                *((number, -1.0 if number == killer else 0.0) for number in range(20))
+            )
+
+    async def look() -> tuple[int, list[str]]:
+        async with Storage.from_connection_string(connection_string) as storage:
+            source = storage.queue(queue)
+            records = [message.items[0] for message in await source.poison.peek()]
+            return await source.depth(), [record.reason for record in records]
+
+    asyncio.run(put())
+    fleet = Fleet(
+        connection_string, queue, tmp_path / "log", "--attempts", "3", *options, tasks=4, visibility=1
+    )
+    deaths, deadline = 0, time.monotonic() + 90
+    fleet.start()
+    try:
+        while (found := asyncio.run(look())) != (0, ["killed 3 processes"]):
+            assert time.monotonic() < deadline, f"{found} after {deaths} deaths"
+            if fleet.running[-1].poll() is not None:
+                assert fleet.running.pop().returncode == 9
+                deaths += 1
+                fleet.start()
+            time.sleep(0.1)
+    finally:
+        fleet.stop()
+    starts, ends = fleet.lines("start"), fleet.lines("end")
+    assert (deaths, len(starts[killer])) == (3, 3)
+    assert set(ends) == set(range(20)) - {killer}
+    assert max(len(pids) for item, pids in starts.items() if item != killer) <= 2
+
+
+def test_a_def_handler_is_not_started_beside_the_one_that_sigterm_found_running(
+    connection_string: str, storage_prefix: str, tmp_path: Path
+) -> None:
+    queue = f"{storage_prefix}terms"
+
+    async def put() -> None:
+        async with Storage.from_connection_string(connection_string) as storage:
+            await storage.queue(queue).put((0, 6.0))
+
+    asyncio.run(put())
+    options = ("--plain", "--stop", "1")
+    fleet = Fleet(connection_string, queue, tmp_path / "log", *options, visibility=1)
+    deadline = time.monotonic() + 60
+    fleet.start()
+    try:
+        while not fleet.lines("start"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        fleet.running[0].terminate()
+        fleet.start()
+        fleet.running[0].wait(60)
+        assert fleet.lines("end").keys() == {0}, "the process ended before its handler had"
+    finally:
+        fleet.stop()
     assert len(fleet.lines("start")[0]) == 1
 
 
