@@ -14,13 +14,16 @@ class IdleBackoff:
     """How an idle queue is polled: min(minimum + (2^idle - 1) × random(0.8…1.2 × step), maximum), in seconds.
 
     A small `maximum_seconds` finds work sooner when there is no push, and costs one request each time: 5 s are 720 an hour.
-    With push nothing is polled at the maximum but one look every `safety_seconds`.
+    With push nothing is polled at the maximum but one look every `safety_seconds`. `shared`: queues of one process that are
+    idle at the maximum take turns, so that ten of them cost what one costs, and each is looked at every tenth time (but
+    every `safety_seconds` at least); False: each is looked at by itself.
     """
 
     minimum_seconds: float = 0.0
     step_seconds: float = 0.1
     maximum_seconds: float = 5.0
     safety_seconds: float = 330.0
+    shared: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.minimum_seconds < self.maximum_seconds <= self.safety_seconds:

@@ -32,6 +32,7 @@ from coordinator.queues.leases import End, LeaseManager
 from coordinator.queues.overseeing import Overseer
 from coordinator.queues.pace import Pace
 from coordinator.queues.queue import Queue
+from coordinator.queues.rota import rota
 from coordinator.queues.rules import DEFAULT_RULE, Decision, ScalingRule
 from coordinator.queues.running import Handler, Middleware, Runner
 from coordinator.queues.settling import RetryPolicy, Settler, TryFailed, ignore
@@ -361,6 +362,10 @@ class QueueListener(Generic[T]):
             answer = self._default_queue_empty(event)
         now = self._clock.monotonic()
         source.wait(now + answer.delay_seconds)
+        if (
+            answer.stop and not pushed and self.idle.shared
+        ):  # one that is idle for good polls in turn with the others
+            source.wait(rota().turn(now, answer.delay_seconds, self.idle.safety_seconds))
         if not self.crew.is_resting:
             return
         self.state = "idle"

@@ -13,6 +13,7 @@ from coordinator.gates.gate import Gate
 from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected
 from coordinator.queues.transport import Received
 from coordinator.testing.gates import MemoryGateStore
+from coordinator.testing.queues import memory_queue
 from tests.unit.queues.bench import Bench, ConnectedBus
 
 
@@ -23,6 +24,31 @@ async def test_an_idle_queue_is_polled_ever_more_slowly_by_one_task(bench: Bench
         await bench.clock.advance(3600)
         assert 355 <= bench.transport.requests - before <= 365
         assert listener.active_tasks == 1
+
+
+@pytest.mark.parametrize(("shared", "least", "most"), [(True, 700, 725), (False, 7000, 7250)])
+async def test_ten_idle_queues_of_a_process_cost_what_one_costs(shared: bool, least: int, most: int) -> None:
+    bench = Bench()
+    queues = [
+        memory_queue(f"work-{number}", type=int, clock=bench.clock, transports=bench.transports)
+        for number in range(10)
+    ]
+    listeners = [queue.listener(lambda item: None, idle=IdleBackoff(shared=shared)) for queue in queues]
+    running = [asyncio.create_task(listener.run()) for listener in listeners]
+    await bench.clock.advance(120)
+    before = [bench.transports[queue.name].requests for queue in queues]
+    await bench.clock.advance(3600)
+    looks = [
+        bench.transports[queue.name].requests - known for queue, known in zip(queues, before, strict=True)
+    ]
+    assert least <= sum(looks) <= most
+    assert max(looks) - min(looks) <= 2, "each gets its turn"
+    await queues[7].put(1)
+    await bench.clock.settle()
+    assert await queues[7].depth() == 0, "a hint is followed at once"
+    stopping = [asyncio.create_task(listener.stop(1)) for listener in listeners]
+    await bench.clock.advance(10)
+    await asyncio.gather(*stopping, *running)
 
 
 async def test_with_push_an_idle_hour_costs_at_most_12_requests_and_keeps_no_task(bench: Bench) -> None:
