@@ -147,7 +147,6 @@ class Runner:
         self.is_async = is_async(handler)
         self.timeout = timeout
         self.running: dict[Run, None] = {}
-        self.threads_left = 0
         self.stopping = False
         self._threads = threads
         self._clock = clock
@@ -238,7 +237,6 @@ class Runner:
                 return  # the loop ended first
 
         def finish(answer: Any, error: BaseException | None) -> None:
-            self.threads_left -= 1
             if done.done():
                 return
             if isinstance(error, StopIteration):  # which no future can hold
@@ -247,7 +245,6 @@ class Runner:
 
         run.waiting = done
         self._executor.submit(work)
-        self.threads_left += 1
         result = await done
         if not inspect.isawaitable(result):
             return result
