@@ -80,6 +80,13 @@ def denied(actor: Actor, action: str, target: str, *, reason: str = "") -> Audit
     return _append(actor, action, target, Outcome.DENIED, reason=reason)
 
 
+def noted(actor: Actor, action: str, target: str, *, after: str = "") -> AuditRow:
+    """Write down what happened without anybody's act: a worker was refused, say."""
+    return _append(
+        actor, action, target, Outcome.DENIED if action.endswith(".refused") else Outcome.DONE, after=after
+    )
+
+
 def reconcile() -> int:
     """Give an outcome of *unknown* to intents that a crash left without one; returns how many.
 
@@ -185,7 +192,14 @@ def digest(values: dict[str, Any], previous: str) -> str:
 
 
 def _append(
-    actor: Actor, action: str, target: str, result: Outcome, *, reason: str, before: str = ""
+    actor: Actor,
+    action: str,
+    target: str,
+    result: Outcome,
+    *,
+    reason: str = "",
+    before: str = "",
+    after: str = "",
 ) -> AuditRow:
     return _write(
         {
@@ -194,7 +208,7 @@ def _append(
             "action": action[:64],
             "target": target[:200],
             "before": before,
-            "after": "",
+            "after": after,
             "reason": reason[:2000],
             "outcome": result,
             "request_id": actor.request_id[:64],

@@ -36,7 +36,10 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
 
 class GateView(msgspec.Struct, frozen=True, gc=False):
-    """A gate. `state` is "closed", "armed", "open" or "unknown"; `waiting` names the workers held at it now."""
+    """A gate. `state` is "closed", "armed", "open" or "unknown"; `waiting` names the workers held at it now.
+
+    `problem` says what is wrong with what is stored: it cannot be read, or its epoch went back.
+    """
 
     name: str
     state: str
@@ -50,6 +53,7 @@ class GateView(msgspec.Struct, frozen=True, gc=False):
     workers: int = 0
     release: Release | None = None
     as_of: float | None = None
+    problem: str = ""
 
 
 class TaskDecision(msgspec.Struct, frozen=True, gc=False):
@@ -76,6 +80,7 @@ class QueueView(msgspec.Struct, frozen=True, gc=False):
     workers: int = 0
     as_of: float | None = None
     decisions: tuple[TaskDecision, ...] = ()
+    problem: str = ""
 
 
 class LeaderView(msgspec.Struct, frozen=True, gc=False):
@@ -96,6 +101,7 @@ class LeaderView(msgspec.Struct, frozen=True, gc=False):
     as_of: float | None = None
     lease_ends: float | None = None
     lease_seconds: int = 15
+    problem: str = ""
 
 
 class GrantView(msgspec.Struct, frozen=True, gc=False):
@@ -163,6 +169,7 @@ class Today(msgspec.Struct, frozen=True, gc=False):
 class Fleet(msgspec.Struct, frozen=True, gc=False):
     """Everything at one moment. `degraded` says in words what the dashboard itself lacks ("" = nothing).
 
+    `read_at` has when each kind of thing was last read from storage, and `troubles` what of the dashboard's own work failed.
     `own_requests` are those of `requests` that the dashboard sent, and `sampled_every` the seconds between two samples.
     """
 
@@ -184,6 +191,8 @@ class Fleet(msgspec.Struct, frozen=True, gc=False):
     queue_traffic: dict[str, int] = {}
     today: Today | None = None
     degraded: str = ""
+    read_at: dict[str, float | None] = {}
+    troubles: tuple[str, ...] = ()
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):

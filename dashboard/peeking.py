@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
+from coordinator.bounds import is_moment
 from coordinator.config import check_name
 from coordinator.errors import KennelError, MessageUndecodable, NotFound
 from coordinator.queues import envelope as wire
@@ -11,6 +13,8 @@ from coordinator.queues.poison import PoisonRecord, poison_name
 from coordinator.queues.queue import Queue
 from coordinator.queues.transport import Received
 from dashboard.storage import call, storage
+
+log = logging.getLogger(__name__)
 
 MOST_MESSAGES = 16
 MOST_CHARACTERS = 4_000
@@ -54,7 +58,24 @@ def look(queue: str, *, poison: bool = False) -> Look:
         return Look()
     except (KennelError, TimeoutError) as error:
         return Look(problem=str(error) or "storage did not answer in time")
-    return Look(tuple(_shown(message) for message in found))
+    return Look(tuple(_row(message) for message in found))
+
+
+def _row(message: Received) -> Message:
+    """What cannot be shown costs its own row, which says so."""
+    try:
+        return _shown(message)
+    except Exception as error:
+        log.exception("A message of a queue could not be shown")
+        text = message.text
+        return Message(
+            message.id,
+            text[:MOST_CHARACTERS],
+            len(text),
+            message.dequeue_count,
+            None,
+            problem=f"unreadable: {type(error).__name__}",
+        )
 
 
 def _shown(message: Received) -> Message:
@@ -72,7 +93,15 @@ def _shown(message: Received) -> Message:
         if envelope.kennel:
             text, items, note = _content(envelope)
     return Message(
-        message.id, text[:MOST_CHARACTERS], len(text), attempts, at or None, by, items, note, problem
+        message.id,
+        text[:MOST_CHARACTERS],
+        len(text),
+        attempts,
+        at if at and is_moment(at) else None,
+        by,
+        items,
+        note,
+        problem,
     )
 
 

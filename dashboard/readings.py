@@ -37,10 +37,10 @@ def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
     """
     as_of: dict[str, float | None] = {
         "storage": fleet.storage.as_of,
-        "gates": oldest(gate.as_of for gate in fleet.gates) or fleet.storage.as_of,
-        "queues": oldest(queue.as_of for queue in fleet.queues) or fleet.storage.as_of,
-        "leaders": oldest(leader.as_of for leader in fleet.leaders) or fleet.storage.as_of,
-        "sequences": oldest(sequence.as_of for sequence in fleet.sequences) or fleet.storage.as_of,
+        "gates": fleet.read_at.get("gates", oldest(gate.as_of for gate in fleet.gates)),
+        "queues": fleet.read_at.get("queues", oldest(queue.as_of for queue in fleet.queues)),
+        "leaders": fleet.read_at.get("leaders", oldest(leader.as_of for leader in fleet.leaders)),
+        "sequences": fleet.read_at.get("sequences", oldest(sequence.as_of for sequence in fleet.sequences)),
         "workers": fleet.taken_at,
         "work": fleet.work.as_of,
     }

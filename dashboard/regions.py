@@ -7,6 +7,7 @@ content does.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -14,11 +15,15 @@ from typing import Any
 from django.http import QueryDict
 from django.template import engines
 from django.template.backends.django import Template
+from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext
 
 from dashboard import cost, readings
 from dashboard.fleet import Fleet, QueueView
 from dashboard.scoping import Reach
+
+log = logging.getLogger(__name__)
 
 COMMON = ("pulse", "status", "storage", "nav", "announce")
 OWN: dict[str, tuple[str, ...]] = {
@@ -110,7 +115,20 @@ def render_each(
 ) -> dict[str, str]:
     """Every region of a page by name: the full state, read once for all of them."""
     context = {**context_of(page, fleet, role, query, reach), "oob": True}
-    return {name: str(_template(page, name).render(context)) for name in regions_of(page)}
+    return {name: _drawn_or_said(page, name, context) for name in regions_of(page)}
+
+
+def _drawn_or_said(page: str, name: str, context: dict[str, Any]) -> str:
+    """The region; one that cannot be drawn says so, and the others go on."""
+    try:
+        return str(_template(page, name).render(context))
+    except Exception:
+        log.exception("The region %s of %s could not be drawn", name, page)
+        return format_html(
+            '<div id="region-{}" hx-swap-oob="morph"><p class="banner tone-red" role="alert">{}</p></div>',
+            name,
+            gettext("This part cannot be drawn; see the dashboard's log."),
+        )
 
 
 def render_all(page: str, fleet: Fleet, role: str, query: str = "", reach: Reach | None = None) -> SafeString:

@@ -12,19 +12,25 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
 
 import msgspec
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from channels.db import database_sync_to_async
 from django.conf import settings
+from django.utils.translation import gettext
 
 from coordinator import protocol
 from coordinator.bus import Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.gates.azure_store import BlobGateStore
+from coordinator.gates.state import GateState
 from coordinator.storage import Storage
+from dashboard.hub.announcing import Announcements
 from dashboard.hub.fanout import FanoutBus, WorkerSockets
+from dashboard.hub.gate_news import GateNews
 from dashboard.hub.link import Link
+from dashboard.hub.loops import Loops
 from dashboard.hub.presence import FORGET_SECONDS, Presence, ReleaseNews, WorkerNews
 
 if TYPE_CHECKING:
@@ -40,6 +46,7 @@ Ts = TypeVarTuple("Ts")
 
 SUMMARY_SECONDS = 1.0
 RECEIPTS_SECONDS = 0.05
+MOST_RECEIPTS = 20_000
 HOUSEKEEPING_SECONDS = 2.0
 WEBHOOKS_SECONDS = 0.5
 RECONCILE_TURNS = 15
@@ -81,20 +88,26 @@ class Runtime:
         self._portal: BlockingPortal | None = None
         self._borrowed: contextlib.ExitStack | None = None
         self._stack: contextlib.AsyncExitStack | None = None
-        self._tasks: list[asyncio.Task[Any]] = []
         # No thread starts before the first act.
         self.act_threads = ThreadPoolExecutor(ACT_THREADS, thread_name_prefix="act")
+        self.loops = Loops(clock=clock)
         self.link = Link(clock=clock)
         self.presence = Presence(self.link.home, clock=clock)
         self.sockets = WorkerSockets()
         self.consumers: set[Socket] = set()
         self.bus = FanoutBus(self.sockets, self.link)
         self.board: Board = Board(self.presence, self.link, clock=clock)
+        self.board.on_back = self._gate_went_back
+        self.board.troubles = self._troubles
         self.viewers: Viewers = Viewers(self.board)
         self.sampler: Sampler | None = None
         self._gates: dict[str, Gate] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looked_elsewhere = self.looked = float("-inf")
+        self.announcements = Announcements(self._pass_on, lambda: len(self.sockets), clock=clock)
+        self.gate_news = GateNews(
+            self._read_gate, self.board.epoch_of, self._gate_confirmed, self._count_receipt, clock=clock
+        )
         self._receipts: list[tuple[str, protocol.Receipt]] = []
         self._receipts_due = asyncio.Event()
         self.link.on("presence", self._presence_from)
@@ -156,20 +169,22 @@ class Runtime:
         self._loop = asyncio.get_running_loop()
         self.sampler = Sampler(storage, self.board, self.link, clock=self.clock)
         self.sampler.watched = self._somebody_looks
-        self._tasks = [
-            asyncio.create_task(self.sampler.run(), name="sampler"),
-            asyncio.create_task(self.viewers.run(), name="viewers"),
-            asyncio.create_task(self._housekeeping(), name="housekeeping"),
-        ]
+        self.sampler.turned = lambda: self.loops.alive("sampler")
+        self.sampler.failed = lambda error: self.loops.failed("sampler", error)
+        self.loops.alive("sampler")
+        start = self.loops.start
+        start("sampler", self.sampler.run)
+        start("viewers", self.viewers.run)
+        start("announcements", self.announcements.run)
+        start("gate-news", self.gate_news.run)
+        start("housekeeping", self._housekeeping)
         if settings.SWEEP_SECONDS > 0:
-            self._tasks.append(asyncio.create_task(self._sweep_claims(), name="claims"))
+            start("claims", self._sweep_claims)
         if settings.WEBHOOKS:
-            self._tasks.append(asyncio.create_task(self._webhooks(), name="webhooks"))
+            start("webhooks", self._webhooks)
         if self.link.is_shared:
-            self._tasks += [
-                asyncio.create_task(self._summaries(), name="summaries"),
-                asyncio.create_task(self._send_receipts(), name="receipts"),
-            ]
+            start("summaries", self._summaries)
+            start("receipts", self._send_receipts)
         log.info("The dashboard watches prefix %s", storage.config.prefix)
 
     async def stop(self) -> None:
@@ -184,10 +199,7 @@ class Runtime:
         )
         if self.sampler is not None:
             await self.sampler.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        await self.loops.stop()
         self.sampler = self._loop = None
         self._gates.clear()
         await self.link.stop()
@@ -213,11 +225,28 @@ class Runtime:
         if sampler is not None and loop is not None:
             loop.call_soon_threadsafe(sampler.forget_names)
 
-    def passed(self, instance: str, receipt: protocol.Receipt) -> None:
-        """A worker connected here passed a gate."""
+    async def _pass_on(self, hint: Hint, but: str) -> None:
+        """What a worker announced goes to the others. Of gates nothing is passed on but what storage confirms."""
+        self.bus.tell(hint, but=but, may_drop=True)
+        await self.bus.tell_others(hint)
+
+    async def _read_gate(self, gate: str) -> GateState | None:
+        return (await BlobGateStore(self.storage, gate).read("")).state
+
+    async def _gate_confirmed(self, state: GateState) -> None:
+        """A gate was changed by another program: now shown, and told to all workers."""
+        hint = Hint(f"gate:{state.name}", epoch=state.epoch, origin=state.by)
+        # Nothing was awaited since the read: nobody who waited has been heard to move yet.
+        self.announced(hint)
+        self.bus.tell(hint, first=True)
+        await self.bus.tell_others(hint)
+        await self.board.gate_changed(state)
+
+    def _count_receipt(self, instance: str, receipt: protocol.Receipt) -> None:
         self.presence.passed(instance, receipt)
         if self.link.is_shared:
-            self._receipts.append((instance, receipt))
+            if len(self._receipts) < MOST_RECEIPTS:
+                self._receipts.append((instance, receipt))
             self._receipts_due.set()
 
     def announced(self, hint: Hint) -> None:
@@ -228,6 +257,20 @@ class Runtime:
             self.viewers.hold()
             if self.sampler is not None and self._loop is not None:
                 self._loop.call_later(AFTER_RELEASE_SECONDS, self.sampler.wake)
+
+    def _gate_went_back(self, gate: str, epoch: int) -> None:
+        """Storage was restored: what is kept of the gate is of another time, and all workers look again."""
+        self._gates.pop(gate, None)
+        if self._loop is not None:
+            self.bus.tell(Hint(f"gate:{gate}", epoch=epoch, origin="dashboard"))
+
+    def _troubles(self) -> tuple[str, ...]:
+        return tuple(
+            gettext('The dashboard\'s own work "{name}" failed within the last minute: {error}').format(
+                name=name, error=what
+            )
+            for name, what in self.loops.troubles().items()
+        )
 
     async def opened(
         self, gate: str, epoch: int, *, written_at: float, share: float, expected: dict[str, str]
@@ -281,7 +324,7 @@ class Runtime:
 
     async def _summaries(self) -> None:
         while True:
-            await self.link.publish("presence", msgspec.msgpack.encode(self.presence.local_news()))
+            await self.link.publish("presence", _packed(self.presence.local_news()))
             if self._newcomer:
                 self._newcomer = False
                 await self.link.publish("releases", msgspec.msgpack.encode(self.presence.releases_news()))
@@ -307,7 +350,8 @@ class Runtime:
             try:
                 if self.sampler is not None and self.sampler.is_leading:
                     following = await sweep_some(self.storage, following)
-            except Exception:
+            except Exception as error:
+                self.loops.failed("claims", error)
                 log.exception("Claims were not swept; trying again in %g s", settings.SWEEP_SECONDS)
             await self.clock.sleep(settings.SWEEP_SECONDS)
 
@@ -319,8 +363,9 @@ class Runtime:
                 if self.sampler is not None and self.sampler.is_leading:
                     # In a thread of its own: a slow receiver must not hold up what needs the database.
                     await database_sync_to_async(send_due, thread_sensitive=False)()
-            except Exception:
+            except Exception as error:
                 log.exception("Sending webhooks failed; trying again")
+                self.loops.failed("webhooks", error)
             await self.clock.sleep(WEBHOOKS_SECONDS)
 
     async def _housekeeping(self) -> None:
@@ -334,11 +379,28 @@ class Runtime:
                     await database_sync_to_async(tidy_audit)()
                     await database_sync_to_async(tidy)()
                 await sweep(self)
-            except Exception:
+            except Exception as error:
                 # The database may be away for a while; sockets are looked at again at the next turn.
                 log.exception("Housekeeping failed; trying again")
+                self.loops.failed("housekeeping", error)
             turn += 1
             await self.clock.sleep(HOUSEKEEPING_SECONDS)
+
+
+def _packed(news: list[WorkerNews]) -> bytes:
+    """The summary; a worker that cannot be told of is left out of it."""
+    try:
+        return msgspec.msgpack.encode(news)
+    except (OverflowError, ValueError, TypeError):
+        good = []
+        for each in news:
+            try:
+                msgspec.msgpack.encode(each)
+            except (OverflowError, ValueError, TypeError) as error:
+                log.warning("The worker %s is not told of: %s", each.hello.worker, error)
+            else:
+                good.append(each)
+        return msgspec.msgpack.encode(good)
 
 
 _current: Runtime | None = None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 
 import msgspec
 
+from coordinator.bounds import one_line
 from coordinator.errors import KennelError, NotFound
 from coordinator.pipeline.azure_store import list_batches
 from coordinator.pipeline.status import BatchStatus
@@ -14,6 +17,9 @@ from coordinator.scaling.history import ScalingRecord
 from coordinator.storage import Storage
 from coordinator.tables.azure_store import SagaHead, open_sagas, saga_heads, saga_names
 
+log = logging.getLogger(__name__)
+
+MOST_ODD = 100
 SHOWN_SECONDS = 30 * 86_400.0
 AGENT_LATE_SECONDS = 120.0
 CHANGES = 30
@@ -47,7 +53,7 @@ class Pool(msgspec.Struct, frozen=True):
 
 class Work(msgspec.Struct, frozen=True):
     """All of it, of the last 30 days, and every saga that is open. `as_of` None: not read yet. `problem` says why it is older
-    than it should be. `saga_names` were looked up at `names_at`."""
+    than it should be, `odd` names each row that cannot be read, and why. `saga_names` were looked up at `names_at`."""
 
     batches: tuple[BatchStatus, ...] = ()
     sagas: tuple[SagaHead, ...] = ()
@@ -56,26 +62,35 @@ class Work(msgspec.Struct, frozen=True):
     problem: str = ""
     saga_names: tuple[str, ...] = ()
     names_at: float = 0.0
+    odd: tuple[str, ...] = ()
 
 
 async def read(storage: Storage, before: Work, *, at: float, seconds: float) -> Work:
     """Three requests, one more for each batch that runs, each pool that changed and each name of sagas. Never raises: see
     `problem`."""
+    odd: list[str] = []
     try:
         async with asyncio.timeout(seconds):
             names, names_at = before.saga_names, before.names_at
             if at - names_at >= NAMES_SECONDS:
                 names, names_at = tuple(await saga_names(storage)), at
             batches, recent, still_open, pools = await asyncio.gather(
-                list_batches(storage, since=at - SHOWN_SECONDS),
-                saga_heads(storage, since=at - SHOWN_SECONDS),
-                open_sagas(storage, names),
-                _pools(storage, before),
+                list_batches(storage, since=at - SHOWN_SECONDS, odd=odd.append),
+                saga_heads(storage, since=at - SHOWN_SECONDS, odd=odd.append),
+                open_sagas(storage, names, odd=odd.append),
+                _pools(storage, before, odd.append),
             )
     except (KennelError, TimeoutError) as error:
         return msgspec.structs.replace(before, problem=str(error) or "storage did not answer in time")
+    except Exception as error:
+        # What others wrote must not stop the sampler of all the rest.
+        log.exception("Batches, sagas and pools could not be read")
+        return msgspec.structs.replace(before, problem=f"unreadable: {type(error).__name__}")
     names = tuple(sorted({*names, *(head.saga for head in recent)}))
-    return Work(tuple(batches), sagas(recent, still_open), pools, at, saga_names=names, names_at=names_at)
+    told = tuple(sorted(set(odd))[:MOST_ODD])
+    return Work(
+        tuple(batches), sagas(recent, still_open), pools, at, saga_names=names, names_at=names_at, odd=told
+    )
 
 
 def sagas(recent: list[SagaHead], still_open: list[SagaHead]) -> tuple[SagaHead, ...]:
@@ -89,7 +104,7 @@ def _decided(record: ScalingRecord) -> Decided:
     return Decided(**{name: getattr(record, name) for name in names}, stepped_at=record.memory.stepped_at)
 
 
-async def _pools(storage: Storage, before: Work) -> tuple[Pool, ...]:
+async def _pools(storage: Storage, before: Work, odd: Callable[[str], None]) -> tuple[Pool, ...]:
     known = {pool.name: pool for pool in before.pools}
 
     async def pool(record: ScalingRecord) -> Pool:
@@ -99,11 +114,15 @@ async def _pools(storage: Storage, before: Work) -> tuple[Pool, ...]:
             latest.stepped_at,
         ):
             return Pool(latest, old.changes)
-        changes = await scaling_history(storage, record.pool).changes(CHANGES)
+        try:
+            changes = await scaling_history(storage, record.pool).changes(CHANGES)
+        except (KennelError, ValueError, TypeError, KeyError, OverflowError) as error:
+            odd(f"changes of pool {record.pool}: unreadable: {one_line(str(error))}")
+            return Pool(latest, old.changes if old is not None else ())
         return Pool(latest, tuple(_decided(each) for each in changes))
 
     try:
-        latest = await list_scaling(storage)
+        latest = await list_scaling(storage, odd=odd)
     except NotFound:
         return ()
     return tuple(await asyncio.gather(*(pool(record) for record in latest)))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from coordinator.storage import Storage
 
 _MIRROR = "gate"
+MOST_FOREIGN = 20
 
 
 class BlobGateStore:
@@ -230,7 +231,7 @@ class GateReading:
 async def read_gates(storage: Storage) -> list[GateReading]:
     """All gates, by name; one request for up to 5,000 of them, and one for each that another program wrote.
 
-    What does not hold a gate is an item with its problem.
+    What does not hold a gate is an item with its problem. Of others' gates the first `MOST_FOREIGN` are read.
     """
     container = storage.config.container("gates")
     found: list[GateReading] = []
@@ -247,11 +248,19 @@ async def read_gates(storage: Storage) -> list[GateReading]:
                     unknown.append(blob.name)
     except NotFound:
         return []
-    for name in unknown:  # written by somebody else's program, or damaged: the blob itself decides
+    for name in unknown[MOST_FOREIGN:]:
+        found.append(
+            GateReading(
+                name, None, f"not read: it is one of more than {MOST_FOREIGN} that Kennel did not write"
+            )
+        )
+    for name in unknown[
+        :MOST_FOREIGN
+    ]:  # written by somebody else's program, or damaged: the blob itself decides
         try:
             answer = await BlobGateStore(storage, name).read("")
         except GateCorrupt as error:
-            found.append(GateReading(name, None, str(error)))
+            found.append(GateReading(name, None, f"unreadable: {error}"))
         else:
             found.append(GateReading(name, answer.state))
     return sorted(found, key=lambda reading: reading.name)

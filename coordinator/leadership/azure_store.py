@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 from azure.core import MatchConditions
 from azure.storage.blob.aio import BlobClient, BlobLeaseClient
 
+from coordinator.bounds import MAX_COUNT, MAX_SHORT, is_moment, is_storable, one_line
 from coordinator.bus import Hint
 from coordinator.creating import in_container
 from coordinator.errors import AlreadyExists, LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
@@ -169,7 +170,7 @@ async def list_leaders(storage: Storage, *, prefix: str = "") -> list[LeaderInfo
             client = storage.aio.blobs.get_container_client(container)
             async for blob in client.list_blobs(name_starts_with=prefix or None, include=["metadata"]):
                 if not blob.name.endswith(_STANDBY):
-                    found.append(_info(blob.name, blob, None))
+                    found.append(_listed(blob.name, blob))
     except NotFound:
         return []
     return sorted(found, key=lambda info: info.name)
@@ -193,6 +194,23 @@ async def break_lease(storage: Storage, name: str, by: str) -> LeaderInfo:
     record = TermRecord(name, before.epoch, before.holder, before.since, broken.since, broken.holder)
     await TableTermLog(storage).ended(record)
     return await store.read()
+
+
+def _listed(name: str, properties: Any) -> LeaderInfo:
+    """As `_info`; what cannot be read costs its own row."""
+    try:
+        info = _info(name, properties, None)
+        if not 0 <= info.epoch <= MAX_COUNT or not is_moment(info.since):
+            raise ValueError("its epoch or the moment it began is out of bounds")
+        if len(info.holder) > MAX_SHORT or not is_storable(info.holder):
+            raise ValueError("its holder is no name")
+    except (ValueError, OverflowError) as error:
+        return LeaderInfo(
+            name,
+            lease_state=str(properties.lease.state or "available"),
+            problem=f"unreadable: {one_line(str(error))}",
+        )
+    return info
 
 
 def _info(name: str, properties: Any, date: float | None) -> LeaderInfo:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from azure.core import MatchConditions
 from azure.data.tables import UpdateMode
 
+from coordinator.bounds import MAX_COUNT, is_moment, one_line
 from coordinator.creating import in_table
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
 from coordinator.leadership.terms import RAN_OUT, TermRecord
@@ -45,7 +46,7 @@ class TableTermLog:
                     "PartitionKey eq @name", parameters={"name": name}, results_per_page=limit
                 )
                 async for row in query:
-                    found.append(_record(row))
+                    found.append(_listed(name, row))
                     if len(found) == limit:
                         break
         except NotFound:
@@ -88,15 +89,28 @@ def _row(epoch: int) -> str:
     return f"{_LAST - epoch:012d}"
 
 
+def _listed(name: str, row: Any) -> TermRecord:
+    """As `_record`; a row that makes no sense costs itself alone and says so in `how`."""
+    try:
+        record = _record(row)
+        if not 0 <= record.epoch <= MAX_COUNT:
+            raise ValueError("its epoch is out of bounds")
+        if not is_moment(record.since) or not (record.ended is None or is_moment(record.ended)):
+            raise ValueError("a moment is out of bounds")
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
+        return TermRecord(name, 0, "", 0.0, None, f"unreadable: {one_line(str(error))}")
+    return record
+
+
 def _record(row: Any) -> TermRecord:
     ended = row.get("ended")
     return TermRecord(
         name=row["PartitionKey"],
         epoch=int(row["epoch"]),
-        holder=row["holder"],
+        holder=str(row["holder"]),
         since=float(row["since"]),
         ended=None if ended is None else float(ended),
-        how=row.get("how", ""),
+        how=str(row.get("how", "")),
     )
 
 

@@ -10,7 +10,8 @@ from typing import Protocol
 class LeaderInfo:
     """What is stored about one election. `lease_state` is the service's word: available, leased, expired, breaking or
     broken. `holder` is the newest leader, whether or not its lease still runs; `since` is when its term began, in
-    seconds since 1970; `date` is the service's clock at this answer, None if it does not tell."""
+    seconds since 1970; `date` is the service's clock at this answer, None if it does not tell. `problem`, in lists alone,
+    says why what is stored cannot be read."""
 
     name: str
     holder: str = ""
@@ -20,6 +21,7 @@ class LeaderInfo:
     lease_state: str = "available"
     etag: str = ""
     date: float | None = None
+    problem: str = ""
 
     @property
     def is_held(self) -> bool:

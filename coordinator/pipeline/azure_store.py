@@ -10,6 +10,7 @@ import msgspec
 from azure.storage.blob import ContentSettings
 
 from coordinator.backoff import Backoff, retry
+from coordinator.bounds import is_moment, one_line
 from coordinator.creating import in_container
 from coordinator.errors import AlreadyExists, PreconditionFailed
 from coordinator.pipeline.control import BatchControl
@@ -130,13 +131,24 @@ def ledger(storage: Storage, pipeline: str) -> Ledger:
     )
 
 
+def _started(row: Row) -> float:
+    at = row.get("started_at", 0.0)
+    return float(at) if is_moment(at) else 0.0
+
+
 async def list_batches(
-    storage: Storage, pipeline: str | None = None, *, limit: int = 1000, since: float = 0.0
+    storage: Storage,
+    pipeline: str | None = None,
+    *,
+    limit: int = 1000,
+    since: float = 0.0,
+    odd: Callable[[str], None] | None = None,
 ) -> list[BatchStatus]:
     """Batches of that pipeline (None: of all) started after `since`, at most `limit`: what runs or needs a hand, then the newest.
 
     One request for up to 1,000 rows, at most five, and one for each batch that runs or failed. How far a cancelled batch had come
-    is not read: see `BatchControl.status`.
+    is not read: see `BatchControl.status`. With `odd`, a row that cannot be read is told to it in a sentence, and the
+    others are returned.
     """
     scan = make_table(storage, storage.config.table("batches")).scan(
         partition=pipeline, where=[("started_at", "gt", since)]
@@ -148,9 +160,7 @@ async def list_batches(
         pages += 1
         if pages == MAX_PAGES:
             break
-    heads.sort(
-        key=lambda row: (row.get("state") in ("complete", "cancelled"), -float(row.get("started_at", 0.0)))
-    )
+    heads.sort(key=lambda row: (row.get("state") in ("complete", "cancelled"), -_started(row)))
     now = storage.clock.time()
 
     async def status(name: str, batch: str, head: Head) -> BatchStatus:
@@ -165,12 +175,23 @@ async def list_batches(
             sent, counted = both[0].value, both[1].value
         return batch_status(name, batch, head, sent, counted, now=now)
 
-    found = await asyncio.gather(
-        *(
-            status(row.key.partition, row.key.row, msgspec.convert(row.values, Head, strict=False))
-            for row in heads[:limit]
-        )
-    )
+    async def listed(row: Row) -> BatchStatus | None:
+        try:
+            head = msgspec.convert(row.values, Head, strict=False)
+            if not is_moment(head.started_at) or not is_moment(head.finished_at):
+                raise ValueError("a moment is out of bounds")
+            return await status(row.key.partition, row.key.row, head)
+        except (ValueError, TypeError, KeyError, OverflowError, ZeroDivisionError) as error:
+            if odd is None:
+                raise
+            odd(
+                f"batch {one_line(row.key.row)} of {one_line(row.key.partition)}: unreadable: {one_line(str(error))}"
+            )
+            return None
+
+    found = [
+        each for each in await asyncio.gather(*(listed(row) for row in heads[:limit])) if each is not None
+    ]
     return sorted(found, key=lambda each: each.started_at, reverse=True)
 
 

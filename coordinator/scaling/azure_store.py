@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coordinator.errors import NotFound
+from coordinator.bounds import is_moment, one_line
+from coordinator.errors import KennelError, NotFound
 from coordinator.leadership.azure_store import list_leaders
 from coordinator.scaling.agent import Observe, ScalingAgent
 from coordinator.scaling.drivers import Driver
@@ -61,10 +63,25 @@ def scaling_history(storage: Storage, pool: str) -> ScalingHistory:
     return ScalingHistory(make_table(storage, storage.config.table("scaling")), pool)
 
 
-async def list_scaling(storage: Storage) -> list[ScalingRecord]:
-    """The newest decision of each pool, by name; one request for up to 1,000 rows looked at."""
+async def list_scaling(storage: Storage, *, odd: Callable[[str], None] | None = None) -> list[ScalingRecord]:
+    """The newest decision of each pool, by name; one request for up to 1,000 rows looked at.
+
+    With `odd`, a row that cannot be read is told to it in a sentence, and the others are returned.
+    """
     table = make_table(storage, storage.config.table("scaling"))
-    return [decode_record(row) async for row in table.scan(prefix=LATEST)]
+    found = []
+    async for row in table.scan(prefix=LATEST):
+        try:
+            record = decode_record(row)
+            if not is_moment(record.at) or not is_moment(record.memory.stepped_at):
+                raise ValueError("a moment is out of bounds")
+        except (KennelError, ValueError, TypeError, KeyError, OverflowError) as error:
+            if odd is None:
+                raise
+            odd(f"pool {one_line(row.key.partition)}: unreadable: {one_line(str(error))}")
+        else:
+            found.append(record)
+    return found
 
 
 async def read_figure(storage: Storage, pool: str) -> ScalingFigure | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
+from coordinator.bounds import is_moment, one_line
 from coordinator.config import check_name
 from coordinator.tables.azure_tables import make_table
 from coordinator.tables.bulk import BulkOrder, BulkWrite
@@ -51,12 +52,16 @@ class SagaHead(NamedTuple):
 
 # A table that nobody prunes must not cost more with each saga that ended.
 MAX_PAGES = 5
+Odd = Callable[[str], None]
 
 
-async def saga_heads(storage: Storage, *, since: float = 0.0, limit: int = 1000) -> list[SagaHead]:
+async def saga_heads(
+    storage: Storage, *, since: float = 0.0, limit: int = 1000, odd: Odd | None = None
+) -> list[SagaHead]:
     """Sagas of all names changed after `since`, the newest first; at most `limit` by name and key.
 
-    One request for up to 1,000 rows, at most five: see `open_sagas` for those that must not be missed.
+    One request for up to 1,000 rows, at most five: see `open_sagas` for those that must not be missed. With `odd`, a row that
+    cannot be read is told to it in a sentence, and the others are returned.
     """
     table = make_table(storage, storage.config.table("sagas"))
     scan = table.scan(
@@ -65,7 +70,7 @@ async def saga_heads(storage: Storage, *, since: float = 0.0, limit: int = 1000)
     heads: list[SagaHead] = []
     pages = 0
     async for page in scan.pages():
-        heads += [_head(row, ROW) for row in page]
+        heads += _heads(page, ROW, odd)
         pages += 1
         if pages == MAX_PAGES or len(heads) >= limit:
             break
@@ -85,20 +90,42 @@ async def saga_names(storage: Storage, *, limit: int = 100) -> list[str]:
     return names
 
 
-async def open_sagas(storage: Storage, names: Iterable[str], *, limit: int = 1000) -> list[SagaHead]:
+async def open_sagas(
+    storage: Storage, names: Iterable[str], *, limit: int = 1000, odd: Odd | None = None
+) -> list[SagaHead]:
     """Sagas of these names that run, are being undone or are stuck, whatever their age; at most `limit` of each, by key.
 
     One request for each name, however many sagas have ended. `epoch` and `changed_at` are of the latest change of state.
+    `odd` as for `saga_heads`.
     """
     table = make_table(storage, storage.config.table("sagas"))
     found = await asyncio.gather(*(table.top(limit, partition=name, prefix=OPEN) for name in names))
-    heads = [_head(row, OPEN) for rows in found for row in rows]
+    heads = [head for rows in found for head in _heads(rows, OPEN, odd)]
     return sorted(heads, key=lambda head: head.changed_at, reverse=True)
+
+
+def _heads(rows: Iterable[Row], prefix: str, odd: Odd | None) -> list[SagaHead]:
+    heads = []
+    for row in rows:
+        try:
+            heads.append(_head(row, prefix))
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            if odd is None:
+                raise
+            odd(
+                f"saga {one_line(row.key.row)} of {one_line(row.key.partition)}: unreadable: {one_line(str(error))}"
+            )
+    return heads
 
 
 def _head(row: Row, prefix: str) -> SagaHead:
     key = row.key.row.removeprefix(prefix)
-    return SagaHead(row.key.partition, key, row["state"], int(row["epoch"]), float(row["changed_at"]))
+    head = SagaHead(row.key.partition, key, row["state"], int(row["epoch"]), float(row["changed_at"]))
+    if head.state not in get_args(State):
+        raise ValueError("its state is none of those that there are")
+    if not is_moment(head.changed_at):
+        raise ValueError("its moment is out of bounds")
+    return head
 
 
 async def read_saga(storage: Storage, name: str, key: str) -> Progress:

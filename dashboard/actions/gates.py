@@ -15,6 +15,9 @@ from dashboard.actions.acting import ActionFailed, Actor, audited
 from dashboard.runtime import current
 from dashboard.storage import call
 
+FAR_SECONDS = 4_102_444_800.0
+"""The end of 2099: later is a moment in milliseconds."""
+
 
 def unleash(
     actor: Actor,
@@ -31,6 +34,12 @@ def unleash(
     """
     with audited(actor, "gate.open", gate, reason) as act:
         check_name("gate", gate)
+        if at is not None and not 0 <= at <= FAR_SECONDS:
+            raise ActionFailed(
+                gettext(
+                    "The moment {at:g} is not within 1970 to 2100: give seconds since 1970, not milliseconds."
+                ).format(at=at)
+            )
         act.before = _known(gate)
         state = call(_open, gate, actor.name, reason, at, share, epoch)
         act.after = _told(state)

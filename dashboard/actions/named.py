@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -55,8 +56,11 @@ def _number(options: dict[str, Any], name: str) -> float | None:
     if value in (None, ""):
         return None
     try:
-        return float(cast(Any, value))
-    except (TypeError, ValueError) as error:
+        number = float(cast(Any, value))
+    except (TypeError, ValueError, OverflowError) as error:
         raise ActionFailed(
             _("{name} must be a number, not {value!r}.").format(name=name, value=str(value)[:40])
         ) from error
+    if not math.isfinite(number):
+        raise ActionFailed(_("{name} must be a finite number.").format(name=name))
+    return number

@@ -10,8 +10,14 @@ from dashboard.models import AuditHead
 
 
 async def healthz(request: HttpRequest) -> JsonResponse:
-    """200 while the process answers at all; asks nothing of others."""
-    return JsonResponse({"ok": True})
+    """200 while the process answers and its own background work goes on; asks nothing of others.
+
+    503 is for an orchestrator: nothing but a new start helps.
+    """
+    from dashboard.runtime import current
+
+    dead = current().loops.dead()
+    return JsonResponse({"ok": not dead, **({"dead": dead} if dead else {})}, status=503 if dead else 200)
 
 
 def _database_answers() -> bool:

@@ -42,12 +42,20 @@ class Outbox:
         self._closing: asyncio.Task[None] | None = None
         self._is_over = False
 
-    def put(self, frame: str) -> None:
-        """Send a frame, or put it in line; never waits. On the event loop only."""
+    def put(self, frame: str, *, first: bool = False, may_drop: bool = False) -> None:
+        """Send a frame, or put it in line; never waits. On the event loop only.
+
+        `first`: before all that waits. `may_drop`: not at all if much waits: others' news must not fill the line.
+        """
         if self._is_over:
             return
         if self._draining is not None:
-            self._line.append(frame)
+            if may_drop and len(self._line) >= self._most // 2:
+                return
+            if first:
+                self._line.appendleft(frame)
+            else:
+                self._line.append(frame)
             if len(self._line) > self._most:
                 self._drop_slow()
             return
@@ -62,6 +70,11 @@ class Outbox:
         self._draining = asyncio.create_task(
             self._drain(_resumed(sending, waits_for)), name=f"to-{self._name}"
         )
+
+    async def end(self, code: int, reason: str) -> None:
+        """Send nothing any more, and close the socket with a reason."""
+        await self.stop()
+        await self._close(code, reason)
 
     async def stop(self) -> None:
         """Send nothing any more."""
@@ -125,12 +138,17 @@ class WorkerSockets:
         del self._outboxes[instance]
         return True
 
-    def send_all(self, message: protocol.FromHub, *, but: str = "") -> int:
-        """To every worker; returns to how many."""
+    def __contains__(self, instance: object) -> bool:
+        return instance in self._outboxes
+
+    def send_all(
+        self, message: protocol.FromHub, *, but: str = "", first: bool = False, may_drop: bool = False
+    ) -> int:
+        """To every worker; returns to how many. `first` and `may_drop` as for `Outbox.put`."""
         frame = protocol.encode(message)
         for instance, outbox in list(self._outboxes.items()):
             if instance != but:
-                outbox.put(frame)
+                outbox.put(frame, first=first, may_drop=may_drop)
         return len(self._outboxes)
 
     def send_one(self, instance: str, message: protocol.FromHub) -> bool:
@@ -156,13 +174,13 @@ class FanoutBus(LocalBus):
 
     async def publish(self, hint: Hint) -> None:
         hint = msgspec.structs.replace(hint, request_id=request_id_var.get())
-        self.tell(hint)
+        self.tell(hint, first=True)
         log.info("Told %d workers here to look at %s", len(self._sockets), hint.topic)
         await self.tell_others(hint)
 
-    def tell(self, hint: Hint, *, but: str = "") -> None:
+    def tell(self, hint: Hint, *, but: str = "", first: bool = False, may_drop: bool = False) -> None:
         """To all workers of this process but the one that it came from, and to this process itself."""
-        self._sockets.send_all(protocol.Hinted(hint), but=but)
+        self._sockets.send_all(protocol.Hinted(hint), but=but, first=first, may_drop=may_drop)
         self.deliver(hint)
 
     async def tell_others(self, hint: Hint) -> None:
@@ -171,5 +189,5 @@ class FanoutBus(LocalBus):
 
     def _from_elsewhere(self, home: str, body: bytes) -> None:
         hint = msgspec.msgpack.decode(body, type=Hint)
-        self._sockets.send_all(protocol.Hinted(hint))
-        self.deliver(hint)
+        # Other processes pass on gates only when storage has confirmed them.
+        self.tell(hint, first=hint.topic.startswith("gate:"), may_drop=not hint.topic.startswith("gate:"))

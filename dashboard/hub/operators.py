@@ -17,12 +17,13 @@ from django.http import HttpRequest
 from ninja.utils import check_csrf
 
 from coordinator import protocol
+from coordinator.bounds import is_storable
 from dashboard import actions, sessions
+from dashboard.hub.announcing import RateLimit
 from dashboard.hub.fanout import Outbox
 from dashboard.hub.housekeeping import standings_now
 from dashboard.hub.socket import Socket
 from dashboard.hub.viewers import View
-from dashboard.hub.workers import RateLimit
 from dashboard.middleware import new_request_id, request_id_var
 from dashboard.runtime import current
 
@@ -108,6 +109,15 @@ def _has_csrf_token(scope: dict[str, Any], request: dict[str, Any]) -> bool:
     return check_csrf(asked) is None
 
 
+def _is_storable(value: Any) -> bool:
+    """Whether every text within can be kept by every database. Not deep: what is decoded has passed a recursion limit."""
+    if isinstance(value, str):
+        return is_storable(value)
+    if isinstance(value, dict):
+        return all(is_storable(key) and _is_storable(each) for key, each in value.items())
+    return all(_is_storable(each) for each in value) if isinstance(value, list) else True
+
+
 def _decode(text: str | None) -> dict[str, Any] | str:
     """The request, or what is wrong with it."""
     if text is None:
@@ -118,6 +128,8 @@ def _decode(text: str | None) -> dict[str, Any] | str:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return "the frame is not JSON"
+    if not is_storable(text) or not _is_storable(value):
+        return "the frame holds NUL or half a character"
     if not isinstance(value, dict) or not isinstance(value.get("action"), str):
         return 'send {"action": …, "target": …}'
     return value

@@ -10,29 +10,35 @@ from collections.abc import Iterable
 
 import msgspec
 
+from coordinator.bounds import Count, Duration, Name, Text
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.gates.state import place
+from coordinator.meter import TRAFFIC
 from coordinator.protocol import Hello, Receipt, WorkerState
 from dashboard.fleet import Release, WorkerView
 
 OK_SECONDS = 3.0
 LATE_SECONDS = 10.0
 FORGET_SECONDS = 600.0
+OTHER = "other"
+# Names that the workers of one token may bring into the sums; what is beyond is summed up under `OTHER`.
+MOST_OPERATIONS, MOST_QUEUES = 200, 1_000
 
 
 class WorkerNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What one process tells the others of a worker connected to it. `age_seconds` is since its last frame."""
 
     hello: Hello
-    age_seconds: float
+    age_seconds: Duration
     gone: bool = False
+    token: Text = ""
 
 
 class ReleaseNews(msgspec.Struct, frozen=True, gc=False):
     """What one process knows of a gate's newest opening, for one that was away or is new."""
 
-    gate: str
-    epoch: int
+    gate: Name
+    epoch: Count
     written_at: float
     pushed_at: float | None
     expected: dict[str, str]
@@ -42,10 +48,11 @@ class ReleaseNews(msgspec.Struct, frozen=True, gc=False):
 class Entry:
     """One worker process, as last heard."""
 
-    __slots__ = ("connected", "hello", "home", "seen", "state", "view")
+    __slots__ = ("connected", "hello", "home", "seen", "state", "token", "view")
 
-    def __init__(self, hello: Hello, seen: float, home: str) -> None:
+    def __init__(self, hello: Hello, seen: float, home: str, token: str = "") -> None:
         self.hello = hello
+        self.token = token
         self.state: WorkerState = hello.state
         self.seen = seen
         self.home = home
@@ -108,18 +115,26 @@ class Presence:
         self.requests_seen = 0
         self._hinted: dict[str, tuple[int, dict[str, str]]] = {}
         self.done: Counter[str] = Counter()
+        self._brought: Counter[tuple[int, str]] = Counter()
 
     # --- what workers tell ---------------------------------------------------------------------------------------
 
-    def joined(self, hello: Hello, *, home: str = "", age_seconds: float = 0.0) -> None:
-        """A worker said hello, here or (by `home`) at another process."""
-        entry = Entry(hello, self.clock.monotonic() - age_seconds, home or self.home)
+    def joined(self, hello: Hello, *, home: str = "", age_seconds: float = 0.0, token: str = "") -> None:
+        """A worker said hello, here or (by `home`) at another process. `token` names the token that it showed."""
+        entry = Entry(hello, self.clock.monotonic() - age_seconds, home or self.home, token)
         before = self.entries.get(hello.instance)
         self.entries[hello.instance] = entry
-        self._count(before.state if before else None, hello.state, is_new=hello.started_at >= self.since)
+        self._count(
+            entry, before.state if before else None, hello.state, is_new=hello.started_at >= self.since
+        )
         for instance, other in list(self.entries.items()):
-            # The same name started again: the lost one has its successor.
-            if other.hello.worker == hello.worker and instance != hello.instance and not other.connected:
+            # The same name started again: the lost one has its successor. Of another token it would be an impostor.
+            if (
+                other.hello.worker == hello.worker
+                and instance != hello.instance
+                and not other.connected
+                and other.token == token
+            ):
                 del self.entries[instance]
         self.version += 1
 
@@ -127,7 +142,7 @@ class Presence:
         """A heartbeat."""
         entry = self.entries.get(instance)
         if entry is not None:
-            self._count(entry.state, state)
+            self._count(entry, entry.state, state)
             entry.state, entry.seen = state, self.clock.monotonic()
             self.version += 1
 
@@ -242,7 +257,9 @@ class Presence:
         """What other processes should know of the workers connected here."""
         now = self.clock.monotonic()
         return [
-            WorkerNews(msgspec.structs.replace(entry.hello, state=entry.state), now - entry.seen)
+            WorkerNews(
+                msgspec.structs.replace(entry.hello, state=entry.state), now - entry.seen, token=entry.token
+            )
             for entry in self.entries.values()
             if entry.home == self.home and entry.connected
         ]
@@ -254,36 +271,54 @@ class Presence:
             mine = self.entries.get(instance)
             if mine is None or mine.home != self.home or not mine.connected:
                 if mine is not None and mine.home == home and mine.connected:
-                    self._count(mine.state, item.hello.state)
+                    self._count(mine, mine.state, item.hello.state)
                     mine.state = item.hello.state
                     mine.seen = self.clock.monotonic() - item.age_seconds
                 else:
-                    self.joined(item.hello, home=home, age_seconds=item.age_seconds)
+                    self.joined(item.hello, home=home, age_seconds=item.age_seconds, token=item.token)
         for instance in [
             key for key, e in self.entries.items() if e.home == home and e.connected and key not in told
         ]:
             self.left(instance)
         self.version += 1
 
-    def _count(self, before: WorkerState | None, now: WorkerState, *, is_new: bool = False) -> None:
+    def _count(
+        self, entry: Entry, before: WorkerState | None, now: WorkerState, *, is_new: bool = False
+    ) -> None:
         """Keep sums that only grow, however often workers restart."""
         old_requests = before.requests if before else {}
         for operation, number in now.requests.items():
             more = max(0, number - old_requests.get(operation, 0))
-            self.requests[operation] += more
+            name = self._kept(self.requests, operation, entry, MOST_OPERATIONS)
+            self.requests[name] += more
             self.requests_seen += more if before else 0
-            self.lately[operation] += more if before or is_new else 0
+            self.lately[name] += more if before or is_new else 0
         old_queues = before.queue_requests if before else {}
         for queue, number in now.queue_requests.items():
-            self.queue_requests[queue] += max(0, number - old_queues.get(queue, 0))
+            name = self._kept(self.queue_requests, queue, entry, MOST_QUEUES)
+            self.queue_requests[name] += max(0, number - old_queues.get(queue, 0))
         old_traffic = before.queue_traffic if before else {}
         for what, number in now.queue_traffic.items():
-            self.queue_traffic[what] += max(0, number - old_traffic.get(what, 0))
+            name = self._kept(self.queue_traffic, what, entry, MOST_QUEUES * len(TRAFFIC))
+            self.queue_traffic[name] += max(0, number - old_traffic.get(what, 0))
         old_done = {listener.queue: listener.done for listener in before.listeners} if before else {}
         for listener in now.listeners:
             # Work done before we ever heard of this worker was not done now.
             known = old_done.get(listener.queue, listener.done)
-            self.done[listener.queue] += max(0, listener.done - known)
+            name = self._kept(self.done, listener.queue, entry, MOST_QUEUES)
+            self.done[name] += max(0, listener.done - known)
+
+    def _kept(self, counts: Counter[str], name: str, entry: Entry, most: int) -> str:
+        """The name to count under: `OTHER` once the workers of a token have brought so many names into these counts."""
+        if name in counts:
+            return name
+        key = (id(counts), entry.token)
+        if self._brought[key] >= most:
+            head, _, what = name.rpartition("/")
+            return f"{OTHER}/{what}" if head and what in TRAFFIC else OTHER
+        self._brought[key] += 1
+        counts[name] = 0
+        return name
 
 
 def _view(entry: Entry, age: float, wall: float) -> WorkerView:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import Q
 from django.utils import timezone
 
-from dashboard.hub.allowance import USUAL, Allowance, encode
+from dashboard.hub.allowance import USUAL, Allowance, decode, encode
 from dashboard.models import Scope, WorkerToken
 from dashboard.permissions import lower_role, role_of, teams_of
 
@@ -68,6 +68,12 @@ def create(
         },
     )
     return made
+
+
+def admitted(token: str) -> tuple[int, Allowance] | None:
+    """The id of a valid token of workers, and what they may claim; None if it opens nothing."""
+    row = _used(token, Scope.WORKER)
+    return None if row is None else (int(row.pk), decode(row.allowance))
 
 
 def check(token: str, scope: str = Scope.WORKER) -> int | None:

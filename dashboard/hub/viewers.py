@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.25
 QUIET_SECONDS = 1.0
 AFTER_RELEASE_SECONDS = 0.3
+HOLD_AGAIN_SECONDS = 1.0
 
 
 class View(NamedTuple):
@@ -47,7 +48,7 @@ class Viewers:
         self.sockets: set[Viewer] = set()
         self._sent: dict[View, dict[str, str]] = {}
         self._pool: ThreadPoolExecutor | None = None
-        self._hold_until = 0.0
+        self._hold_until = self._hold_again = 0.0
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
@@ -67,8 +68,10 @@ class Viewers:
         self._wake.set()
 
     def hold(self) -> None:
-        """A release is under way: let workers pass before the pages are drawn."""
-        self._hold_until = asyncio.get_running_loop().time() + AFTER_RELEASE_SECONDS
+        """A release is under way: let workers pass before the pages are drawn. Many releases do not stop the pages."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._hold_again:
+            self._hold_until, self._hold_again = now + AFTER_RELEASE_SECONDS, now + HOLD_AGAIN_SECONDS
 
     async def run(self) -> None:
         """Four looks a second while somebody is there."""

@@ -3,52 +3,75 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+import re
 import time
 from typing import Any
 
+import msgspec
 from channels.db import database_sync_to_async
 
 from coordinator import protocol
 from coordinator.bus import Hint
 from coordinator.errors import ProtocolViolation
+from dashboard import audit
+from dashboard.actions import Actor
 from dashboard.hub import tokens
+from dashboard.hub.allowance import USUAL, Allowance, matches
+from dashboard.hub.announcing import RateLimit
 from dashboard.hub.fanout import Outbox
 from dashboard.hub.socket import Socket
+from dashboard.middleware import new_request_id
 from dashboard.runtime import current
 
 log = logging.getLogger(__name__)
 
 HELLO_SECONDS = 5.0
-BURST_FRAMES = protocol.MAX_FRAMES_PER_SECOND * 2
 CROWD = 300
+# A worker sends at most five states a second; the receipts of all its gates come at once when it connects.
+STATES_PER_SECOND, STATES_AT_ONCE = 6.0, 20.0
+RECEIPTS_PER_SECOND, RECEIPTS_AT_ONCE = 10.0, 300.0
+NOTED_SECONDS = 60.0
+_TOPIC = re.compile(r"(?!resync)[a-z]{2,20}:[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_noted: dict[str, float] = {}
+_notes: set[asyncio.Task[Any]] = set()
 
 
-class RateLimit:
-    """A token bucket: `per_second` on average, `burst` at once. The clock is passed in."""
-
-    def __init__(self, per_second: float, burst: float, now: float) -> None:
-        self._per_second, self._burst = per_second, burst
-        self._left, self._at = burst, now
-
-    def allows(self, now: float) -> bool:
-        self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
+def _note_done(task: asyncio.Task[Any]) -> None:
+    _notes.discard(task)
+    if not task.cancelled() and task.exception() is not None:
+        log.error("The audit could not be written", exc_info=task.exception())
 
 
-_checks: dict[str, asyncio.Task[int | None]] = {}
+def within(state: protocol.WorkerState, allowed: Allowance) -> protocol.WorkerState:
+    """What a worker tells, without the gates and queues that its token is not for."""
+    if allowed.gates == allowed.queues == "*":
+        return state
+    return msgspec.structs.replace(
+        state,
+        gates=tuple(each for each in state.gates if matches(allowed.gates, each.name)),
+        listeners=tuple(each for each in state.listeners if matches(allowed.queues, each.queue)),
+        queue_requests={
+            name: number for name, number in state.queue_requests.items() if matches(allowed.queues, name)
+        },
+        queue_traffic={
+            name: number
+            for name, number in state.queue_traffic.items()
+            if matches(allowed.queues, name.rpartition("/")[0])
+        },
+    )
 
 
-async def _checked(token: str) -> int | None:
-    """The id of a valid token. A fleet that comes back all at once shows one token a thousand times: asked together,
+_checks: dict[str, asyncio.Task[tuple[int, Allowance] | None]] = {}
+
+
+async def _checked(token: str) -> tuple[int, Allowance] | None:
+    """The id of a valid token, and what its workers may claim. A fleet that comes back all at once shows one token a thousand times: asked together,
     the database is asked once."""
     check = _checks.get(token)
     if check is None or check.get_loop() is not asyncio.get_running_loop():
-        check = asyncio.create_task(database_sync_to_async(tokens.check)(token), name="token")
+        check = asyncio.create_task(database_sync_to_async(tokens.admitted)(token), name="token")
         _checks[token] = check
         check.add_done_callback(lambda _: _checks.pop(token, None))
     return await asyncio.shield(check)
@@ -59,20 +82,26 @@ class WorkerConsumer(Socket):
 
     hello: protocol.Hello | None = None
     token_id: int | None = None
+    allowance: Allowance = USUAL
     outbox: Outbox | None = None
+    mode: str = ""
     _deadline: asyncio.TimerHandle | None = None
     _late: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
         runtime = current()
         token = _bearer(self.scope)
-        self.token_id = await _checked(token) if token else None
-        if self.token_id is None or not runtime.is_running:
-            if self.token_id is None:
+        found = await _checked(token) if token else None
+        if found is None or not runtime.is_running:
+            if found is None:
                 log.warning("A worker without a valid token was refused")
             await self.refuse(protocol.CLOSE_UNAUTHORIZED)
             return
-        self.rate = RateLimit(protocol.MAX_FRAMES_PER_SECOND, BURST_FRAMES, time.monotonic())
+        self.token_id, self.allowance = found
+        now, frames = time.monotonic(), self.allowance.per_second
+        self.rate = RateLimit(frames, frames * 2, now)
+        self._states = RateLimit(STATES_PER_SECOND, STATES_AT_ONCE, now)
+        self._receipts = RateLimit(RECEIPTS_PER_SECOND, RECEIPTS_AT_ONCE, now)
         offered = self.scope.get("subprotocols") or []
         await self.welcome(protocol.SUBPROTOCOL if protocol.SUBPROTOCOL in offered else None)
         loop = asyncio.get_running_loop()
@@ -86,9 +115,7 @@ class WorkerConsumer(Socket):
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if not self.rate.allows(time.monotonic()):
-            await self.go_away(
-                protocol.CLOSE_TOO_FAST, f"over {protocol.MAX_FRAMES_PER_SECOND} frames a second"
-            )
+            await self.go_away(protocol.CLOSE_TOO_FAST, f"over {self.allowance.per_second} frames a second")
             return
         try:
             message = protocol.decode_from_worker(text_data if text_data is not None else bytes_data or b"")
@@ -103,19 +130,34 @@ class WorkerConsumer(Socket):
                 raise ProtocolViolation(f"the first frame must be Hello, not {type(message).__name__}")
             await self._greet(message)
             return
+        instance, allowed, now = self.hello.instance, self.allowance, time.monotonic()
         match message:
             case protocol.State(state):
-                runtime.presence.told(self.hello.instance, state)
+                if self._states.allows(now) or state.mode != self.mode:
+                    self.mode = state.mode
+                    runtime.presence.told(instance, within(state, allowed))
             case protocol.Receipt() as receipt:
-                runtime.passed(self.hello.instance, receipt)
+                if self._receipts.allows(now) and matches(allowed.gates, receipt.gate):
+                    runtime.gate_news.passed(instance, receipt)
             case protocol.Announce(hint):
-                passed_on = Hint(hint.topic, hint.epoch, hint.size, origin=self.hello.worker, due=hint.due)
-                runtime.bus.tell(passed_on, but=self.hello.instance)
-                # Nothing was awaited since: nobody who waited has been heard to move yet.
-                runtime.announced(hint)
-                await runtime.bus.tell_others(passed_on)
+                await self._announce(hint)
             case protocol.Hello():
                 raise ProtocolViolation("a second Hello")
+
+    async def _announce(self, hint: Hint) -> None:
+        runtime, allowed = current(), self.allowance
+        assert self.hello is not None
+        kind, _, name = hint.topic.partition(":")
+        if not _TOPIC.fullmatch(hint.topic):
+            raise ProtocolViolation(f"a hint about {hint.topic[:40]!r}; it must be about KIND:NAME")
+        patterns = {"gate": allowed.gates, "queue": allowed.queues, "rule": allowed.queues}.get(kind, "*")
+        if not matches(patterns, name):
+            return
+        if kind == "gate":
+            runtime.gate_news.hinted(name, hint.epoch)
+        else:
+            passed_on = Hint(hint.topic, hint.epoch, hint.size, origin=self.hello.worker, due=hint.due)
+            await runtime.announcements.offer(self.hello.instance, passed_on)
 
     async def _greet(self, hello: protocol.Hello) -> None:
         runtime = current()
@@ -126,6 +168,19 @@ class WorkerConsumer(Socket):
                 protocol.CLOSE_FORBIDDEN, f"this dashboard watches prefix {prefix}, not {hello.prefix[:40]}"
             )
             return
+        token = str(self.token_id)
+        has_secret = bool(hello.secret)
+        # From here on the digest stands for the secret: it is shared with other processes, and compared.
+        hello = msgspec.structs.replace(
+            hello,
+            secret=hashlib.sha256(f"{token}:{hello.secret}".encode()).hexdigest(),
+            state=within(hello.state, self.allowance),
+        )
+        if reason := self._refusal(hello, has_secret=has_secret):
+            log.warning("The worker %s was refused: %s", hello.worker, reason)
+            self._note(hello, "worker.refused", reason)
+            await self.go_away(protocol.CLOSE_FORBIDDEN, reason)
+            return
         self.hello = hello
         if self._deadline is not None:
             self._deadline.cancel()
@@ -135,9 +190,44 @@ class WorkerConsumer(Socket):
         outbox.put(protocol.encode(protocol.Welcome(version, 2.0 if crowded else 1.0, time.time())))
         older = runtime.sockets.join(hello.instance, outbox)
         runtime.consumers.add(self)
-        runtime.presence.joined(hello)
+        runtime.presence.joined(hello, token=token)
         if older is not None:
-            await older.stop()
+            self._note(hello, "worker.replaced", "its older socket was closed")
+            await older.end(protocol.CLOSE_REPLACED, "this worker has connected again")
+
+    def _refusal(self, hello: protocol.Hello, *, has_secret: bool) -> str:
+        """Why this worker may not come in; "" if it may."""
+        runtime, allowed, token = current(), self.allowance, str(self.token_id)
+        if not matches(allowed.workers, hello.worker):
+            return f"this token is for workers named {allowed.workers}, not {hello.worker}"
+        known = runtime.presence.entries.get(hello.instance)
+        if known is not None and (known.hello.secret != hello.secret or (known.connected and not has_secret)):
+            return "another process has this instance: it is taken over only with its token and its secret"
+        own = [each for each in runtime.presence.entries.values() if each.token == token]
+        if known is None and len(own) >= allowed.instances:
+            return f"this token allows {allowed.instances} processes, and as many are known"
+        here = sum(
+            isinstance(each, WorkerConsumer) and each.token_id == self.token_id for each in runtime.consumers
+        )
+        if here >= allowed.connections and hello.instance not in runtime.sockets:
+            return f"this token allows {allowed.connections} connections, and as many are open"
+        return ""
+
+    def _note(self, hello: protocol.Hello, action: str, what: str) -> None:
+        """Into the audit; of one address and deed at most one row a minute, however often it is tried."""
+        client = self.scope.get("client") or ("",)
+        actor = Actor(f"worker {hello.worker}"[:150], "", str(client[0]), new_request_id())
+        key, now = f"{action} {actor.address} {self.token_id}", time.monotonic()
+        if now - _noted.get(key, float("-inf")) < NOTED_SECONDS:
+            return
+        if len(_noted) > 1000:
+            _noted.clear()
+        _noted[key] = now
+        task = asyncio.create_task(
+            database_sync_to_async(audit.noted)(actor, action, hello.instance, after=what), name="note"
+        )
+        _notes.add(task)
+        task.add_done_callback(_note_done)
 
     def __str__(self) -> str:
         return self.hello.worker if self.hello else "a worker"
@@ -150,6 +240,7 @@ class WorkerConsumer(Socket):
         if self.outbox is not None and self.hello is not None:
             if runtime.sockets.leave(self.hello.instance, self.outbox):
                 runtime.presence.left(self.hello.instance)
+                runtime.announcements.forget(self.hello.instance)
             await self.outbox.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -63,9 +64,13 @@ def reach_of(request: HttpRequest) -> scoping.Reach:
     return scoping.reach(role_of(request.user), teams_of(request.user))
 
 
+# No database and no page can hold them.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
 def text(request: HttpRequest, name: str, limit: int = 200) -> str:
     """A field of the form, trimmed."""
-    return request.POST.get(name, "").strip()[:limit]
+    return _UNSTORABLE.sub(" ", request.POST.get(name, "")).strip()[:limit]
 
 
 def whole_number(value: str) -> int | None:

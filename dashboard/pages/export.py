@@ -83,7 +83,12 @@ async def ledger_parts(sequence: str, *, before: int | None = None, owner: str =
 
 
 def _moment(at: float | None) -> str:
-    return "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    if at is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError, TypeError):
+        return "unreadable"
 
 
 def cell(value: object) -> object:

@@ -47,7 +47,7 @@ def unleash(request: HttpRequest, name: str) -> HttpResponse:
     try:
         at = _moment(text(request, "at"))
         share = float(text(request, "share") or 1)
-    except ValueError:
+    except (ValueError, OverflowError):
         messages.error(
             request,
             gettext(

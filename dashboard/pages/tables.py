@@ -48,6 +48,7 @@ def _gates(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
             "waiting": len(each.waiting), "workers": each.workers,
             "released": release.passed if release else None, "expected": release.expected if release else None,
             "p50_ms": release.p50_ms if release else None, "p99_ms": release.p99_ms if release else None,
+            "problem": each.problem,
         }  # fmt: skip
 
 
@@ -81,6 +82,7 @@ def _leaders(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
         yield {
             "election": each.name, "holder": each.holder, "epoch": each.epoch, "lease": each.lease,
             "since": _moment(each.since), "standing_by": _several(each.standbys), "as_of": _moment(each.as_of),
+            "problem": each.problem,
         }  # fmt: skip
 
 
@@ -150,7 +152,12 @@ def _as_csv(rows: list[Row]) -> str:
 
 
 def _moment(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    if at is None:
+        return None
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError, TypeError):
+        return "unreadable"
 
 
 def _several(names: Iterable[Any]) -> str:

@@ -43,6 +43,28 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
         )
     if fleet.degraded:
         yield Attention("warning", fleet.degraded, _("Check Redis; workers fall back to polling storage."))
+    for trouble in fleet.troubles[:MOST_LINES]:
+        yield Attention("warning", trouble, _("See the dashboard's log."))
+    yield from _each_problem(
+        [(gate.name, gate.problem) for gate in fleet.gates if gate.problem],
+        _("Gate {name}: {problem}"),
+        _(
+            "Look who changed the storage account. Leash or unleash the gate: the change goes above every epoch seen."
+        ),
+        "/gates/",
+    )
+    yield from _each_problem(
+        [(row, "") for row in fleet.work.odd],
+        "{name}",
+        _("Remove the row, or restore it from a backup."),
+        "/batches/",
+    )
+    yield from _each_problem(
+        [(leader.name, leader.problem) for leader in fleet.leaders if leader.problem],
+        _("Election {name}: {problem}"),
+        _("Repair its metadata or remove the blob; its leader writes it again."),
+        "/leaders/",
+    )
     spending = cost.spending(fleet)
     if spending.verdict in ("warn", "over"):
         yield Attention(
@@ -87,6 +109,15 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
             )
     yield from _queues(fleet)
     yield from _work(fleet)
+
+
+def _each_problem(rows: list[tuple[str, str]], what: str, remedy: str, url: str) -> Iterator[Attention]:
+    """One line for each, and one for all others."""
+    for name, problem in rows[:MOST_LINES]:
+        yield Attention("critical", what.format(name=name, problem=problem), remedy, url)
+    if len(rows) > MOST_LINES:
+        said = _("{count} more like these").format(count=len(rows) - MOST_LINES)
+        yield Attention("critical", said, remedy, url)
 
 
 def _work(fleet: Fleet) -> Iterator[Attention]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter, deque
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -14,6 +16,8 @@ from dashboard.hub.link import Link
 from dashboard.hub.presence import Presence
 from dashboard.sampling.compose import Rates, compose
 from dashboard.sampling.sample import NOTHING, Sample
+
+log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 120
 RATE_SECONDS = 6.0
@@ -34,6 +38,13 @@ class Board:
         self._ring: deque[tuple[float, dict[str, float]]] = deque(maxlen=KEPT_SECONDS)
         self._marks: deque[tuple[float, dict[str, int], Counter[str], dict[str, int], int]] = deque()
         self._day: tuple[float, Counter[str], Counter[str]] | None = None
+        self._states: dict[str, GateState] = {}
+        self._confirmed: dict[str, float] = {}  # when a gate was read or written by itself, wall clock
+        self._peaks: dict[str, int] = {}
+        self._last_epochs: dict[str, int] = {}
+        self.went_back: dict[str, tuple[int, float]] = {}
+        self.on_back: Callable[[str, int], None] = lambda gate, epoch: None
+        self.troubles: Callable[[], tuple[str, ...]] = tuple
         link.on("sample", self._sample_from)
         link.on("gate", self._gate_from)
 
@@ -46,14 +57,9 @@ class Board:
 
     def apply(self, sample: Sample) -> None:
         """Take a sample."""
-        newer = {state.name: state for state in self.sample.gates}
-        gates = tuple(
-            newer[state.name] if state.name in newer and newer[state.name].epoch > state.epoch else state
-            for state in sample.gates
-        )
-        self.sample = msgspec.structs.replace(sample, gates=gates)
+        self.sample = msgspec.structs.replace(sample, gates=self._true_gates(sample))
         self.heard_mono = self.clock.monotonic()
-        for state in gates:
+        for state in self.sample.gates:
             # An opening that nobody told us of, found by sampling.
             track = self.presence.tracks.get(state.name)
             if state.state != "closed" and track is None and self.presence.waiting_at(state.name):
@@ -62,16 +68,73 @@ class Board:
         self._ring.append((sample.at, series_of(self.fleet(fresh=True))))
         self.version += 1
 
+    def _true_gates(self, sample: Sample) -> tuple[GateState, ...]:
+        """What storage holds: as just read, but for what was written here after that reading began.
+
+        Storage is the truth also when an epoch went back: a backup was restored, or the gate was deleted.
+        """
+        states = {state.name: state for state in sample.gates}
+        for name, known in self._states.items():
+            since = self._confirmed.get(name, 0.0) - (sample.gates_as_of or 0.0)
+            if since >= 0 and known.epoch > (states[name].epoch if name in states else 0):
+                states[name] = known
+        if sample.gates_as_of is not None:
+            self._note_epochs(states, sample.odd_gates)
+        self._states = states
+        self._confirmed = {name: at for name, at in self._confirmed.items() if name in states}
+        return tuple(states[name] for name in sorted(states))
+
+    def _note_epochs(self, states: Mapping[str, GateState], odd: Mapping[str, str]) -> None:
+        now = self.clock.time()
+        for name, state in states.items():
+            self._noted(name, state.epoch, now)
+        for name in self._peaks.keys() - states.keys() - odd.keys():
+            self._noted(name, 0, now)
+        for name, (epoch, since) in list(self.went_back.items()):
+            # A gate that was deleted and is not used any more is no news after a day.
+            if name not in states and now - since > DAY_SECONDS:
+                del self.went_back[name], self._peaks[name]
+                log.info("The gate %s, last at epoch %d, is forgotten", name, epoch)
+
+    def _noted(self, name: str, epoch: int, now: float) -> None:
+        peak = self._peaks.get(name, 0)
+        if epoch >= peak:
+            self._peaks[name] = epoch
+            self.went_back.pop(name, None)
+            return
+        track = self.presence.tracks.get(name)
+        if track is not None and track.epoch > epoch:
+            del self.presence.tracks[name]
+        if self._last_epochs.get(name) != epoch:
+            self._last_epochs[name] = epoch
+            self.went_back[name] = (peak, now)
+            log.warning(
+                "The epoch of gate %s went back from %d to %d: storage was restored?",
+                name,
+                peak,
+                epoch,
+                extra={"action": "epoch_back", "resource": name, "epoch": epoch},
+            )
+            self.on_back(name, epoch)
+
+    def peak(self, gate: str) -> int:
+        """The highest epoch of a gate that this process ever saw: the next change goes above it."""
+        return self._peaks.get(gate, 0)
+
     async def gate_changed(self, state: GateState) -> None:
         """A gate as just written here: shown at once, not at the next sample."""
         self._gate(state)
         await self.link.publish("gate", msgspec.msgpack.encode(state))
 
     def _gate(self, state: GateState) -> None:
-        others = [known for known in self.sample.gates if known.name != state.name]
-        known = next((known for known in self.sample.gates if known.name == state.name), None)
+        known = self._states.get(state.name)
         if known is None or known.epoch <= state.epoch:
-            self.sample = msgspec.structs.replace(self.sample, gates=(*others, state))
+            self._states[state.name] = state
+            self._confirmed[state.name] = self.clock.time()
+            self._noted(state.name, state.epoch, self.clock.time())
+            odd = {name: why for name, why in self.sample.odd_gates.items() if name != state.name}
+            gates = tuple(self._states[name] for name in sorted(self._states))
+            self.sample = msgspec.structs.replace(self.sample, gates=gates, odd_gates=odd)
             self.version += 1
 
     def _sample_from(self, home: str, body: bytes) -> None:
@@ -81,6 +144,17 @@ class Board:
 
     def _gate_from(self, home: str, body: bytes) -> None:
         self._gate(msgspec.msgpack.decode(body, type=GateState))
+
+    def epoch_of(self, gate: str) -> int | None:
+        """The newest epoch that storage is known to have had of a gate; None if it is not known to be there."""
+        state = self.gate(gate)
+        track = self.presence.tracks.get(gate)
+        epochs = [each.epoch for each in (state, track) if each is not None]
+        return max(epochs) if epochs else None
+
+    def gate(self, name: str) -> GateState | None:
+        """The gate as last read or written; None if it is not known to be there."""
+        return self._states.get(name)
 
     # --- out ----------------------------------------------------------------------------------------------------
 
@@ -109,6 +183,8 @@ class Board:
                 queue_traffic=dict(self.presence.queue_traffic + Counter(self.sample.queue_traffic)),
                 today=self._today(),
                 degraded=self._degraded(),
+                went_back={name: peak for name, (peak, _) in self.went_back.items()},
+                troubles=self.troubles(),
             )
             self._composed = (now, stamp, fleet)
             return fleet
@@ -189,6 +265,8 @@ def series_of(fleet: Fleet) -> dict[str, float]:
     """The figures that history keeps; unknown ones are left out."""
     values: dict[str, float | None] = {}
     for queue in fleet.queues:
+        if queue.as_of is None:
+            continue  # only a worker tells of it: history is kept of what there is
         values[f"depth:{queue.name}"] = queue.depth
         values[f"poison:{queue.name}"] = queue.poison or None
         values[f"active:{queue.name}"] = queue.active_tasks
@@ -196,6 +274,8 @@ def series_of(fleet: Fleet) -> dict[str, float]:
         values[f"out:{queue.name}"] = queue.out_per_second
         values[f"oldest:{queue.name}"] = queue.oldest_seconds
     for sequence in fleet.sequences:
+        if sequence.as_of is None:
+            continue
         values[f"number:{sequence.name}"] = sequence.next_number
     values["workers"] = sum(worker.presence == "ok" for worker in fleet.workers)
     values["requests"] = fleet.requests_per_minute

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from django.utils.translation import gettext
 from msgspec.structs import replace
@@ -28,7 +29,14 @@ from dashboard.sampling.attention import attention, messages
 from dashboard.sampling.attention import workers as count_of_workers
 from dashboard.sampling.sample import Depth, Sample
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+V = TypeVar("V")
+
 UNHEARD_SECONDS = 1.0
+MOST_CLAIMED = 200
+"""Of each kind of thing, the names shown that no reading of storage knows."""
 
 
 class Rates(NamedTuple):
@@ -47,6 +55,7 @@ class _Reports(NamedTuple):
     queues: dict[str, list[tuple[str, ListenerStatus]]]
     leaders: dict[str, list[tuple[str, LeadershipStatus]]]
     sequences: dict[str, list[tuple[str, SequenceStatus]]]
+    troubles: tuple[str, ...] = ()
 
 
 def compose(
@@ -61,10 +70,12 @@ def compose(
     queue_traffic: Mapping[str, int] | None = None,
     today: Today | None = None,
     degraded: str = "",
+    went_back: Mapping[str, int] | None = None,
+    troubles: tuple[str, ...] = (),
 ) -> Fleet:
     """The fleet at `now` (wall-clock seconds)."""
-    reports = _gather(workers)
-    gates = _gates(sample, reports.gates, releases, now)
+    reports = _gather(workers, sample)
+    gates = _gates(sample, reports.gates, releases, now, went_back or {})
     queues = _queues(sample, reports.queues, rates, now)
     fleet = Fleet(
         taken_at=now,
@@ -84,11 +95,18 @@ def compose(
         queue_traffic=dict(queue_traffic or {}),
         today=today,
         degraded=degraded,
+        read_at={
+            "gates": sample.gates_as_of,
+            "queues": min((row.as_of for row in sample.queues if row.as_of is not None), default=None),
+            "leaders": sample.leaders_as_of,
+            "sequences": sample.sequences_as_of,
+        },
+        troubles=(*troubles, *reports.troubles),
     )
     return replace(fleet, attention=attention(fleet, sample.every_seconds))
 
 
-def _gather(workers: Iterable[WorkerView]) -> _Reports:
+def _gather(workers: Iterable[WorkerView], sample: Sample) -> _Reports:
     reports = _Reports(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
     for worker in workers:
         if worker.presence == "lost":
@@ -101,7 +119,38 @@ def _gather(workers: Iterable[WorkerView]) -> _Reports:
             reports.leaders[election.name].append((worker.name, election))
         for sequence in worker.state.sequences:
             reports.sequences[sequence.name].append((worker.name, sequence))
-    return reports
+    left_out = (
+        _bound(reports.gates, (row.name for row in sample.gates))
+        + _bound(reports.queues, (row.name for row in sample.queues))
+        + _bound(reports.leaders, (row.name for row in sample.leaders))
+        + _bound(reports.sequences, (row.name for row in sample.sequences))
+    )
+    if not left_out:
+        return reports
+    said = gettext("{count} names that workers tell of, and storage does not have, are not shown")
+    return reports._replace(troubles=(said.format(count=left_out),))
+
+
+def _bound(told: dict[str, list[tuple[str, T]]], stored: Iterable[str]) -> int:
+    """Leave out names that only workers tell of, but for the `MOST_CLAIMED` that most tell of; returns how many."""
+    if len(told) <= MOST_CLAIMED:
+        return 0
+    claimed = sorted(told.keys() - set(stored), key=lambda name: (-len(told[name]), name))
+    for name in claimed[MOST_CLAIMED:]:
+        del told[name]
+    return max(0, len(claimed) - MOST_CLAIMED)
+
+
+def _each(names: Iterable[str], make: Callable[[str], V], odd: Callable[[str, str], V]) -> tuple[V, ...]:
+    """A row for each name. What cannot be put together costs its own row, which says so."""
+    rows = []
+    for name in sorted(names):
+        try:
+            rows.append(make(name))
+        except Exception as error:
+            log.exception("The row of %s could not be made", name)
+            rows.append(odd(name, f"unreadable: {type(error).__name__}"))
+    return tuple(rows)
 
 
 def _gates(
@@ -109,14 +158,17 @@ def _gates(
     reports: Mapping[str, list[tuple[str, GateStatus]]],
     releases: Mapping[str, Release],
     now: float,
+    went_back: Mapping[str, int],
 ) -> tuple[GateView, ...]:
     stored = {state.name: state for state in sample.gates}
-    views = []
-    for name in sorted(stored.keys() | reports.keys()):
+
+    def row(name: str) -> GateView:
         told = reports.get(name, [])
         waiting = tuple(worker for worker, status in told if status.waiting)
         state = stored.get(name)
-        if state is None:
+        if name in sample.odd_gates:
+            view = GateView(name, "unknown", 0, problem=sample.odd_gates[name])
+        elif state is None:
             # No blob is a closed gate; unread storage is an unknown one.
             known = "closed" if sample.gates_as_of is not None else "unknown"
             view = GateView(name, known, 0)
@@ -132,16 +184,28 @@ def _gates(
                 share=state.share,
                 release=releases.get(name),
             )
-        views.append(replace(view, waiting=waiting, workers=len(told), as_of=sample.gates_as_of))
-    return tuple(views)
+        if name in went_back and not view.problem:
+            view = replace(
+                view,
+                problem=gettext("epoch went back from {peak} to {epoch}: storage was restored?").format(
+                    peak=went_back[name], epoch=view.epoch
+                ),
+            )
+        return replace(view, waiting=waiting, workers=len(told), as_of=sample.gates_as_of)
+
+    return _each(
+        stored.keys() | reports.keys() | sample.odd_gates.keys() | went_back.keys(),
+        row,
+        lambda name, why: GateView(name, "unknown", 0, problem=why),
+    )
 
 
 def _queues(
     sample: Sample, reports: Mapping[str, list[tuple[str, ListenerStatus]]], rates: Rates, now: float
 ) -> tuple[QueueView, ...]:
     stored = {depth.name: depth for depth in sample.queues}
-    views = []
-    for name in sorted(stored.keys() | reports.keys()):
+
+    def row(name: str) -> QueueView:
         told = reports.get(name, [])
         depth = stored.get(name) or Depth(name, None, None, None)
         view = QueueView(
@@ -165,8 +229,9 @@ def _queues(
                     for worker, listener in told
                 ),
             )
-        views.append(view)
-    return tuple(views)
+        return view
+
+    return _each(stored.keys() | reports.keys(), row, lambda name, why: QueueView(name, problem=why))
 
 
 def _lease_ends(workers: Iterable[WorkerView]) -> dict[tuple[str, int], tuple[float, int]]:
@@ -190,8 +255,8 @@ def _leaders(
     now: float,
 ) -> tuple[LeaderView, ...]:
     stored = {leader.name: leader for leader in sample.leaders}
-    views = []
-    for name in sorted(stored.keys() | reports.keys()):
+
+    def row(name: str) -> LeaderView:
         told = reports.get(name, [])
         leader = stored.get(name) or LeaderView(name, "", 0, "unknown")
         leading = [(worker, status) for worker, status in told if status.role == "leader"]
@@ -205,24 +270,25 @@ def _leaders(
         unheard = until is not None and (leader.as_of or 0.0) > until + UNHEARD_SECONDS
         if not leader.holder or unheard:
             until = None
-        views.append(
-            replace(
-                leader,
-                lease_ends=until,
-                lease_seconds=lasts,
-                remaining_seconds=None if until is None else round(max(0.0, until - now), 1),
-                standbys=tuple(worker for worker, status in told if status.role == "standby"),
-            )
+        return replace(
+            leader,
+            lease_ends=until,
+            lease_seconds=lasts,
+            remaining_seconds=None if until is None else round(max(0.0, until - now), 1),
+            standbys=tuple(worker for worker, status in told if status.role == "standby"),
         )
-    return tuple(views)
+
+    return _each(
+        stored.keys() | reports.keys(), row, lambda name, why: LeaderView(name, "", 0, "unknown", problem=why)
+    )
 
 
 def _sequences(
     sample: Sample, reports: Mapping[str, list[tuple[str, SequenceStatus]]], rates: Rates
 ) -> tuple[SequenceView, ...]:
     stored = {sequence.name: sequence for sequence in sample.sequences}
-    views = []
-    for name in sorted(stored.keys() | reports.keys()):
+
+    def row(name: str) -> SequenceView:
         told = reports.get(name, [])
         view = stored.get(name) or SequenceView(name)
         runways = [status.runway_seconds for _, status in told if status.runway_seconds is not None]
@@ -236,16 +302,15 @@ def _sequences(
         per_second = (
             sum(status.per_second for _, status in told) if told else rates.numbers_per_second.get(name)
         )
-        views.append(
-            replace(
-                view,
-                per_second=per_second,
-                runway_seconds=min(runways, default=None),
-                owners=sum(1 for _, status in told if status.last),
-                recent=recent,
-            )
+        return replace(
+            view,
+            per_second=per_second,
+            runway_seconds=min(runways, default=None),
+            owners=sum(1 for _, status in told if status.last),
+            recent=recent,
         )
-    return tuple(views)
+
+    return _each(stored.keys() | reports.keys(), row, lambda name, why: SequenceView(name, problem=why))
 
 
 def _headline(

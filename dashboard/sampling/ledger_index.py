@@ -234,11 +234,19 @@ class LedgerIndex:
         known = await _in_thread(_known)
         behind = False
         for info in await list_counters(self.storage):
-            if info.counter is not None and info.counter.value >= known.get(info.name, 0):
-                behind |= await self._read(info, info.counter)
-            elif info.counter is not None:
-                await _in_thread(book_of, info.name, self.source, info.counter)
-                behind = True
+            if info.counter is None:
+                continue
+            try:
+                if info.counter.value >= known.get(info.name, 0):
+                    behind |= await self._read(info, info.counter)
+                else:
+                    await _in_thread(book_of, info.name, self.source, info.counter)
+                    behind = True
+            except (KennelError, DatabaseError) as error:
+                log.info("The index of the ledger of %s waits: %s", info.name, error)
+            except Exception:
+                # What is odd in one ledger must not stop the index of the others.
+                log.exception("The index of the ledger of %s failed", info.name)
         return behind
 
     async def _read(self, info: CounterInfo, counter: Counter) -> bool:

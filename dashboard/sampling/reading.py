@@ -43,9 +43,9 @@ async def attempt(read: Callable[[], Awaitable[T]], seconds: float) -> Result:
 
 async def gates(storage: Storage) -> Any:
     """All gates: one request."""
-    from coordinator.gates.azure_store import list_gates
+    from coordinator.gates.azure_store import read_gates
 
-    return tuple(await list_gates(storage))
+    return await read_gates(storage)
 
 
 async def leaders(storage: Storage, at: float) -> tuple[LeaderView, ...]:
@@ -60,6 +60,7 @@ async def leaders(storage: Storage, at: float) -> tuple[LeaderView, ...]:
             lease=info.lease_state,
             since=info.since or None,
             as_of=at,
+            problem=info.problem,
         )
         for info in await list_leaders(storage)
     )

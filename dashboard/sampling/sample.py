@@ -24,12 +24,16 @@ class Depth(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """One look. The views of leaders and sequences lack what only workers know."""
+    """One look. The views of leaders and sequences lack what only workers know. `odd_gates` says of each gate that could
+    not be read why; what could be read has the moment of its own reading."""
 
     at: float
     storage: StorageView
     gates: tuple[GateState, ...] = ()
     gates_as_of: float | None = None
+    leaders_as_of: float | None = None
+    sequences_as_of: float | None = None
+    odd_gates: dict[str, str] = {}
     queues: tuple[Depth, ...] = ()
     leaders: tuple[LeaderView, ...] = ()
     sequences: tuple[SequenceView, ...] = ()

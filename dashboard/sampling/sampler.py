@@ -53,6 +53,8 @@ class Sampler:
         self._waker = Waker()
         self.ledgers = LedgerIndex(storage, clock=clock, watched=lambda: self.watched())
         self.watched: Callable[[], bool] = lambda: True
+        self.turned: Callable[[], None] = lambda: None
+        self.failed: Callable[[Exception], None] = lambda error: None
         self._leading = False
         self._names: tuple[float, tuple[str, ...]] | None = None
         self._work_at: float | None = None
@@ -75,16 +77,19 @@ class Sampler:
 
     async def run(self) -> None:
         """Sample until stopped."""
-        self._election = asyncio.create_task(self._stand(), name=ELECTION)
+        if self._election is None or self._election.done():
+            self._election = asyncio.create_task(self._stand(), name=ELECTION)
         while not self._stopping:
+            self.turned()
             started = self.clock.monotonic()
             self._wake.clear()
             if self._leading or self._nobody_samples():
                 try:
                     await self.step(record=self._leading)
-                except Exception:
+                except Exception as error:
                     # A sampler that ended would leave every page stale for ever.
                     log.exception("Sampling failed; trying again")
+                    self.failed(error)
             # Whoever does not lead only looks whether somebody samples, which costs nothing.
             every = self.every_seconds if self._leading else WATCHED_SECONDS
             await self.clock.wait(self._wake, max(0.1, every - (self.clock.monotonic() - started)))
@@ -120,8 +125,13 @@ class Sampler:
         sample = Sample(
             at=at,
             storage=_storage_view(before.storage, results, at),
-            gates=before.gates if gates.error else gates.value,
+            gates=before.gates if gates.error else tuple(each.state for each in gates.value if each.state),
             gates_as_of=before.gates_as_of if gates.error else at,
+            odd_gates=before.odd_gates
+            if gates.error
+            else {each.name: each.problem for each in gates.value if each.problem},
+            leaders_as_of=before.leaders_as_of if leaders.error else at,
+            sequences_as_of=before.sequences_as_of if sequences.error else at,
             queues=queues,
             leaders=before.leaders if leaders.error else leaders.value,
             sequences=before.sequences if sequences.error else sequences.value,
@@ -181,8 +191,11 @@ class Sampler:
             try:
                 election = self.storage.election(ELECTION, identity=f"dashboard-{self.link.home}")
                 await election.run(self._lead)
-            except (KennelError, ImportError) as error:
+            except KennelError as error:
                 log.warning("The election of the sampler failed: %s", error)
+            except Exception as error:
+                log.exception("The election of the sampler failed; trying again")
+                self.failed(error)
             await self.clock.sleep(2.0)
 
     async def _lead(self, term: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from functools import cache, lru_cache
+from math import isfinite
 from typing import Any
 
 from django import template
@@ -19,6 +21,7 @@ from dashboard.readings import is_holding
 
 register = template.Library()
 
+_NAME = re.compile(r"[^/\x00-\x1f\x7f\ud800-\udfff]{1,200}")
 NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
 
 # state -> (tone, icon, word)
@@ -143,6 +146,8 @@ def figure(value: float | None) -> str:
     """A number with narrow spaces between thousands; a dash if unknown."""
     if value is None:
         return unknown()
+    if not isfinite(value):
+        return unknown()
     if value != int(value):
         return f"{value:,.1f}".replace(",", NARROW_SPACE)
     return f"{int(value):,}".replace(",", NARROW_SPACE)
@@ -167,7 +172,7 @@ def milliseconds(value: float | None) -> str:
 @register.filter
 def duration(seconds: float | None) -> str:
     """A length of time in its two largest units."""
-    if seconds is None:
+    if seconds is None or not isfinite(seconds):
         return unknown()
     if seconds < 10:
         return f"{seconds:.1f}{NARROW_SPACE}s"
@@ -252,7 +257,10 @@ def ends(at: float | None) -> str:
 def _moment(at: float | datetime | None, style: str) -> str:
     if at is None:
         return unknown()
-    when = at.astimezone(UTC) if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
+    try:
+        when = at.astimezone(UTC) if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
+    except (ValueError, OverflowError, OSError, TypeError):
+        return format_html('<span class="bad">{}</span>', gettext("unreadable"))
     said = when.strftime("%H:%M:%S" if style == "clock" else "%Y-%m-%d %H:%M:%S")
     return format_html(
         '<time datetime="{}" data-moment="{}">{} UTC</time>',
@@ -283,6 +291,12 @@ def length_of(grant: GrantView) -> int:
 def left_in(grant: GrantView) -> int | None:
     """How many of a range's numbers were not issued, as far as its owner told."""
     return None if grant.last_issued is None else max(0, grant.last - max(grant.last_issued, grant.first - 1))
+
+
+@register.filter
+def is_name(name: str) -> bool:
+    """Whether it can be acted on by an address of ours: a blob of another program may be called anything."""
+    return _NAME.fullmatch(name) is not None
 
 
 @register.filter

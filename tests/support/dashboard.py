@@ -54,6 +54,7 @@ class Dashboard:
     extra: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    server: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
@@ -109,6 +110,7 @@ class Dashboard:
     def start(self) -> Self:
         command = [sys.executable, "-m", "uvicorn", "dashboard.asgi:application", "--host", "127.0.0.1"]
         command += ["--port", str(self.port), "--lifespan", "on", "--no-access-log"]
+        command += self.server
         self.process = start_server(command, log=self.log, env=self.env)
         if not wait_until_listening(self.port, timeout_seconds=START_SECONDS):
             self.stop()
@@ -228,7 +230,7 @@ class BareWorker:
 
     def __init__(self, dashboard: Dashboard, name: str, *, prefix: str = "", token: str = TOKEN) -> None:
         self.dashboard, self.name, self.token = dashboard, name, token
-        self.instance = uuid.uuid4().hex
+        self.instance, self.secret = uuid.uuid4().hex, uuid.uuid4().hex
         self.prefix = prefix or dashboard.prefix
         self.state = WorkerState()
         self.heard: list[FromHub] = []
@@ -247,6 +249,7 @@ class BareWorker:
             software="kennel tests",
             prefix=self.prefix,
             state=self.state,
+            secret=self.secret,
         )
 
     async def __aenter__(self) -> Self:

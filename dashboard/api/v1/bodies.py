@@ -10,11 +10,11 @@ from pydantic import ConfigDict, Field, StringConstraints
 from coordinator.queues.cost import DEFAULT_PRICES
 from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.scaling.policy import ScalingPolicy
+from dashboard.actions.gates import FAR_SECONDS
 from dashboard.api.v1.describing import described
 
 # As `coordinator.config.check_name`, without looking ahead.
 NAME = r"^[a-z0-9]+(-[a-z0-9]+)*$"
-FAR_SECONDS = 4_102_444_800.0
 
 _Name = Annotated[str, StringConstraints(pattern=NAME, min_length=3, max_length=48)]
 Name = Annotated[_Name, Path(description="3-48 lower-case letters, digits and single dashes.")]

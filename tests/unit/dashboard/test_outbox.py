@@ -6,9 +6,9 @@ import asyncio
 
 from coordinator import protocol
 from coordinator.bus import Hint
+from dashboard.hub.announcing import RateLimit
 from dashboard.hub.fanout import FanoutBus, Outbox, WorkerSockets
 from dashboard.hub.link import Link
-from dashboard.hub.workers import RateLimit
 
 
 async def test_a_socket_that_takes_nothing_is_closed_with_the_reason() -> None:

@@ -1,0 +1,319 @@
+"""Nothing that one worker says, and nothing that storage holds, misleads or stops the dashboard."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from coordinator.bus import Hint
+from coordinator.gates.state import GateState
+from coordinator.protocol import GateStatus, ListenerStatus, Receipt, WorkerState
+from coordinator.testing.clock import ManualClock
+from dashboard.actions import ActionFailed
+from dashboard.actions.named import _number
+from dashboard.fleet import StorageView
+from dashboard.hub import announcing, presence
+from dashboard.hub.announcing import Announcements
+from dashboard.hub.gate_news import GateNews
+from dashboard.hub.link import Link
+from dashboard.hub.loops import DEAD_SECONDS, Loops
+from dashboard.hub.presence import Presence
+from dashboard.sampling import compose as composing
+from dashboard.sampling.board import Board
+from dashboard.sampling.sample import Depth, Sample
+
+from .making import hello
+
+GATE = "start-it"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+# --- hints ----------------------------------------------------------------------------------------------------------
+
+
+class Told:
+    """What was passed on."""
+
+    def __init__(self, clock: ManualClock, sockets: int = 200) -> None:
+        self.hints: list[Hint] = []
+        self.announcements = Announcements(self.tell, lambda: sockets, clock=clock)
+
+    async def tell(self, hint: Hint, but: str) -> None:
+        self.hints.append(hint)
+
+
+async def test_a_quiet_worker_is_passed_on_at_once(clock: ManualClock) -> None:
+    told = Told(clock)
+    await told.announcements.offer("i-a", Hint("queue:orders-in"))
+    assert [hint.topic for hint in told.hints] == ["queue:orders-in"]
+
+
+async def test_what_one_worker_announces_over_its_rate_waits_and_of_each_topic_the_newest_counts(
+    clock: ManualClock,
+) -> None:
+    told = Told(clock)
+    for number in range(10_000):
+        await told.announcements.offer("i-loud", Hint(f"queue:q-{number % 7}", size=number))
+    assert len(told.hints) == announcing.HINTS_AT_ONCE
+    assert len(told.announcements) == 7
+    await clock.advance(1.0)
+    while await told.announcements.step():
+        pass
+    newest = {hint.topic: hint.size for hint in told.hints[int(announcing.HINTS_AT_ONCE) :]}
+    assert newest == {f"queue:q-{number % 7}": number for number in range(9_993, 10_000)}
+
+
+async def test_a_loud_worker_does_not_hold_up_a_quiet_one(clock: ManualClock) -> None:
+    told = Told(clock)
+    for number in range(1000):
+        await told.announcements.offer("i-loud", Hint(f"queue:q-{number}"))
+    assert len(told.announcements) == announcing.MOST_WAITING
+    await told.announcements.offer("i-quiet", Hint("queue:orders-in"))
+    assert told.hints[-1].topic == "queue:orders-in"
+
+
+async def test_all_workers_together_may_make_so_many_writes_and_no_more(clock: ManualClock) -> None:
+    told = Told(clock, sockets=1000)
+    for worker in range(500):
+        await told.announcements.offer(f"i-{worker}", Hint(f"queue:q-{worker}"))
+    assert len(told.hints) == announcing.WRITES_AT_ONCE / 1000
+    first = len(told.hints)
+    await clock.advance(2.0)
+    while await told.announcements.step():
+        pass
+    assert len(told.hints) - first == 2.0 * announcing.WRITES_PER_SECOND / 1000
+
+
+# --- gates ----------------------------------------------------------------------------------------------------------
+
+
+class Storage:
+    """A gate in storage, and who asked for it."""
+
+    def __init__(self, clock: ManualClock, epoch: int = 3) -> None:
+        self.epoch, self.reads = epoch, 0
+        self.known: dict[str, int] = {GATE: epoch}
+        self.counted: list[Receipt] = []
+        self.confirmed: list[GateState] = []
+        self.news = GateNews(self.read, self.known.get, self.confirm, self.count, clock=clock)
+
+    async def read(self, gate: str) -> GateState:
+        self.reads += 1
+        return GateState(name=gate, epoch=self.epoch if gate == GATE else 0)
+
+    async def confirm(self, state: GateState) -> None:
+        self.known[state.name] = state.epoch
+        self.confirmed.append(state)
+
+    def count(self, instance: str, receipt: Receipt) -> None:
+        self.counted.append(receipt)
+
+
+def receipt(epoch: int, gate: str = GATE) -> Receipt:
+    return Receipt(gate, epoch, "push", 0.05, 1_700_000_000.0)
+
+
+async def test_a_receipt_of_an_epoch_that_storage_does_not_have_is_not_counted(clock: ManualClock) -> None:
+    storage = Storage(clock)
+    storage.news.passed("i-a", receipt(10**15))
+    storage.news.passed("i-b", receipt(3))
+    await storage.news.step()
+    assert [each.epoch for each in storage.counted] == [3]
+    assert (storage.reads, storage.confirmed) == (1, [])
+
+
+async def test_an_opening_by_another_program_is_confirmed_by_one_read_for_all_receipts(
+    clock: ManualClock,
+) -> None:
+    storage = Storage(clock)
+    storage.epoch = 4
+    for number in range(50):
+        storage.news.passed(f"i-{number}", receipt(4))
+    await storage.news.step()
+    assert (storage.reads, len(storage.counted), len(storage.confirmed)) == (1, 50, 1)
+
+
+async def test_forged_hints_cost_few_reads_and_are_told_to_nobody(clock: ManualClock) -> None:
+    storage = Storage(clock)
+    for number in range(418):
+        storage.news.hinted(GATE, 10**15 - number)
+        storage.news.hinted(f"made-up-{number}", 1)
+        await storage.news.step()
+        await clock.advance(0.02)
+    assert storage.reads <= 30
+    assert storage.confirmed == []
+
+
+# --- what storage holds -----------------------------------------------------------------------------------------------
+
+
+def sample(at: float, *epochs: int, **fields: object) -> Sample:
+    gates = tuple(GateState(name=f"gate-{n}", epoch=epoch, state="open") for n, epoch in enumerate(epochs))
+    values: dict[str, object] = {"storage": StorageView(as_of=at), "gates": gates, "gates_as_of": at} | fields
+    return Sample(at=at, **values)  # type: ignore[arg-type]
+
+
+def board_at(clock: ManualClock) -> Board:
+    return Board(Presence("here", clock=clock), Link(clock=clock), clock=clock)
+
+
+@pytest.mark.parametrize("now", [0, 2], ids=["deleted", "restored"])
+async def test_a_gate_whose_epoch_went_back_is_shown_as_it_is_with_a_condition(
+    clock: ManualClock, now: int
+) -> None:
+    board = board_at(clock)
+    told: list[tuple[str, int]] = []
+    board.on_back = lambda gate, epoch: told.append((gate, epoch))
+    closed = GateState(name="gate-0", epoch=7, state="closed")
+    await board.gate_changed(closed)
+    await clock.advance(1.0)
+    board.apply(sample(clock.time(), now) if now else sample(clock.time()))
+    (gate,) = board.fleet(fresh=True).gates
+    assert (gate.state, gate.epoch) == (("open", 2) if now else ("closed", 0))
+    assert gate.problem == f"epoch went back from 7 to {now}: storage was restored?"
+    assert any("went back" in each.what for each in board.fleet(fresh=True).attention)
+    assert (told, board.peak("gate-0")) == ([("gate-0", now)], 7)
+    await board.gate_changed(replace(closed, epoch=8))
+    assert board.fleet(fresh=True).gates[0].problem == ""
+
+
+async def test_what_was_written_here_is_not_undone_by_a_reading_that_began_before(clock: ManualClock) -> None:
+    board = board_at(clock)
+    began = clock.time()
+    await clock.advance(0.1)
+    await board.gate_changed(GateState(name="gate-0", epoch=7, state="open"))
+    board.apply(sample(began))
+    assert [(gate.name, gate.epoch, gate.problem) for gate in board.fleet(fresh=True).gates] == [
+        ("gate-0", 7, "")
+    ]
+
+
+async def test_a_gate_that_cannot_be_read_is_a_row_with_its_problem_and_the_others_are_current(
+    clock: ManualClock,
+) -> None:
+    board = board_at(clock)
+    board.apply(sample(clock.time(), 1, odd_gates={"a/b": "unreadable: no gate"}))
+    fleet = board.fleet(fresh=True)
+    assert [(gate.name, gate.state, gate.problem) for gate in fleet.gates] == [
+        ("a/b", "unknown", "unreadable: no gate"),
+        ("gate-0", "open", ""),
+    ]
+    assert fleet.read_at["gates"] == clock.time()
+
+
+async def test_each_age_is_that_of_its_own_reading(clock: ManualClock) -> None:
+    board = board_at(clock)
+    at = clock.time()
+    board.apply(sample(at, 1, gates_as_of=at - 60, leaders_as_of=at - 30, sequences_as_of=at))
+    assert board.fleet(fresh=True).read_at == {
+        "gates": at - 60,
+        "queues": None,
+        "leaders": at - 30,
+        "sequences": at,
+    }
+
+
+def test_a_row_that_cannot_be_put_together_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(state: GateState, now: float) -> str:
+        if state.name == "gate-0":
+            raise OverflowError("int too large to convert to float")
+        return "open"
+
+    monkeypatch.setattr(composing, "phase", odd)
+    fleet = composing.compose(sample(1.0, 1, 1), (), {}, composing.Rates(), now=1.0, requests={})
+    assert [(gate.name, gate.problem) for gate in fleet.gates] == [
+        ("gate-0", "unreadable: OverflowError"),
+        ("gate-1", ""),
+    ]
+
+
+# --- how much one worker may bring ------------------------------------------------------------------------------------
+
+
+def test_one_workers_made_up_names_are_summed_up_under_other(clock: ManualClock) -> None:
+    known = Presence("here", clock=clock)
+    known.joined(hello("good", state=WorkerState(requests={"queue.GetMessages": 5})), token="1")
+    known.joined(hello("bad"), token="2")
+    for turn in range(100):
+        names = [f"made-up-{turn}-{number}" for number in range(200)]
+        state = WorkerState(
+            requests=dict.fromkeys(names, 1),
+            queue_requests=dict.fromkeys(names, 1),
+            queue_traffic={f"{name}/bytes_sent": 1 for name in names},
+            listeners=tuple(ListenerStatus(name, done=turn) for name in names),
+        )
+        known.told("i-bad", state)
+    known.told("i-good", WorkerState(requests={"queue.GetMessages": 9, "queue.PutMessage": 1}))
+    assert len(known.requests) <= presence.MOST_OPERATIONS + 3
+    assert len(known.queue_requests) <= presence.MOST_QUEUES + 1
+    assert len(known.queue_traffic) <= 5 * presence.MOST_QUEUES + 1
+    assert len(known.done) <= presence.MOST_QUEUES + 1
+    assert known.requests[presence.OTHER] == 100 * 200 - presence.MOST_OPERATIONS
+    assert (known.requests["queue.GetMessages"], known.requests["queue.PutMessage"]) == (9, 1)
+
+
+def test_names_that_only_one_worker_tells_of_do_not_push_out_those_of_storage(clock: ManualClock) -> None:
+    board = board_at(clock)
+    for number in range(5):
+        made_up = tuple(GateStatus(f"a-made-up-{number}-{n}") for n in range(200))
+        board.presence.joined(hello(f"bad-{number}", state=WorkerState(gates=made_up)))
+    for number in range(7):
+        board.presence.joined(
+            hello(f"good-{number}", state=WorkerState(gates=(GateStatus("z-not-made-yet"),)))
+        )
+    board.apply(sample(clock.time(), 1, queues=(Depth("orders-in", 3, 0, clock.time()),)))
+    fleet = board.fleet(fresh=True)
+    names = {gate.name for gate in fleet.gates}
+    assert {"gate-0", "z-not-made-yet"} <= names
+    assert len(names) <= composing.MOST_CLAIMED + 1
+    assert any("not shown" in each.what for each in fleet.attention)
+
+
+# --- the dashboard's own work -----------------------------------------------------------------------------------------
+
+
+async def test_a_loop_that_fails_begins_again_and_is_named(clock: ManualClock) -> None:
+    loops, runs = Loops(clock=clock), 0
+    stay = asyncio.Event()
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise OverflowError("one bad item")
+        await stay.wait()
+
+    loops.start("presence", work)
+    await clock.advance(2.0)
+    assert (runs, loops.troubles(), loops.dead()) == (2, {"presence": "OverflowError"}, [])
+    await loops.stop()
+
+
+async def test_a_loop_that_has_ended_or_turns_no_more_is_dead(clock: ManualClock) -> None:
+    loops = Loops(clock=clock)
+
+    async def ends() -> None:
+        return
+
+    loops.start("ended", ends)
+    loops.alive("sampler")
+    await clock.advance(DEAD_SECONDS - 1)
+    assert loops.dead() == ["ended"]
+    await clock.advance(2.0)
+    assert loops.dead() == ["ended", "sampler"]
+    await loops.stop()
+
+
+# --- what operators send ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", 10**400, "-inf", [], "soon"])
+def test_what_is_no_finite_number_is_refused(value: object) -> None:
+    with pytest.raises(ActionFailed, match="number"):
+        _number({"at": value}, "at")
