@@ -14,10 +14,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import IntegrityError, InterfaceError, OperationalError, transaction
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from dashboard.models import AuditHead, AuditRow, Outcome
 
@@ -30,9 +31,13 @@ FIELDS = (
     "id", "at", "actor", "address", "action", "target", "before", "after", "reason", "outcome", "request_id", "intent_id",
 )  # fmt: skip
 UNKNOWN_AFTER_SECONDS = 120.0
+MOST_TOLD = 500
+told_to = logging.getLogger("kennel.audit")
 PRUNE = "audit.prune"
 
 
+# Whether an act has its outcome is told by the row of that alone: a mark on the intent is not in its digest.
+_HAS_OUTCOME = Exists(AuditRow.objects.filter(intent_id=OuterRef("pk")))
 _unsettled: deque[tuple[AuditRow, Outcome, str, str]] = deque(maxlen=1000)
 
 
@@ -97,7 +102,7 @@ def reconcile() -> int:
         outcome(row, result, before=before, after=after)
         _unsettled.popleft()
     stale = AuditRow.objects.filter(
-        outcome=Outcome.INTENT, closed=False, at__lt=time.time() - UNKNOWN_AFTER_SECONDS
+        ~_HAS_OUTCOME, outcome=Outcome.INTENT, at__lt=time.time() - UNKNOWN_AFTER_SECONDS
     )
     rows = list(stale)
     closed = 0
@@ -112,13 +117,13 @@ def reconcile() -> int:
 
 def shown() -> Any:
     """The rows people see: outcomes, denials, and intents that have no outcome yet."""
-    return AuditRow.objects.filter(~Q(outcome=Outcome.INTENT) | Q(closed=False))
+    return AuditRow.objects.filter(~Q(outcome=Outcome.INTENT) | ~_HAS_OUTCOME)
 
 
 def head() -> tuple[int, str]:
     """The newest row's id and digest: what to keep elsewhere."""
-    row = AuditHead.objects.get(pk=1)
-    return row.last_id, row.digest
+    row = AuditHead.objects.filter(pk=1).first()
+    return (row.last_id, row.digest) if row is not None else (0, "")
 
 
 def pruned() -> tuple[int, str]:
@@ -132,7 +137,10 @@ def pruned() -> tuple[int, str]:
 
 
 def verify() -> Iterator[Fault]:
-    """Walk the whole chain and tell every fault. It may start at #1, or where a row of the chain says that it was pruned."""
+    """Walk the whole chain and tell every fault. It may start at #1, or where a row of the chain says that it was pruned.
+
+    A chain without any row proves nothing: that is a fault, too.
+    """
     expected, previous = None, None
     last_pruned, its_digest = pruned()
     for row in AuditRow.objects.order_by("id").iterator(2000):
@@ -153,6 +161,11 @@ def verify() -> Iterator[Fault]:
         if digest(_values(row) | {"id": row.pk}, row.previous) != row.digest:
             yield Fault(row.pk, f"#{row.pk} was changed after it was written")
         expected, previous = row.pk + 1, row.digest
+    hidden = AuditRow.objects.filter(~_HAS_OUTCOME, outcome=Outcome.INTENT, closed=True).order_by("pk")
+    for number in hidden.values_list("pk", flat=True):
+        yield Fault(number, f"#{number} is marked as over, and no row tells its outcome")
+    if expected is None:
+        yield Fault(0, "the audit holds no row: it is that of a new installation, or was emptied")
     last_id, last_digest = head()
     if (expected or 1) - 1 != last_id or (previous or "") != last_digest:
         yield Fault(last_id, f"the chain ends at #{(expected or 1) - 1}, but #{last_id} was the last written")
@@ -227,8 +240,20 @@ def _write(values: dict[str, Any]) -> AuditRow:
         end.last_id, end.digest = row.pk, row.digest
         end.save()
         if row.intent_id is not None:
+            # For dashboards of the version before, which run beside this one in an upgrade; not read here.
             AuditRow.objects.filter(pk=row.intent_id).update(closed=True)
+        transaction.on_commit(partial(_tell, row))
         return row
+
+
+def _tell(row: AuditRow) -> None:
+    """To syslog, if the settings name one: a line of JSON, texts cut to what a datagram takes."""
+    if not told_to.handlers:
+        return
+    values = {
+        name: value[:MOST_TOLD] if isinstance(value, str) else value for name, value in _values(row).items()
+    }
+    told_to.info("%s", json.dumps(values | {"id": row.pk, "digest": row.digest}))
 
 
 def _values(row: AuditRow) -> dict[str, Any]:

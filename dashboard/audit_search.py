@@ -16,12 +16,14 @@ _WORDS = re.compile(r"[^\W_]+")
 
 _SQLITE = """
     SELECT r.id FROM dashboard_auditsearch s CROSS JOIN dashboard_auditrow r ON r.id = s.rowid
-    WHERE dashboard_auditsearch MATCH %s AND s.rowid < %s AND NOT (r.outcome = 'intent' AND r.closed)
+    WHERE dashboard_auditsearch MATCH %s AND s.rowid < %s AND NOT (r.outcome = 'intent'
+        AND EXISTS (SELECT 1 FROM dashboard_auditrow o WHERE o.intent_id = r.id))
     ORDER BY s.rowid DESC LIMIT %s
 """
 _POSTGRESQL = """
     SELECT r.id FROM dashboard_auditrow r
-    WHERE r.search @@ to_tsquery('simple', %s) AND r.id < %s AND NOT (r.outcome = 'intent' AND r.closed)
+    WHERE r.search @@ to_tsquery('simple', %s) AND r.id < %s AND NOT (r.outcome = 'intent'
+        AND EXISTS (SELECT 1 FROM dashboard_auditrow o WHERE o.intent_id = r.id))
     ORDER BY r.id DESC LIMIT %s
 """
 _MAKE_SQLITE = (

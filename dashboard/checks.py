@@ -69,6 +69,18 @@ def problems() -> list[CheckMessage]:
             "No storage account is named.",
             "Set AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_ACCOUNT_URL.",
         )
+    if settings.AUDIT_KEY and not _is_strong(settings.AUDIT_KEY):
+        error(
+            15,
+            "KENNEL_AUDIT_KEY can be guessed: the ends of the audit could be made up.",
+            f"Set it to at least {MIN_KEY} random characters, such as those of `openssl rand -hex 32`.",
+        )
+    if settings.AUDIT_SYSLOG and not settings.AUDIT_SYSLOG.startswith(("udp://", "/")):
+        error(
+            16,
+            "KENNEL_AUDIT_SYSLOG is neither udp://HOST:PORT nor the path of a socket.",
+            "Write it as one of these.",
+        )
     if settings.AUDIT_DAYS and settings.AUDIT_DAYS < 1:
         error(
             6,

@@ -32,7 +32,7 @@ class AuditRow(models.Model):
     outcome = models.CharField(max_length=8, choices=Outcome)
     request_id = models.CharField(max_length=64, blank=True)
     intent_id = models.BigIntegerField(null=True, unique=True)
-    closed = models.BooleanField(default=False)
+    closed = models.BooleanField(default=False)  # for versions before; not in the digest, and not read
     previous = models.CharField(max_length=64)
     digest = models.CharField(max_length=64)
 

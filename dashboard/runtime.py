@@ -111,6 +111,7 @@ class Runtime:
         self._receipts: list[tuple[str, protocol.Receipt]] = []
         self._receipts_due = asyncio.Event()
         self.link.on("presence", self._presence_from)
+        self.kept_head = 0
         self._homes: dict[str, float] = {}
         self._newcomer = False
         self.link.on("receipts", self._receipts_from)
@@ -369,7 +370,7 @@ class Runtime:
             await self.clock.sleep(WEBHOOKS_SECONDS)
 
     async def _housekeeping(self) -> None:
-        from dashboard.hub.housekeeping import sweep, tidy_audit
+        from dashboard.hub.housekeeping import keep_audit_head, sweep, tidy_audit
         from dashboard.tidying import tidy
 
         turn = 0
@@ -378,6 +379,7 @@ class Runtime:
                 if turn % RECONCILE_TURNS == 0:
                     await database_sync_to_async(tidy_audit)()
                     await database_sync_to_async(tidy)()
+                    await keep_audit_head(self)
                 await sweep(self)
             except Exception as error:
                 # The database may be away for a while; sockets are looked at again at the next turn.

@@ -19,6 +19,8 @@ KENNEL_AUDIT_DAYS     how long the audit is kept, at least 1; default: for ever
 KENNEL_IDLE_MINUTES   after how long without a request operators and admins are signed out (default 60; 0: never)
 KENNEL_FRESH_MINUTES  how old a sign-in may be to clear, delete or break without the password once more (default 15)
 KENNEL_SECOND_FACTOR_ROLES  comma-separated roles that must set up a second factor, such as admin,operator; default: none
+KENNEL_AUDIT_KEY      long random text that the kept ends of the audit are signed with; keep it away from the database
+KENNEL_AUDIT_SYSLOG   where each row of the audit is sent, too: udp://HOST:PORT or the path of a socket such as /dev/log
 KENNEL_OIDC_URL       issuer for single sign-on, with KENNEL_OIDC_CLIENT_ID and KENNEL_OIDC_SECRET; KENNEL_OIDC_NAME is
                       what the button says, KENNEL_OIDC_CLAIM what names the user (default preferred_username)
 KENNEL_PREFIX, AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_URL   see `Storage.from_env`
@@ -175,6 +177,9 @@ API_LIMITS = {
     "refused": int(os.environ.get("KENNEL_API_REFUSED") or 120),
 }
 
+# The journal of the audit's ends: under this key, if there is one.
+AUDIT_KEY = os.environ.get("KENNEL_AUDIT_KEY", "")
+AUDIT_SYSLOG = os.environ.get("KENNEL_AUDIT_SYSLOG", "")
 WEBHOOKS = _list("KENNEL_WEBHOOKS")
 WEBHOOK_SECRET = os.environ.get("KENNEL_WEBHOOK_SECRET", "")
 
@@ -310,3 +315,13 @@ LOGGING: dict[str, Any] = {
         name: {"level": "WARNING"} for name in ("uvicorn.access", "azure.core.pipeline.policies", "azure")
     },
 }
+if AUDIT_SYSLOG:
+    _syslog = urlsplit(AUDIT_SYSLOG)
+    LOGGING["handlers"]["audit_syslog"] = {
+        "class": "logging.handlers.SysLogHandler",
+        "address": (_syslog.hostname, _syslog.port or 514) if _syslog.scheme == "udp" else AUDIT_SYSLOG,
+        "facility": "auth",
+        "formatter": "syslog",
+    }
+    LOGGING["formatters"]["syslog"] = {"format": "kennel-audit: %(message)s"}
+    LOGGING["loggers"]["kennel.audit"] = {"handlers": ["audit_syslog"], "level": "INFO", "propagate": False}

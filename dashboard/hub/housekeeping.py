@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,16 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 
 from coordinator import protocol
-from dashboard import audit, pricing, sessions
+from coordinator.errors import KennelError
+from dashboard import audit, audit_heads, pricing, sessions
 from dashboard.actions.acting import Actor
 from dashboard.actions.retention import DAY_SECONDS, prune_audit
 from dashboard.hub import tokens
 from dashboard.models import AuditRow
 from dashboard.permissions import role_of, teams_of
 from dashboard.scoping import Role
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from dashboard.runtime import Runtime
@@ -46,6 +50,20 @@ async def sweep(runtime: Runtime) -> None:
             if standing != (viewer.view.role, viewer.view.teams)
         ]
     await asyncio.gather(*closing, return_exceptions=True)
+
+
+async def keep_audit_head(runtime: Runtime) -> None:
+    """Keep the end of the audit in the account: in one process of all, and only what is new."""
+    if runtime.sampler is None or not runtime.sampler.is_leading:
+        return
+    row, digest = await database_sync_to_async(audit.head)()
+    if not row or row == runtime.kept_head:
+        return
+    try:
+        await audit_heads.keep(runtime.storage, row, digest)
+        runtime.kept_head = row
+    except KennelError as error:
+        log.warning("The end of the audit, #%d, is kept at the next turn: %s", row, error)
 
 
 def tidy_audit() -> None:

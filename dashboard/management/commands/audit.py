@@ -9,11 +9,14 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dashboard import actions, audit
+from coordinator.errors import KennelError
+from dashboard import actions, audit, audit_heads
 from dashboard.models import AuditRow
 from dashboard.pages.export import cell
+from dashboard.storage import call, storage
 
 
 class Command(BaseCommand):
@@ -26,6 +29,9 @@ class Command(BaseCommand):
         )
         verify.add_argument(
             "--head", help="ID:DIGEST as `audit head` once printed; must still be in the chain"
+        )
+        verify.add_argument(
+            "--without-storage", action="store_true", help="do not compare with the ends kept in the account"
         )
         verify.add_argument("--file", type=Path, help="an export to verify instead, without the database")
         export = verbs.add_parser("export", help="every row as a line of JSON or CSV, digests included")
@@ -40,7 +46,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         match options["verb"]:
             case "verify":
-                self.verify_file(options["file"]) if options["file"] else self.verify(options["head"] or "")
+                self.verify_file(options["file"]) if options["file"] else self.verify(
+                    options["head"] or "", with_storage=not options["without_storage"]
+                )
             case "export":
                 self.export(options["format"], options["to"])
             case "prune":
@@ -55,8 +63,11 @@ class Command(BaseCommand):
             case "reconcile":
                 self.stdout.write(f"{audit.reconcile()} intents closed as unknown.")
 
-    def verify(self, head: str) -> None:
+    def verify(self, head: str, *, with_storage: bool) -> None:
         faults = list(audit.verify())
+        kept = self.kept() if with_storage else None
+        if kept is not None:
+            faults += audit_heads.verify(kept)
         for fault in faults:
             self.stderr.write(fault.what)
         if head and not self._holds(head):
@@ -73,6 +84,22 @@ class Command(BaseCommand):
         last, _ = audit.pruned()
         before = f", after {last} that retention removed" if last else ""
         self.stdout.write(f"{audit.head()[0] - last} rows{before}, each as it was written.")
+        if kept is None:
+            self.stdout.write("Not compared with the ends kept in the storage account.")
+        else:
+            signed = ", signed" if settings.AUDIT_KEY else ""
+            self.stdout.write(f"{len(kept)} ends kept in the storage account{signed} are all in it.")
+
+    def kept(self) -> list[str] | None:
+        """The lines of the journal; None if no account is named."""
+        if not settings.STORAGE_ENV:
+            return None
+        try:
+            return call(audit_heads.kept, storage())
+        except KennelError as error:
+            raise CommandError(
+                f"The ends kept in the storage account cannot be read ({error}); see --without-storage."
+            ) from error
 
     def _holds(self, head: str) -> bool:
         row, _, digest = head.partition(":")

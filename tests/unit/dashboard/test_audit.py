@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
+import logging
 import time
 from datetime import timedelta
+from typing import Any, ClassVar
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.utils import timezone
+from pytest_django import Settings
 
-from dashboard import audit, selectors
+from dashboard import audit, audit_heads, selectors
 from dashboard.actions import ActionFailed, Actor, Denied, by_name, create_token, revoke_token, worker_command
 from dashboard.hub import tokens
 from dashboard.models import AuditHead, AuditRow, Outcome, WorkerToken
@@ -201,3 +205,99 @@ def test_an_outcome_that_the_database_does_not_take_is_written_later(monkeypatch
     told = AuditRow.objects.get(intent_id=row.pk)
     assert (told.outcome, told.after) == ("done", "open")
     assert not audit._unsettled
+
+
+def test_an_open_intent_cannot_be_hidden_by_its_mark() -> None:
+    act("a")
+    row = audit.intent(OLGA, "gate.open", "hidden")
+    AuditRow.objects.filter(pk=row.pk).update(closed=True)
+    assert [each.target for each in selectors.audit().rows] == ["hidden", "a"]
+    assert [each.target for each in selectors.audit(q="hidden").rows] == ["hidden"]
+    assert [fault.what for fault in audit.verify()] == [
+        f"#{row.pk} is marked as over, and no row tells its outcome"
+    ]
+    AuditRow.objects.filter(pk=row.pk).update(at=time.time() - 1000)
+    assert audit.reconcile() == 1
+
+
+def test_an_emptied_table_is_not_whole() -> None:
+    act()
+    AuditRow.objects.all().delete()
+    AuditHead.objects.update(last_id=0, digest="")
+    assert ["was emptied" in fault.what for fault in audit.verify()] == [True]
+    with pytest.raises(CommandError):
+        call_command("audit", "verify", stderr=io.StringIO())
+    AuditHead.objects.all().delete()
+    assert list(audit.verify())
+
+
+def heads() -> list[str]:
+    """The journal as it is when the end was kept after each of three acts."""
+    lines = []
+    for name in "abc":
+        act(name)
+        lines.append(audit_heads.line_of(*audit.head(), time.time()))
+    return lines
+
+
+def test_kept_ends_show_a_chain_that_was_emptied_shortened_or_written_anew() -> None:
+    lines = heads()
+    assert list(audit_heads.verify(lines)) == []
+    AuditRow.objects.filter(pk__gt=4).delete()
+    last = AuditRow.objects.get(pk=4)
+    AuditHead.objects.update(last_id=4, digest=last.digest)
+    assert list(audit.verify()) == []
+    assert [fault.row for fault in audit_heads.verify(lines)] == [6]
+    act("another")
+    assert list(audit.verify()) == []
+    assert [fault.row for fault in audit_heads.verify(lines)] == [6]
+    AuditRow.objects.all().delete()
+    assert [fault.row for fault in audit_heads.verify(lines)] == [2, 4, 6]
+
+
+def test_a_kept_end_is_not_asked_for_after_retention_removed_it() -> None:
+    lines = heads()
+    AuditRow.objects.filter(pk__lte=4).update(at=time.time() - 3 * 86400)
+    call_command("audit", "prune", "--keep-days", "2", stdout=io.StringIO())
+    assert list(audit_heads.verify(lines)) == []
+
+
+def test_ends_are_signed_with_a_key_that_the_database_does_not_have(settings: Settings) -> None:
+    settings.AUDIT_KEY = "0123456789abcdef" * 4
+    lines = heads()
+    assert list(audit_heads.verify(lines)) == []
+    forged = json.loads(lines[0]) | {"digest": "0" * 64}
+    settings.AUDIT_KEY = ""
+    unsigned = audit_heads.line_of(*audit.head(), 1.0)
+    settings.AUDIT_KEY = "0123456789abcdef" * 4
+    told = [fault.what for fault in audit_heads.verify([json.dumps(forged), unsigned, "nonsense", *lines])]
+    assert ["not written with" in text or "is not a head" in text for text in told] == [True] * 3
+
+
+def test_each_row_goes_to_syslog_as_one_line(
+    caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
+) -> None:
+    class Kept(logging.Handler):
+        lines: ClassVar[list[str]] = []
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.lines.append(record.getMessage())
+
+    handler = Kept()
+    audit.told_to.addHandler(handler)
+    audit.told_to.setLevel(logging.INFO)
+    try:
+        with django_capture_on_commit_callbacks(execute=True):
+            audit.denied(OLGA, "gate.open", "start-it\nforged", reason="x" * 1000)
+    finally:
+        audit.told_to.removeHandler(handler)
+    [line] = Kept.lines
+    assert "\n" not in line
+    told = json.loads(line)
+    assert (told["id"], told["actor"], told["target"], len(told["reason"])) == (
+        1,
+        "olga",
+        "start-it\nforged",
+        500,
+    )
+    assert told["digest"] == AuditRow.objects.get().digest
