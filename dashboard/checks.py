@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from coordinator.errors import ConfigurationError
 from dashboard import pricing
+from dashboard.scoping import ROLES
 
 MIN_KEY, MIN_DIFFERENT = 32, 8
 # Names that no public resolver answers for.
@@ -101,6 +102,17 @@ def problems() -> list[CheckMessage]:
                 "KENNEL_OIDC_URL is not an https address: who is on the way could be anybody.",
                 "Use the provider's https address.",
             )
+    unknown = [
+        role
+        for role in (*settings.OIDC.get("groups", {}).values(), *settings.SECOND_FACTOR_ROLES)
+        if role not in ROLES
+    ]
+    if unknown:
+        error(
+            17,
+            f"KENNEL_OIDC_GROUPS or KENNEL_SECOND_FACTOR_ROLES names {unknown[0]!r}, which is no role.",
+            f"Roles are {', '.join(ROLES)}.",
+        )
     if settings.WEBHOOKS and len(settings.WEBHOOK_SECRET) < 16:
         error(
             10,

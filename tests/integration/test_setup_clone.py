@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from scripts import setup
+from scripts import lock, setup
 from tests.support import missing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,3 +181,42 @@ def test_a_fresh_clone_sets_itself_up_without_node(tmp_path: Path) -> None:
         ["git", "status", "--short"], cwd=clone, capture_output=True, text=True, check=True
     )
     assert status.stdout == "", "set-up changed or added files that git sees"
+
+
+@pytest.mark.parametrize(
+    ("name", "source"), [("requirements.lock", "requirements.txt"), ("requirements-dev.lock", "requirements-dev.txt")]
+)  # fmt: skip
+def test_the_lock_files_hold_every_package_as_pinned_with_hashes(name: str, source: str) -> None:
+    constraints = pins("constraints.txt")
+    direct = pins("requirements.txt") | (pins(source) if source != "requirements.txt" else {})
+    held = lock.packages(name)
+    advice = "run .venv/bin/python scripts/lock.py"
+    assert {each: version for each, (version, _) in held.items()}.items() <= constraints.items() | {
+        (each, version) for each, (version, _) in held.items() if each == "setuptools"
+    }, advice
+    assert direct.items() <= {each: version for each, (version, _) in held.items()}.items(), advice
+    assert [each for each, (_, digests) in held.items() if not digests] == []
+
+
+def test_set_up_and_images_install_nothing_whose_hash_is_not_known() -> None:
+    text = (ROOT / "scripts" / "setup.py").read_text()
+    installs = re.findall(r"pip_install\((\".*)\)", text)
+    assert len(installs) == 2
+    assert all('"--require-hashes"' in each for each in installs)
+    lines = [
+        line
+        for line in (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
+        if "bin/pip install" in line
+    ]
+    assert len(lines) == 3
+    assert all("--require-hashes" in line or "--no-deps ." in line for line in lines)
+
+
+def test_the_bill_of_materials_names_every_package_of_the_dashboard_and_its_pages() -> None:
+    bill = lock.sbom()
+    named = {str(each["purl"]) for each in cast(list[dict[str, object]], bill["components"])}
+    assert bill["bomFormat"] == "CycloneDX"
+    assert {
+        f"pkg:pypi/{name}@{version}" for name, (version, _) in lock.packages("requirements.lock").items()
+    } <= named
+    assert any(each.startswith("pkg:npm/uplot@") for each in named)

@@ -43,6 +43,7 @@ def test_safe_settings_are_let_through(settings: Settings) -> None:
         ({"ALLOWED_HOSTS": ["*"]}, "kennel.E003", "Name the hosts"),
         ({"PROCESSES": 2}, "kennel.E004", "REDIS_URL"),
         ({"STORAGE_ENV": {}}, "kennel.E005", "AZURE_STORAGE_CONNECTION_STRING"),
+        ({"SECOND_FACTOR_ROLES": frozenset({"boss"})}, "kennel.E017", "viewer, operator, admin"),
         ({"SECRET_KEY": "x"}, "kennel.E012", "openssl rand"),
         ({"SECRET_KEY": "0123456789abcdef0123456789abcde"}, "kennel.E012", "at least 32"),
         ({"SECRET_KEY": "ab" * 40}, "kennel.E012", "random characters"),
