@@ -41,12 +41,14 @@ if TYPE_CHECKING:
     from coordinator.leadership.election import Election
     from coordinator.leadership.mutex import BlobDistributedMutex
     from coordinator.leadership.semaphore import BlobDistributedSemaphore
+    from coordinator.pipeline.azure_store import PipelineOptions
     from coordinator.pipeline.pipeline import Pipeline
     from coordinator.queues.azure_store import QueueOptions
     from coordinator.queues.queue import Queue
     from coordinator.queues.shards import ShardedQueue
     from coordinator.sequences.generator import UniqueIdGenerator
     from coordinator.sequences.grants import SequenceOptions
+    from coordinator.tables.azure_store import SagaOptions
     from coordinator.tables.bulk import BulkWrite
     from coordinator.tables.saga import Saga
     from coordinator.tables.table import Table
@@ -236,7 +238,7 @@ class Storage:
 
         return make_bulk(self)
 
-    def saga(self, name: str, input: type[T] | Any = Any, **options: Any) -> Saga[T]:
+    def saga(self, name: str, input: type[T] | Any = Any, **options: Unpack[SagaOptions]) -> Saga[T]:
         """Steps that end done or undone, whoever crashes (S18). See `Saga`."""
         from coordinator.tables.azure_store import make_saga
 
@@ -248,12 +250,24 @@ class Storage:
         initiator: Callable[..., Any],
         processor: Callable[[Any], Any],
         controller: Callable[[Any, list[Any]], Any],
-        **options: Any,
+        *,
+        queue: str = "",
+        done_queue: str = "",
+        **options: Unpack[PipelineOptions],
     ) -> Pipeline:
         """Batches split, processed in parallel, each item counted once (S12). See `Pipeline`."""
         from coordinator.pipeline.azure_store import make_pipeline
 
-        return make_pipeline(self, check_name("pipeline", name), initiator, processor, controller, **options)
+        return make_pipeline(
+            self,
+            check_name("pipeline", name),
+            initiator,
+            processor,
+            controller,
+            queue=queue,
+            done_queue=done_queue,
+            **options,
+        )
 
     # --- clients, for adapters ----------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 from azure.storage.blob import ContentSettings
@@ -14,6 +14,7 @@ from coordinator.bounds import is_moment, one_line
 from coordinator.creating import in_container
 from coordinator.errors import AlreadyExists, PreconditionFailed
 from coordinator.pipeline.control import BatchControl
+from coordinator.pipeline.counting import Reporter
 from coordinator.pipeline.ledger import Ledger
 from coordinator.pipeline.parts import BatchDone, BatchOrder, Chunk, ChunkResult, Counted, Head, Sent
 from coordinator.pipeline.pipeline import Pipeline
@@ -83,6 +84,19 @@ class BlobReports:
         return content
 
 
+class PipelineOptions(TypedDict, total=False):
+    """The options of `Pipeline`, for those who pass them on."""
+
+    item: Any
+    result: Any
+    combine: Callable[[list[Any]], list[Any]] | None
+    reporter: Reporter
+    chunk_items: int
+    chunk_seconds: float
+    item_seconds: float
+    item_attempts: int
+
+
 def make_pipeline(
     storage: Storage,
     name: str,
@@ -92,7 +106,7 @@ def make_pipeline(
     *,
     done_queue: str = "",
     queue: str = "",
-    **options: Any,
+    **options: Unpack[PipelineOptions],
 ) -> Pipeline:
     """The pipeline of that name, over the queues ``{queue}-orders``, ``{queue}-work`` and ``{queue}-results``.
 

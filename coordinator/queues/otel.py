@@ -12,10 +12,10 @@ import importlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 from coordinator.errors import ConfigurationError
-from coordinator.queues.queue import Kept, Queue
+from coordinator.queues.queue import Kept, PutOptions, Queue
 from coordinator.queues.running import MessageContext, Middleware
 
 _SCOPE = "kennel.queues"
@@ -50,7 +50,7 @@ def carrier() -> Carrier:
     return told
 
 
-async def put(queue: Queue[Any], *items: Any, **options: Any) -> list[Kept]:
+async def put(queue: Queue[Any], *items: Any, **options: Unpack[PutOptions]) -> list[Kept]:
     """`Queue.put` within a producer span that the messages carry along, counted and timed; options as there."""
     trace, meter = _api("trace"), _meter()
     attributes = _attributes(queue.name, "send")
@@ -61,7 +61,8 @@ async def put(queue: Queue[Any], *items: Any, **options: Any) -> list[Kept]:
         with trace.get_tracer(_SCOPE).start_as_current_span(
             f"send {queue.name}", kind=trace.SpanKind.PRODUCER, attributes=attributes
         ) as span:
-            kept = await queue.put(*items, **{**carrier(), **options})
+            traced: PutOptions = {**carrier(), **options}
+            kept = await queue.put(*items, **traced)
             span.set_attribute("messaging.batch.message_count", len(kept))
     except Exception as error:
         attributes["error.type"] = type(error).__name__

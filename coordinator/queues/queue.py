@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -61,6 +61,16 @@ class QueueConfig:
             raise ConfigurationError(f"write_seconds must be positive, got {self.write_seconds}")
         if self.max_payload_bytes < MAX_MESSAGE_BYTES:
             raise ConfigurationError(f"max_payload_bytes must be at least {MAX_MESSAGE_BYTES}")
+
+
+class PutOptions(TypedDict, total=False):
+    """The options of `Queue.put`, for those who pass them on."""
+
+    delay: float
+    ttl: float
+    visibility: float
+    traceparent: str
+    tracestate: str
 
 
 @dataclass(frozen=True)
@@ -166,28 +176,12 @@ class Queue(Generic[T]):
             await self._announcer.announce(size, due=due)
         return kept
 
-    def put_blocking(
-        self,
-        *items: T,
-        delay: float = 0,
-        ttl: float = NEVER,
-        visibility: float = 0,
-        traceparent: str = "",
-        tracestate: str = "",
-    ) -> list[Kept]:
+    def put_blocking(self, *items: T, **options: Unpack[PutOptions]) -> list[Kept]:
         """`put` for threads: scripts, Django, Flask, Celery. All threads share one event loop and its connections."""
         if self._thread_queue is None:
             # Announcements belong to one event loop, so the loop of the threads has a queue object of its own.
             self._thread_queue = self._like(self.transport, self.schema, rules=self.rules)
-        call = functools.partial(
-            self._thread_queue.put,
-            *items,
-            delay=delay,
-            ttl=ttl,
-            visibility=visibility,
-            traceparent=traceparent,
-            tracestate=tracestate,
-        )
+        call = functools.partial(self._thread_queue.put, *items, **options)
         return call_blocking(self._portal, f"queue {self.name}: put_blocking", "await queue.put()", call)
 
     def _grouped(self, items: list[msgspec.Raw]) -> Iterator[list[msgspec.Raw]]:

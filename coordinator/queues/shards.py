@@ -7,7 +7,7 @@ import itertools
 import logging
 import zlib
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar, Unpack
+from typing import Generic, Protocol, TypeVar, Unpack
 
 import msgspec
 
@@ -15,7 +15,7 @@ from coordinator.bus import Hint
 from coordinator.errors import AlreadyExists, ConfigurationError, PreconditionFailed, StorageError
 from coordinator.queues.hints import Hints
 from coordinator.queues.listener import ListenerOptions, QueueListener
-from coordinator.queues.queue import Kept, Queue
+from coordinator.queues.queue import Kept, PutOptions, Queue
 from coordinator.queues.running import Handler
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ class ShardedQueue(Generic[T]):
             if layout is not None:
                 self._use(layout)
 
-    async def put(self, *items: T, key: str | None = None, **options: Any) -> list[Kept]:
+    async def put(self, *items: T, key: str | None = None, **options: Unpack[PutOptions]) -> list[Kept]:
         """Store items in one shard: the next in turn, or the one of the key. Options as for `Queue.put`."""
         await self.follow(PUTTER_SECONDS)
         number = next(self._turn) if key is None else zlib.crc32(key.encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coordinator.bounds import is_moment, one_line
 from coordinator.errors import KennelError, NotFound
@@ -39,7 +39,7 @@ def make_scaling_agent(
     *,
     observe: Observe,
     policy: ScalingPolicy,
-    **options: Any,
+    every_seconds: float = 15.0,
 ) -> ScalingAgent:
     """The agent of that pool. `policy` is in force until an operator stores another (see `save_policy`)."""
 
@@ -54,7 +54,7 @@ def make_scaling_agent(
         history=scaling_history(storage, pool),
         identity=storage.identity,
         clock=storage.clock,
-        **options,
+        every_seconds=every_seconds,
     )
 
 

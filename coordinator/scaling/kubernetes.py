@@ -59,17 +59,25 @@ class KubernetesDriver:
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
 
     @classmethod
-    def in_cluster(cls, deployment: str, **options: Any) -> KubernetesDriver:
-        """For an agent that runs in the cluster itself."""
+    def in_cluster(
+        cls,
+        deployment: str,
+        *,
+        namespace: str = "",
+        leaders: Leaders = no_leaders,
+        timeout_seconds: float = 10.0,
+    ) -> KubernetesDriver:
+        """For an agent that runs in the cluster itself; `namespace` (default: its own) is that of the deployment."""
         if not (_ACCOUNT / "token").is_file():
             raise ConfigurationError("there is no service account here; give url and token instead")
-        options.setdefault("namespace", (_ACCOUNT / "namespace").read_text().strip())
         return cls(
             deployment,
             url="https://kubernetes.default.svc",
             token_file=_ACCOUNT / "token",
             ca_file=_ACCOUNT / "ca.crt",
-            **options,
+            namespace=namespace or (_ACCOUNT / "namespace").read_text().strip(),
+            leaders=leaders,
+            timeout_seconds=timeout_seconds,
         )
 
     async def actual(self) -> int:

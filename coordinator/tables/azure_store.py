@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, get_args
 
 from coordinator.bounds import is_moment, one_line
 from coordinator.config import check_name
@@ -18,18 +18,28 @@ if TYPE_CHECKING:
     from coordinator.storage import Storage
 
 
+class SagaOptions(TypedDict, total=False):
+    """`queue`: by default ``{prefix}saga-{name}``; `timeout_seconds` for the whole saga (0: none); `version` of its steps."""
+
+    queue: str
+    timeout_seconds: float
+    version: str
+
+
 def make_saga(
-    storage: Storage, name: str, *, queue: str = "", version: str = "", **options: Any
+    storage: Storage, name: str, *, input_type: Any = Any, **options: Unpack[SagaOptions]
 ) -> Saga[Any]:
     """The saga of that name; its queue is `queue`, by default ``{prefix}saga-{name}``, with a version ``…-{version}``."""
-    own = f"{storage.config.prefix}saga-{name}" + (f"-{check_name('version', version)}" if version else "")
+    queue, version = options.get("queue", ""), options.get("version", "")
+    own = f"{storage.config.prefix}saga-{name}" + (f"-{version}" if version else "")
     return Saga(
         name,
         make_table(storage, storage.config.table("sagas")),
-        storage.queue(queue or own, type=SagaMessage),
+        storage.queue(queue or check_name("queue", own), type=SagaMessage),
+        input_type=input_type,
+        timeout_seconds=options.get("timeout_seconds", 0.0),
         version=version,
         identity=lambda: storage.identity,
-        **options,
     )
 
 

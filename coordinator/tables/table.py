@@ -94,12 +94,31 @@ class Table:
         )
         return Scan(self.store, query, token)
 
-    async def top(self, count: int, **options: Any) -> list[Row]:
-        """The first `count` rows in key order; options as of `scan`. To have the newest first, let keys count down."""
+    async def top(
+        self,
+        count: int,
+        *,
+        partition: str | None = None,
+        prefix: str = "",
+        row_from: str = "",
+        row_before: str = "",
+        where: Iterable[Where | tuple[str, str, Any]] = (),
+        select: Iterable[str] | None = None,
+    ) -> list[Row]:
+        """The first `count` rows in key order; the rest as of `scan`. To have the newest first, let keys count down."""
         if count < 1:
             raise ConfigurationError(f"top needs a count of at least 1, got {count}")
         rows: list[Row] = []
-        async for row in self.scan(page_size=min(count, MAX_PAGE), **options):
+        found = self.scan(
+            partition=partition,
+            prefix=prefix,
+            row_from=row_from,
+            row_before=row_before,
+            where=where,
+            select=select,
+            page_size=min(count, MAX_PAGE),
+        )
+        async for row in found:
             rows.append(row)
             if len(rows) == count:
                 break

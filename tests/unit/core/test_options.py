@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from coordinator.pipeline.azure_store import PipelineOptions
+from coordinator.pipeline.pipeline import Pipeline
 from coordinator.queues.azure_store import QueueOptions
 from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.queue import Queue
@@ -31,3 +33,15 @@ def test_each_option_of_a_queue_reaches_it():
     queue: Queue[Any] = storage.queue("orders", version=3, upcasters={2: lambda item: item})
     assert (queue.schema.version, set(queue.schema.upcasters)) == (3, {2})
     assert set(QueueOptions.__annotations__) == {"version", "upcasters", "config"}
+
+
+def test_the_options_of_a_pipeline_are_its_own():
+    assert set(PipelineOptions.__annotations__) <= keywords(Pipeline.__init__)
+    parts = {"ledger", "reports", "orders", "work", "results", "done", "identity"}
+    assert keywords(Pipeline.__init__) - set(PipelineOptions.__annotations__) == parts
+
+
+def test_each_option_of_a_saga_reaches_it():
+    storage = Storage.from_connection_string("UseDevelopmentStorage=true")
+    saga = storage.saga("cancel", queue="cancelling", timeout_seconds=60, version="2")
+    assert (saga.queue.name, saga.timeout_seconds, saga.version) == ("cancelling", 60, "2")
