@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from coordinator.backoff import TRANSIENT, Backoff
-from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, StorageError, StorageUnreachable
+from coordinator.errors import (
+    AlreadyExists,
+    NotFound,
+    PreconditionFailed,
+    StorageBusy,
+    StorageError,
+    StorageUnreachable,
+)
 from coordinator.tables.operations import ANY, Delete, Insert, Operation, Put, Replace, check_operation
 from coordinator.tables.rows import Key, Row, Values, check_key
 from coordinator.tables.table import Table
@@ -39,10 +46,14 @@ class Update:
 
 @dataclass(frozen=True)
 class Doubtful:
-    """A write whose answer was lost: the row that it was to change (None: it was to create one)."""
+    """A write whose answer was lost: the row that it was to change (None: it was to create one).
+
+    `was_refused` if the service answered, but with an error that leaves open what it did (503).
+    """
 
     base: Row | None
     deleting: bool
+    was_refused: bool = False
 
 
 Verdict = Literal["done", "open", "refused", "unknown"]
@@ -55,8 +66,11 @@ def verdict(doubtful: Doubtful, nonce: str, now: Row | None) -> Verdict:
     once. "refused": others wrote first, so it never was and never will be carried out. "unknown": others have written so
     much since, or the row was deleted or created again, that nothing proves either.
     """
+    if now is None and doubtful.deleting:
+        return "done"
     if now is None:
-        return "done" if doubtful.deleting else "unknown"
+        # A row that was created and deleted again leaves nothing; but what the service says it refused was not created.
+        return "open" if doubtful.base is None and doubtful.was_refused else "unknown"
     if not doubtful.deleting and nonce in now.nonces:
         return "done"
     base = doubtful.base
@@ -155,7 +169,8 @@ async def optimistic_update(
             except TRANSIENT as error:
                 last = error
                 if error.maybe_done:
-                    doubtful, lost = Doubtful(row, changed is None), lost + 1
+                    was_refused = isinstance(error, StorageBusy)
+                    doubtful, lost = Doubtful(row, changed is None, was_refused), lost + 1
                     continue  # look at once: each moment lets others write over what proves ours
         # The slower a try, the longer others can come between its read and its write: wait in proportion.
         stretch = min(MAX_STRETCH, max(1.0, (clock.monotonic() - asked) / QUICK_SECONDS))
