@@ -134,7 +134,7 @@ class Site:
             for queue in service.list_queues():
                 with service.get_queue_client(queue.name) as client:
                     count = client.get_queue_properties().approximate_message_count or 0
-                if queue.name.endswith(("-poison", ".XQ", "-XQ", "-xq")):
+                if queue.name.endswith(("-poison", "-dlq")):
                     dead += count
                 else:
                     waiting += count
