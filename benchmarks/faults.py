@@ -165,10 +165,12 @@ def nothing(site: Site) -> None:
 
 
 def throttling(site: Site) -> None:
+    site.started(1)
     site.proxy.at_random(0.3, seed=7, faults=[throttled(1)])
 
 
 def lost_answers(site: Site) -> None:
+    site.started(1)
     site.proxy.at_random(0.1, seed=7, faults=[DROP_ANSWER])
 
 
@@ -184,7 +186,6 @@ class Fault:
     deeds: list[str]
     strike: Callable[[Site], None]
     seconds: float = 60.0
-    before: bool = False  # whether it strikes before the worker starts
 
 
 FAULTS = (
@@ -194,8 +195,8 @@ FAULTS = (
     Fault("outage longer than the visibility", ["1"] * 12, outage),
     Fault("SIGTERM with a running task", ["3"] * 6, stopped),
     Fault("task that always raises", deeds_with("raise"), nothing),
-    Fault("throttled, 30 % of requests", ["0.05"] * 40, throttling, before=True),
-    Fault("lost answers, 10 % of requests", ["0.05"] * 40, lost_answers, before=True),
+    Fault("throttled, 30 % of requests", ["0.3"] * 40, throttling, 90.0),
+    Fault("lost answers, 10 % of requests", ["0.3"] * 40, lost_answers, 90.0),
 )
 QUICK = ("kill -9 in a handler", "task that always raises", "lost answers, 10 % of requests")
 
@@ -213,18 +214,12 @@ def measure(name: str, fault: Fault, folder: Path) -> dict[str, Any]:
     sound = {number for number, deed in enumerate(fault.deeds) if deed not in ("die", "hang", "raise")}
     with site_of(name, fault, folder) as site:
         site.put()
-        if fault.before:
-            fault.strike(site)
         serving = threading.Thread(target=site.serve)
         serving.start()
         try:
             began = time.monotonic()
-            if fault.before:
-                site.started(1)
-                struck_at = time.time()
-            else:
-                fault.strike(site)
-                struck_at = time.time()
+            fault.strike(site)
+            struck_at = time.time()
             while time.monotonic() < began + fault.seconds:
                 waiting, dead = site.depth()
                 if sound <= site.times("end").keys() and not waiting:
@@ -307,7 +302,7 @@ def main() -> None:
     ):
         for fault in wanted:
             print(f"{fault.title} …", file=sys.stderr, flush=True)
-            bounded = Fault(fault.title, fault.deeds, fault.strike, min(limit, fault.seconds), fault.before)
+            bounded = Fault(fault.title, fault.deeds, fault.strike, min(limit, fault.seconds))
             found = list(pool.map(lambda name, fault=bounded: one(name, fault, folder), options.only))
             results[fault.title] = dict(zip(options.only, found, strict=True))
     print(table(results, options.only))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.errors import ConfigurationError
-from coordinator.scaling.decision import Memory, Observation, decide
+from coordinator.scaling.decision import Decision, Memory, Observation, decide
 from coordinator.scaling.drivers import victims
 from coordinator.scaling.policy import ScalingPolicy, Window, decode_policy, encode_policy
 
@@ -57,6 +57,85 @@ def had(wanted: int, direction: str = "none", *, step_ago: float = 1e6, turn_ago
 def test_decisions(observed: Observation, memory: Memory, wanted: int, words: str) -> None:
     decision = decide(POLICY, observed, memory)
     assert (decision.wanted, words in decision.reason) == (wanted, True), decision.reason
+
+
+@pytest.mark.parametrize(
+    ("observed", "memory", "decision"),
+    [
+        (seen(0), had(0), Decision(0, "0 because there is nothing to do", had(0))),
+        (
+            seen(0, arrival_per_second=0.05, instance_per_second=1.0),
+            had(0),
+            Decision(1, "1 because 0 to do at 1/s each within 50 s, 0.05/s arriving", Memory(1, NOON, "up", NOON - 1e6)),
+        ),
+        (
+            seen(1000),
+            had(0, "down"),
+            Decision(2, "2 because 1000 to do at 10/s each within 50 s", Memory(2, NOON, "up", NOON)),
+        ),
+        (
+            seen(1000),
+            had(1, "up"),
+            Decision(2, "2 because 1000 to do at 10/s each within 50 s", Memory(2, NOON, "up", NOON - 1e6)),
+        ),
+        (
+            seen(100_000),
+            had(20),
+            Decision(20, "20 because 100000 to do at 10/s each within 50 s; 200 is outside 0…20", had(20)),
+        ),
+        (
+            seen(400, in_flight=100),
+            had(0),
+            Decision(1, "1 because 500 to do at 10/s each within 50 s", Memory(1, NOON, "up", NOON - 1e6)),
+        ),
+        (
+            seen(500, in_flight=1),
+            had(0),
+            Decision(2, "2 because 501 to do at 10/s each within 50 s", Memory(2, NOON, "up", NOON - 1e6)),
+        ),
+        (seen(None), Memory(None, 1.0, "up", 2.0), Decision(0, "0 kept because the depth is unknown", Memory(0, 1.0, "up", 2.0))),
+        (
+            seen(9, held_by="sale"),
+            Memory(None, 1.0, "up", 2.0),
+            Decision(0, "0 kept while gate sale holds them", Memory(0, 1.0, "up", 2.0)),
+        ),
+        (
+            seen(0, actual=3, in_flight=30),
+            Memory(None, 1.0, "up", 2.0),
+            Decision(3, "3 because 30 messages are in hand (30 to do at 10/s each within 50 s)", Memory(3, 1.0, "up", 2.0)),
+        ),
+        (
+            seen(0, actual=3),
+            Memory(None, NOON - 180, "up", NOON - 180),
+            Decision(0, "0 because there is nothing to do", Memory(0, NOON, "down", NOON)),
+        ),
+        (
+            seen(0, actual=3),
+            Memory(None, NOON - 179, "up", NOON - 180),
+            Decision(
+                3,
+                "3 kept, though 0 because there is nothing to do: the last step up was 179 s ago",
+                Memory(3, NOON - 179, "up", NOON - 180),
+            ),
+        ),
+        (
+            seen(0, actual=3),
+            Memory(None, NOON - 30, "down", NOON - 1),
+            Decision(0, "0 because there is nothing to do", Memory(0, NOON, "down", NOON - 1)),
+        ),
+        (
+            seen(0, actual=30),
+            Memory(None, 1.0, "none", 2.0),
+            Decision(20, "20 because 0…20 are allowed now", Memory(20, NOON, "down", 2.0)),
+        ),
+        (seen(0, actual=3), Memory(None, NOON - 1, "none", NOON - 180), Decision(0, "0 because there is nothing to do", Memory(0, NOON, "down", NOON - 180))),
+        (seen(0, actual=1, cpu=0.9), Memory(None, 0.0, "none", 0.0), Decision(0, "0 because there is nothing to do", Memory(0, NOON, "down", 0.0))),
+        (seen(500, actual=1, cpu=0.91), had(1), Decision(2, "2 because the processors are 91% busy", Memory(2, NOON, "up", NOON - 1e6))),
+        (seen(1000, actual=1, cpu=0.91), had(1), Decision(2, "2 because 1000 to do at 10/s each within 50 s", Memory(2, NOON, "up", NOON - 1e6))),
+    ],
+)  # fmt: skip
+def test_a_decision_says_why_and_remembers(observed: Observation, memory: Memory, decision: Decision) -> None:
+    assert decide(POLICY, observed, memory) == decision
 
 
 def test_hours_go_before_what_is_measured() -> None:

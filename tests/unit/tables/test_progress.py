@@ -59,7 +59,6 @@ def event(what, step="", detail="", *, epoch=4):
         (at("compensated", 1), None),
         (at("stuck", 1), None),
     ],
-    ids=str,
 )
 def test_the_step_in_hand_follows_from_what_was_done(progress, step):
     assert rules.next_step(progress, STEPS) == step

@@ -1,0 +1,36 @@
+"""What counting a chunk makes of a batch's figures: the rules by themselves."""
+
+import msgspec
+import pytest
+
+from coordinator.pipeline.counting import _ended, _item_seconds
+from coordinator.pipeline.parts import ChunkResult, Counted, Head
+
+
+def result(size, seconds):
+    return ChunkResult("b1", 0, size, [], seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("before", "results", "seconds"),
+    [
+        (0.0, [], 0.0),
+        (2.0, [], 2.0),
+        (2.0, [result(0, 5.0), result(5, 0.0)], 2.0),
+        (0.0, [result(10, 20.0)], 2.0),
+        (0.0, [result(10, 20.0), result(30, 20.0)], 1.0),
+        (2.0, [result(10, 120.0)], 0.7 * 2.0 + 0.3 * 12.0),
+        (2.0, [result(1, 0.5), result(0, 9.0)], 0.7 * 2.0 + 0.3 * 0.5),
+    ],
+)
+def test_the_time_of_an_item_is_a_mean_that_forgets(before, results, seconds):
+    assert _item_seconds(Counted(item_seconds=before), results) == pytest.approx(seconds)
+
+
+def test_a_batch_that_ends_keeps_what_was_counted():
+    head = Head(source="s", state="running", chunk_items=5, started_at=1.0)
+    counted = Counted(items=12, failed=2)
+    assert _ended(head, "complete", counted, 9.0, report="b1.json") == msgspec.structs.replace(
+        head, state="complete", finished_at=9.0, items=12, failed=2, report="b1.json"
+    )
+    assert _ended(head, "partial", counted, 9.0).report == ""
