@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
+from coordinator.bounds import Count, Duration
 from coordinator.errors import ConfigurationError
 from coordinator.queues.idle import WorkDetected
+
+MOST_STEPS = 100
 
 
 class Steps(msgspec.Struct, frozen=True, tag="steps", forbid_unknown_fields=True):
     """A table: the first step whose `below` is above the depth says the tasks; beyond the last, `beyond`."""
 
-    steps: tuple[tuple[int, int], ...] = ((100, 10), (1000, 50))
-    beyond: int = 100
+    steps: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_STEPS)] = ((100, 10), (1000, 50))
+    beyond: Count = 100
 
     def __post_init__(self) -> None:
         depths = [below for below, _ in self.steps]
@@ -33,12 +37,12 @@ class TargetLatency(msgspec.Struct, frozen=True, tag="target", forbid_unknown_fi
     follow every wobble, large ones lag behind. `assumed_service_seconds` is used until a handler was measured.
     """
 
-    seconds: float
-    minimum: int = 0
-    maximum: int = 100
-    up_seconds: float = 2.0
-    down_seconds: float = 30.0
-    assumed_service_seconds: float = 1.0
+    seconds: Duration
+    minimum: Count = 0
+    maximum: Count = 100
+    up_seconds: Duration = 2.0
+    down_seconds: Duration = 30.0
+    assumed_service_seconds: Duration = 1.0
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.seconds <= 86_400:

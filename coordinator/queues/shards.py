@@ -7,9 +7,10 @@ import itertools
 import logging
 import zlib
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar, Unpack
+from typing import Annotated, Generic, Protocol, TypeVar, Unpack
 
 import msgspec
+from msgspec import Meta
 
 from coordinator.bus import Hint
 from coordinator.errors import AlreadyExists, ConfigurationError, PreconditionFailed, StorageError
@@ -29,8 +30,8 @@ PUSHED_LISTENER_SECONDS = 330.0
 class Layout(msgspec.Struct, frozen=True):
     """`shards` are filled; `most` is the highest number there ever was: so many may still hold messages."""
 
-    shards: int
-    most: int
+    shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
+    most: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
 
 
 class ShardStore(Protocol):

@@ -65,6 +65,8 @@ async def test_messages_are_shown_to_operators_alone_escaped_and_bounded_and_sta
         await queue.put({"packed": "y" * 200_000})
         await queue.put_text('"foreign & bare"')
         await queue.put_text('{"kennel":1,"id":"x","size":1000000000,"z":"eJw="}')
+        await queue.put_text('{"kennel":1,"id":"x","at":1e300,"items":[1]}')
+        await queue.put_text('{"kennel":1,"id":"x","size":-2,"z":"eJw="}')
         text = (await queue.peek())[0].text
         await queue.poison.put(PoisonRecord(name, "m-1", text, "no <b>stock</b>", [], 1.0, 2.0, 5))
         with Person(dashboard, "olga") as olga, Person(dashboard, "vera") as vera:
@@ -84,7 +86,7 @@ async def test_messages_are_shown_to_operators_alone_escaped_and_bounded_and_sta
             assert "alert(1)" not in denied.text
             nothing = await asyncio.to_thread(olga.get, f"/queues/{dashboard.prefix}not-there/messages")
             assert nothing.status_code == 200
-        assert [message.dequeue_count for message in await queue.peek()] == [0] * 5
+        assert [message.dequeue_count for message in await queue.peek()] == [0] * 7
     rows = [row for row in audit_of(dashboard) if row["action"] == "queue.peek"]
     assert [(row["actor"], row["target"], row["outcome"]) for row in rows] == [("vera", name, "denied")]
 

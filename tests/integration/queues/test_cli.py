@@ -51,3 +51,16 @@ def test_what_destroys_asks_for_the_name(name: str) -> None:
 
 def test_poison_is_brought_back(name: str) -> None:
     assert "0 messages are back" in queue("requeue-poison", name).stdout
+
+
+def test_what_cannot_come_back_from_poison_is_named(name: str) -> None:
+    queue("put", f"{name}-poison", stdin='"left here by hand"\n')
+    result = queue("requeue-poison", name)
+    assert "0 messages are back" in result.stdout
+    assert "1 stay where they are:" in result.stderr
+    assert "it is not a record of a message that failed" in result.stderr
+    assert queue("peek", f"{name}-poison").stdout
+
+
+def test_numbers_that_json_has_not_are_refused(name: str) -> None:
+    assert "line 1 is not JSON" in queue("put", name, stdin="NaN\n").stderr

@@ -27,8 +27,6 @@ WAITING = {
     "coordinator.client": "answers of the dashboard",
     "coordinator.pipeline.parts": "messages and rows of a pipeline",
     "coordinator.queues.cost": "prices",
-    "coordinator.queues.rules": "the stored rule",
-    "coordinator.queues.shards": "the stored layout",
     "coordinator.scaling.decision": "rows of the scaling agent",
     "coordinator.scaling.policy": "the stored policy",
     "coordinator.tables.bulk": "messages of bulk work",
