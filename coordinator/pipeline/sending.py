@@ -156,7 +156,8 @@ class Sender:
             yield number, chunk
 
     async def _pieces(self, source: Any, skip: int, size: Size) -> AsyncGenerator[list[msgspec.Raw], None]:
-        items = self._initiator(source, skip=skip) if self._can_skip else self._initiator(source)
+        options = {"skip": skip} if self._can_skip else {}
+        items = await asyncio.to_thread(self._initiator, source, **options)
         if isinstance(items, AsyncIterator):
             piece: list[msgspec.Raw] = []
             taken = 0

@@ -11,8 +11,8 @@ Risk = Literal["none", "on track", "at risk", "missed"]
 _MEMORY_SECONDS = 30.0
 # Nothing sent or counted for so long: a minute at most until a page says so.
 STALLED_SECONDS = 45.0
-# A rate holds for so long without news, and is 0 after STILL_SECONDS.
-_FRESH_SECONDS, _STILL_SECONDS = 20.0, 60.0
+# A rate holds for so long without news, and is 0 once the batch is stalled.
+_FRESH_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def batch_status(
 def faded(counted: Counted, now: float) -> float:
     """The rate as it is worth now: what was counted long ago says nothing about the time left."""
     still = now - counted.changed_at - _FRESH_SECONDS
-    return counted.per_second * min(1.0, max(0.0, 1 - still / (_STILL_SECONDS - _FRESH_SECONDS)))
+    return counted.per_second * min(1.0, max(0.0, 1 - still / (STALLED_SECONDS - _FRESH_SECONDS)))
 
 
 def _risk(head: Head, eta: float | None, done: int, is_stalled: bool, now: float) -> Risk:
