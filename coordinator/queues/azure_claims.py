@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordinator.creating import in_container
 from coordinator.errors import NotFound
+from coordinator.queues.claims import check_length
 from coordinator.service_errors import translated
 
 if TYPE_CHECKING:
@@ -86,9 +87,10 @@ class BlobClaims:
 
         await in_container(self._storage, self._container, upload)
 
-    async def get(self, name: str) -> bytes:
+    async def get(self, name: str, *, at_most: int) -> bytes:
         with translated("read the claim", name):
             download = await self._blob(name).download_blob(read_timeout=_READ_SECONDS)
+            check_length(name, download.size, at_most)
             content: bytes = await download.readall()
         return content
 

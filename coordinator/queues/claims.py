@@ -127,7 +127,7 @@ class Claims:
                 f"the payload unpacks to {largest} bytes; at most {self._max_payload_bytes} are allowed"
             )
         try:
-            return await self._store.get(claim.name)
+            return await self._store.get(claim.name, at_most=claim.bytes)
         except NotFound as error:
             raise MessageUndecodable(
                 f"the payload is gone: there is no claim {claim.name!r} any more"
@@ -157,6 +157,14 @@ class Claims:
     async def remove(self, name: str) -> None:
         """Remove a claim that no message needs."""
         await self._store.delete(name)
+
+
+def check_length(name: str, length: int, at_most: int) -> None:
+    """Raise `MessageUndecodable` if a claim is longer than its message says: it would be read before it is judged."""
+    if length > at_most:
+        raise MessageUndecodable(
+            f"the payload is damaged: claim {name!r} has {length} bytes, more than {at_most}"
+        )
 
 
 def _claimed(head: Envelope, size: int, packed: bytes) -> Fitted:

@@ -75,8 +75,8 @@ class ClaimStore(Protocol):
     async def put(self, name: str, content: bytes, *, expires_at: float) -> None:
         """Store; `expires_at` (seconds since 1970, 0 = never) is when the message that refers to it is gone at the latest."""
 
-    async def get(self, name: str) -> bytes:
-        """The content; `NotFound` if it is gone."""
+    async def get(self, name: str, *, at_most: int) -> bytes:
+        """The content; `NotFound` if it is gone, `MessageUndecodable` (and not read) if it is longer than `at_most` bytes."""
 
     async def keep(self, name: str) -> None:
         """Never expire from now on."""

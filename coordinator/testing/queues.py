@@ -12,7 +12,7 @@ from typing import Any
 from coordinator.bus import Bus, Hint, LocalBus
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import InvalidRequest, NotFound, PreconditionFailed, ReceiptStale
-from coordinator.queues.claims import Claims
+from coordinator.queues.claims import Claims, check_length
 from coordinator.queues.envelope import Schema, wire_bytes
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.queues.rules import ScalingRule
@@ -210,8 +210,10 @@ class MemoryClaimStore:
         self.blobs[name] = (content, expires_at)
         self._written[name] = self._clock.time()
 
-    async def get(self, name: str) -> bytes:
-        return self._found(name)[0]
+    async def get(self, name: str, *, at_most: int) -> bytes:
+        content = self._found(name)[0]
+        check_length(name, len(content), at_most)
+        return content
 
     async def keep(self, name: str) -> None:
         self.blobs[name] = (self._found(name)[0], 0.0)

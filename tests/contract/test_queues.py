@@ -9,7 +9,14 @@ import pytest
 
 from coordinator import Storage
 from coordinator.config import StorageConfig
-from coordinator.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed, ReceiptStale
+from coordinator.errors import (
+    AlreadyExists,
+    InvalidRequest,
+    MessageUndecodable,
+    NotFound,
+    PreconditionFailed,
+    ReceiptStale,
+)
 from coordinator.queues.azure_claims import BlobClaims
 from coordinator.queues.azure_queue import AzureQueue
 from coordinator.queues.azure_rules import BlobRules
@@ -202,9 +209,11 @@ async def test_the_number_of_shards_is_stored_only_over_the_one_that_was_read(sh
 async def test_a_claim_is_kept_until_it_is_deleted(claims: ClaimStore) -> None:
     name = "0" * 32
     with pytest.raises(NotFound):
-        await claims.get(name)
+        await claims.get(name, at_most=2_000)
     await claims.put(name, b"\x00\xff" * 1000, expires_at=100)
-    assert await claims.get(name) == b"\x00\xff" * 1000
+    assert await claims.get(name, at_most=2_000) == b"\x00\xff" * 1000
+    with pytest.raises(MessageUndecodable, match="2000 bytes, more than 1999"):
+        await claims.get(name, at_most=1_999)
     assert await claims.expired(101) == [name]
     assert await claims.expired(99) == []
     await claims.keep(name)
@@ -212,7 +221,7 @@ async def test_a_claim_is_kept_until_it_is_deleted(claims: ClaimStore) -> None:
     await claims.delete(name)
     await claims.delete(name)
     with pytest.raises(NotFound):
-        await claims.get(name)
+        await claims.get(name, at_most=2_000)
 
 
 async def test_a_claim_that_never_expires_is_known_by_when_it_was_written(claims: ClaimStore) -> None:

@@ -223,7 +223,9 @@ async def delete_large(site: Site) -> None:
         await site.behind.queue(site.name).claims.discard(kept.envelope)
     await queue.claims.discard(kept.envelope)
     with pytest.raises(NotFound):
-        await BlobClaims(site.plain, site.name).get(kept.envelope.claim.name)
+        await BlobClaims(site.plain, site.name).get(
+            kept.envelope.claim.name, at_most=kept.envelope.claim.bytes
+        )
 
 
 # --- tables -------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import base64
 import enum
 import json
 import math
+import random
 import zlib
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from coordinator.errors import ConfigurationError, MessageUndecodable
 from coordinator.queues import envelope as wire
 from coordinator.queues.envelope import MessageTooNew
-from coordinator.testing.queues import MemoryQueueTransport, memory_queue
+from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, memory_queue
 from tests.unit.queues.bench import Bench
 
 PACKED = zlib.compress(b"[" + b"1," * 2_000_000 + b"1]")
@@ -171,3 +172,13 @@ async def test_a_poison_record_out_of_bounds_is_shown_as_unreadable_not_as_a_rec
     await queue.poison.put_text(json.dumps({"kennel": 1, "items": [record]}, separators=(",", ":")))
     (peeked,) = await queue.poison.peek()
     assert (peeked.items, "first_at" in peeked.problem) == ((), True)
+
+
+async def test_a_payload_that_was_replaced_by_a_larger_one_goes_to_poison_unread(bench: Bench) -> None:
+    claims = MemoryClaimStore(bench.clock)
+    queue = memory_queue("work", clock=bench.clock, transports=bench.transports, claims=claims)
+    (kept,) = await queue.put(random.Random(1).randbytes(80_000).hex())
+    assert kept.envelope.claim is not None
+    await claims.put(kept.envelope.claim.name, bytes(10_000_000), expires_at=0)
+    (peeked,) = await queue.peek()
+    assert "has 10000000 bytes, more than" in peeked.problem
