@@ -88,7 +88,7 @@ class Crew:
                 if units[0].delivery.suspect and not await self._begin(units[0]):
                     self._drop(units)
                     continue
-                outcomes = await self._runner.run(units)
+                outcomes = await self._runner.run(units, me, started)
             except BaseException:
                 self._drop(units)
                 raise

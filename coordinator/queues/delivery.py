@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from coordinator.queues.settling import Settler
 
 _LOSSES = threading.Lock()
+_UNREAD = Envelope(kennel=0)
 
 
 class Loss:
@@ -114,7 +115,7 @@ class Delivery:
         self.hands = 1
         self.idle_looks = 0
         self.lock = asyncio.Lock()
-        self.envelope = Envelope(kennel=0)
+        self.envelope = _UNREAD
         self.outcomes: dict[int, Outcome] = {}
         self.units: list[Unit] = []
         self._loss: Loss | None = None

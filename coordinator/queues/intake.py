@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from coordinator.clock import Clock
@@ -22,6 +23,7 @@ from coordinator.queues.transport import Received
 _log = logging.getLogger("coordinator.queues")
 _MAX_UNDELETED = 256
 _MAX_SUSPECT = 32
+_NOTHING: frozenset[int] = frozenset()
 
 
 class Intake:
@@ -73,7 +75,7 @@ class Intake:
                 clock=self._clock,
             )
             self._leases.hold(delivery)
-            taken.append((delivery, frozenset() if known is None else known.done))
+            taken.append((delivery, _NOTHING if known is None else known.done))
         for delivery, done in taken:
             try:
                 if source.settler.is_done_already(delivery):
@@ -103,12 +105,14 @@ class Intake:
             items = [
                 (0, MessageUndecodable(f"the message could not be read: {type(error).__name__}: {error}"))
             ]
-        units = delivery.units = [Unit(delivery, index, item) for index, item in items if index not in done]
-        delivery.skipped = len(units) < len(items)
+        if done:
+            delivery.skipped = any(index in done for index, _ in items)
+            items = [(index, item) for index, item in items if index not in done]
+        units = delivery.units = [Unit(delivery, index, item) for index, item in items]
         self._pace.unpacked(len(items))
         if not units:
             self._end(delivery, delivery.settler.delete(delivery))
-        elif delivery.unreported > (0 if delivery.envelope.kennel else 1):
+        elif delivery.message.dequeue_count > 1 and delivery.unreported > (not delivery.envelope.kennel):
             self._suspect(queue, delivery)
         else:
             for unit in units:
@@ -165,30 +169,26 @@ class Intake:
     def _end(self, delivery: Delivery, work: Coroutine[Any, Any, None]) -> None:
         """Deletes and the like run beside the handlers."""
         delivery.hands += 1
-        task = asyncio.create_task(self._see_through(delivery, work), name="settle")
+        task = asyncio.create_task(work, name="settle")
         self._ending.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, delivery))
 
-    async def _see_through(self, delivery: Delivery, work: Coroutine[Any, Any, None]) -> None:
-        """Whatever happens to a settlement, its message is not held any more afterwards."""
-        try:
-            await work
-        except Exception:
-            _log.exception("A message could not be settled; it is given back")
-            try:
-                await delivery.settler.give_back(delivery, after_seconds=self._rng.uniform(5, 30))
-            except Exception:
-                _log.exception(
-                    "A message could not be given back; it appears by itself when its visibility ends"
-                )
-                self._leases.drop(delivery, End.ABANDONED)
-        finally:
-            delivery.hands -= 1
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
+        """Whatever happened to a settlement, its message is not held much longer."""
         self._ending.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("A message could not be settled; it is given back", exc_info=error)
+            self._end(delivery, self._give_up(delivery))
+        delivery.hands -= 1
         if len(self._ending) == _MAX_UNDELETED:
             self._relieved()
+
+    async def _give_up(self, delivery: Delivery) -> None:
+        try:
+            await delivery.settler.give_back(delivery, after_seconds=self._rng.uniform(5, 30))
+        except Exception:
+            _log.exception("A message could not be given back; it appears by itself when its visibility ends")
+            self._leases.drop(delivery, End.ABANDONED)
 
     def give_back(self, deliveries: list[Delivery]) -> None:
         """Let others have messages that no handler here has seen."""

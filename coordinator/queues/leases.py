@@ -6,7 +6,7 @@ import asyncio
 import enum
 import logging
 import random
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from coordinator.backoff import TRANSIENT
@@ -22,7 +22,7 @@ _CALM_SECONDS = 300.0
 _REMEMBERED = 1_000
 
 
-class End(enum.Enum):
+class End(enum.StrEnum):
     """How this process's part in a message ended."""
 
     SETTLED = "settled"
@@ -50,7 +50,7 @@ class LeaseManager:
         self.stale = 0
         self.renewals = 0
         self.taken = 0
-        self.ended: Counter[End] = Counter()
+        self.ended = dict.fromkeys(End, 0)
         self._least_seconds = self._seconds = visibility_seconds
         self._calm_since = clock.monotonic()
         self._clock = clock
@@ -92,7 +92,8 @@ class LeaseManager:
         """It is settled or abandoned; harmless when repeated."""
         if self._held.pop(delivery, None) is not None:
             self.ended[end] += 1
-        self._lost.pop(delivery.key, None)
+        if self._lost:
+            self._lost.pop(delivery.key, None)
 
     def lose(self, delivery: Delivery, reason: str) -> None:
         """Another may have it now. What still runs goes on; what only waited for it is dropped when its turn comes."""
@@ -124,7 +125,7 @@ class LeaseManager:
         That happens when the answer of a renewal was lost, and with it the receipt, or when storage was away for longer
         than the visibility: the message came back by itself.
         """
-        delivery = self._lost.pop(message.id, None)
+        delivery = self._lost.pop(message.id, None) if self._lost else None
         if delivery is None:
             return None
         if delivery.is_running:

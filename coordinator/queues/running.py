@@ -67,7 +67,6 @@ class Run:
         "_runner",
         "batch",
         "cancelled_at",
-        "loop",
         "started_at",
         "task",
         "units",
@@ -75,14 +74,13 @@ class Run:
         "warned_at",
     )
 
-    def __init__(self, runner: Runner, units: list[Unit], started_at: float) -> None:
+    def __init__(self, runner: Runner, units: list[Unit], task: asyncio.Task[Any], started_at: float) -> None:
         self.units = units
         self.started_at = started_at
         self.warned_at = started_at
         self.cancelled_at: float | None = None
-        self.task = asyncio.current_task()
+        self.task = task
         self.waiting: asyncio.Future[Any] | None = None
-        self.loop = asyncio.get_running_loop()
         self.batch = runner.batch > 0
         self._runner = runner
         self._contexts: tuple[MessageContext, ...] = ()
@@ -118,7 +116,7 @@ def in_batch() -> bool:
 
 def current_loop() -> asyncio.AbstractEventLoop:
     """The event loop of the listener whose handler runs here, also in a thread; `LookupError` outside of one."""
-    return _current.get().loop
+    return _current.get().task.get_loop()
 
 
 class Runner:
@@ -152,13 +150,11 @@ class Runner:
         self._clock = clock
         self._executor: ThreadPoolExecutor | None = None
 
-    async def run(self, units: list[Unit]) -> list[Outcome]:
-        """The outcome of each unit; raises only `asyncio.CancelledError`, once `stopping`."""
-        run = Run(self, units, self._clock.monotonic())
+    async def run(self, units: list[Unit], task: asyncio.Task[Any], started_at: float) -> list[Outcome]:
+        """The outcome of each unit; raises only `asyncio.CancelledError`, once `stopping`. `task` is the running one."""
+        run = Run(self, units, task, started_at)
         self.running[run] = None
         token = _current.set(run)
-        task = run.task
-        assert task is not None
         try:
             if self.batch:
                 outcomes = outcomes_of(await self._call(run, [unit.item for unit in units]), len(units))
@@ -169,7 +165,8 @@ class Runner:
                     await self._call(run, units[0].item)
                 outcomes = [DONE]
             else:
-                await self._call(run, units[0].item)
+                item = units[0].item
+                await (self.handler(item) if self.is_async else self._call(run, item))
                 outcomes = [DONE]
         except asyncio.CancelledError as error:
             if run.cancelled_at is not None:
@@ -212,7 +209,7 @@ class Runner:
             if self._executor is not None:  # its thread may never end: others must not have to wait for it
                 self._executor.shutdown(wait=False)
                 self._executor = None
-        elif run.task is not None:
+        else:
             run.task.cancel()
 
     async def _call(self, run: Run, argument: Any) -> Any:
@@ -222,7 +219,6 @@ class Runner:
             self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix=f"queue-{self._queue}")
         loop = asyncio.get_running_loop()
         context, done = contextvars.copy_context(), loop.create_future()
-        _ = run.contexts  # made here: a thread must not look at a delivery that changes
 
         def work() -> None:
             answer: Any = None
