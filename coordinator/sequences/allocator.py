@@ -401,6 +401,8 @@ class RangeAllocator:
     def _offer(self, keys: dict[str, Grant], tries: Iterator[int]) -> bool:
         """Offer returned numbers on the counter, so that another may take them."""
         counter = self._known if next(tries) == 0 and self._known is not None else self._read()
+        if counter.noted is None:
+            self._check(counter)
         offered = tuple(dict.fromkeys([*counter.tails, *keys]))[:MOST_TAILS]
         if counter.etag is None or offered == counter.tails:
             return True

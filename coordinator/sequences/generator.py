@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
 import logging
@@ -330,7 +331,26 @@ class UniqueIdGenerator:
             raise SequenceClosed(
                 f"sequence {self.name} was closed; no more numbers are issued", sequence=self.name
             )
-        return self._new_allocator(self._stopping.wait).reserve(count)
+        got: list[Grant | BaseException] = []
+        done = threading.Lock()
+        done.acquire()
+
+        def reserve() -> None:
+            try:
+                got.append(self._new_allocator(self._stopping.wait).reserve(count))
+            except BaseException as error:
+                got.append(error)
+            finally:
+                done.release()
+
+        # In a thread, which no signal interrupts while it has a lock of the HTTP library that the next handler would
+        # need. One that `threading` does not know: starting those takes a lock, too.
+        _thread.start_new_thread(reserve, ())
+        if not done.acquire(timeout=self.config.deadline_seconds + 1.0):
+            raise StorageUnreachable(f"sequence {self.name}: no range came in time", resource=self.name)
+        if isinstance(got[0], BaseException):
+            raise got[0]
+        return got[0]
 
     def _account(self) -> None:
         taken = self._stock.count()

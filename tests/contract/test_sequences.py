@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
+import psycopg
 import pytest
 
 from coordinator.config import StorageConfig
@@ -19,9 +22,12 @@ from coordinator.errors import (
     SequenceMissing,
 )
 from coordinator.sequences.azure_store import HEAD, BlobCounterStore, TableLedger
+from coordinator.sequences.azure_tables import TableCounterStore
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import FREE, GRANTED, RETURNED, USED, Grant, Jump, Owner, SequenceConfig
 from coordinator.sequences.ledger import Book
+from coordinator.sequences.redis_store import RedisCounterStore
+from coordinator.sequences.sql_store import SqlCounterStore
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 from coordinator.storage import Storage
 from coordinator.testing.sequences import MemoryLedger, MemoryStore
@@ -62,7 +68,34 @@ class Parts:
             generator.close()
 
 
-@pytest.fixture(params=["memory", "azurite"])
+@contextmanager
+def elsewhere(request: pytest.FixtureRequest) -> Iterator[tuple[OptimisticSyncStore, Callable[[], object]]]:
+    """A counter outside the storage account, and how to delete it."""
+    if request.param == "sqlite":
+        path = str(request.getfixturevalue("tmp_path") / "counters.sqlite3")
+
+        def delete_row() -> None:
+            with closing(sqlite3.connect(path)) as connection, connection:
+                connection.execute("DELETE FROM kennel_counters")
+
+        yield SqlCounterStore.sqlite(Parts.name, path), delete_row
+    elif request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+
+        def drop(what: str) -> None:
+            with psycopg.connect(url.replace("postgres://", "postgresql://")) as connection:
+                connection.execute(what.encode())
+
+        drop("DROP TABLE IF EXISTS kennel_counters")
+        yield SqlCounterStore.postgres(Parts.name, url), lambda: drop("DELETE FROM kennel_counters")
+    else:
+        prefix = request.getfixturevalue("storage_prefix")
+        store = RedisCounterStore(Parts.name, request.getfixturevalue("redis_url"), prefix=prefix)
+        yield store, lambda: store._client.delete(prefix + Parts.name)
+        store.close()
+
+
+@pytest.fixture(params=["memory", "azurite", "table", "sqlite", "postgres", "redis"])
 def parts(request: pytest.FixtureRequest) -> Iterator[Parts]:
     if request.param == "memory":
         store, ledger = MemoryStore(), MemoryLedger()
@@ -75,10 +108,34 @@ def parts(request: pytest.FixtureRequest) -> Iterator[Parts]:
         yield made
         made.close()
         return
+    if request.param in ("sqlite", "postgres", "redis"):
+        ledger = MemoryLedger()
+        with elsewhere(request) as (other, delete):
+
+            def overwrite(text: str | None) -> None:
+                if text is None:
+                    delete()
+                else:
+                    etag = other.get_data().etag
+                    assert other.try_optimistic_write(text, etag=etag, metadata={})
+
+            made = Parts(other, ledger, overwrite, lambda: ledger.forget(head=True))
+            yield made
+            made.close()
+        return
     storage = Storage.from_connection_string(
         request.getfixturevalue("connection_string"),
         config=StorageConfig(prefix=request.getfixturevalue("storage_prefix")),
     )
+
+    def wreck_entity(text: str | None) -> None:
+        table = storage.blocking.tables.get_table_client(storage.config.table("counters"))
+        if text is None:
+            table.delete_entity(Parts.name, "counter")
+        else:
+            table.upsert_entity(
+                {"PartitionKey": Parts.name, "RowKey": "counter", "data": text, "metadata": "{}"}
+            )
 
     def wreck(text: str | None) -> None:
         blob = storage.blocking.blobs.get_blob_client(storage.config.container("sequences"), Parts.name)
@@ -92,7 +149,13 @@ def parts(request: pytest.FixtureRequest) -> Iterator[Parts]:
             Parts.name, HEAD
         )
 
-    made = Parts(BlobCounterStore(storage, Parts.name), TableLedger(storage, Parts.name), wreck, forget_head)
+    in_table = request.param == "table"
+    made = Parts(
+        TableCounterStore(storage, Parts.name) if in_table else BlobCounterStore(storage, Parts.name),
+        TableLedger(storage, Parts.name),
+        wreck_entity if in_table else wreck,
+        forget_head,
+    )
     yield made
     made.close()
     storage.close()
@@ -347,8 +410,10 @@ def test_jumps_of_another_program_between_ours_are_unattributed_and_ours_stay_at
     given = []
     for _ in range(5):
         given += [generator.next_id() for _ in range(10)]
-        now = int(parts.store.get_data().data)
-        parts.wreck(str(now + 100))
+        etag = None
+        while etag is None:  # a refill may be under way
+            now = parts.store.get_data()
+            etag = parts.store.try_optimistic_write(str(int(now.data) + 100), etag=now.etag, metadata={})
     generator.close()
     report = parts.book().verify()
     assert report.is_ok, report.summary

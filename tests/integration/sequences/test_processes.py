@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from coordinator.config import StorageConfig
-from coordinator.errors import SequenceClosed, SequenceExhausted, StorageUnreachable
+from coordinator.errors import ConfigurationError, SequenceClosed, SequenceExhausted, StorageUnreachable
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.ledger import open_book
 from coordinator.storage import Storage
@@ -291,3 +291,29 @@ def test_a_plain_client_beside_ours_gets_other_numbers_and_shows_as_unattributed
     assert report.unattributed == len(theirs)
     assert book.is_unattributed(theirs[5])
     assert all(book.holder(number) for number in ours[::50])
+
+
+def test_a_name_has_one_generator_in_a_storage_until_it_is_closed(storage: Storage) -> None:
+    ids = storage.sequence("orders", range_size=50, max_range_size=50)
+    assert storage.sequence("orders") is ids
+    assert storage.sequence("orders", range_size=50) is ids
+    with pytest.raises(ConfigurationError, match="another range_size"):
+        storage.sequence("orders", range_size=60)
+    with pytest.raises(ConfigurationError, match="another blob"):
+        storage.sequence("orders", blob="ordernumber.dat")
+    ids.close()
+    again = storage.sequence("orders", range_size=60)
+    assert again is not ids
+    assert again.next_id() == 1
+    again.close()
+
+
+def test_the_sources_own_counter_is_used_where_it_is(storage: Storage, storage_prefix: str) -> None:
+    container = storage_prefix + "uniqueids"
+    storage.blocking.blobs.create_container(container)
+    blob = storage.blocking.blobs.get_blob_client(container, "ordernumber.dat")
+    blob.upload_blob(b"5000")
+    with storage.sequence("ordernumber", container=container, blob="ordernumber.dat") as ids:
+        assert ids.next_id() == 5000
+    assert int(blob.download_blob().readall()) > 5000
+    assert open_book(storage, "ordernumber", container=container, blob="ordernumber.dat").verify().is_ok

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +10,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from coordinator.clock import SystemClock
-from coordinator.errors import SequenceError
+from coordinator.errors import SequenceClosed, SequenceError
+from coordinator.sequences import generator
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
 from coordinator.testing.sequences import MemoryLedger, MemoryStore, memory_generator
@@ -127,3 +129,74 @@ def test_callers_never_wait_once_the_refill_is_known_to_be_slow(refill_seconds: 
     assert ids.status().grants - grants >= 5
     store.go.release(1000)
     ids.close()
+
+
+# --- blocks, signals, ends --------------------------------------------------------------------------------------------
+
+
+def test_a_bulk_call_is_one_write_and_keeps_nothing_ready_for_more_of_its_kind() -> None:
+    store = MemoryStore()
+    with memory_generator(store=store, range_size=10, max_range_size=10) as ids:
+        ids.next_id()
+        wait_for(lambda: not ids._is_short())
+        grants = ids.status().grants
+        block = ids.next_ids(10_000_000)
+        assert (len(block), ids.status().grants - grants) == (10_000_000, 1)
+        assert ids.runway().numbers <= 100
+    assert int(store.get_data().data) < 10_001_000
+
+
+@pytest.mark.parametrize("call", ["next_id", "next_ids"])
+def test_a_signal_handler_gets_its_number_whatever_it_interrupts(call: str) -> None:
+    ids = memory_generator(range_size=10, max_range_size=10)
+    numbers = [ids.next_id()]
+
+    def handler() -> None:
+        numbers.extend([ids.next_id() for _ in range(3)] if call == "next_id" else ids.next_ids(25))
+
+    with ids._lock:  # what a signal may interrupt: its frame stands still until the handler is done
+        ids._take = iter(()).__next__
+        handler()
+        handler()
+        ids._take = ids._stock.take
+    numbers += [ids.next_id() for _ in range(40)]
+    numbers += [number for left in ids.close() for number in left]
+    assert len(numbers) == len(set(numbers))
+    with ids._lock, pytest.raises(SequenceClosed):
+        handler()
+
+
+def test_signals_at_any_moment_neither_block_nor_repeat() -> None:
+    ids = memory_generator(range_size=2, max_range_size=2)
+    numbers: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: numbers.append(ids.next_id()))
+    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+    try:
+        for _ in range(3000):
+            numbers.append(ids.next_id())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    ids.close()
+    assert len(numbers) == len(set(numbers)) >= 3000
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_a_lost_answer_while_closing_leaves_no_number_unoffered(carried_out: bool) -> None:
+    store, ledger = MemoryStore(), MemoryLedger()
+    first = memory_generator(store=store, ledger=ledger, range_size=100, max_range_size=100)
+    assert first.next_id() == 1
+    store.lose_answer(carried_out=carried_out)
+    assert first.close() == [range(2, 101)]
+    with memory_generator(store=store, ledger=ledger) as second:
+        assert second.next_id() == 2
+
+
+def test_closing_is_bounded_while_storage_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "CLOSE_SECONDS", 0.2)
+    store = MemoryStore()
+    ids = memory_generator(store=store, range_size=10, max_range_size=10)
+    ids.next_id()
+    for _ in range(10_000):
+        store.lose_answer(carried_out=False)
+    assert ids.close() == []
