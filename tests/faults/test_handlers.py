@@ -426,5 +426,40 @@ async def test_a_late_answer_repeats_nothing(world: World) -> None:
     await every_request(world, answer_delayed(25))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_storm_of_faults_loses_nothing(seed: int) -> None:
+    """Kills, outages, lost and late answers at random over 120 items; run with -s to see the seeds."""
+    print(f"seed {seed}")
+    rng, world = random.Random(seed), World("bundled", "async def")
+    await world.service["work"].create()
+    expected = set()
+    for first in range(10, 70, 6):
+        items = [f"{number}:" for number in range(first, first + 6)]
+        expected |= {item[:2] for item in items}
+        await world.process().queue.put(*items)
+    for life in range(40):
+        process = world.process()
+        for number, store in enumerate(process.stores.values()):
+            faults = (DROP_ANSWER, AWAY, throttled(3), answer_delayed(4))
+            store.at_random(0.1, seed=1000 * seed + 2 * life + number, faults=faults)
+        async with process.listening(lambda item: None, seconds=rng.choice([0, 1, 9]), tasks=range(1, 5)):
+            await world.pass_time(rng.randrange(10, 90))
+            if rng.random() < 0.5:
+                process.away()
+                await world.pass_time(rng.randrange(5, 60))
+                process.back()
+            if life < 30 and rng.random() < 0.4:
+                process.die()
+            else:
+                await world.pass_time(30)
+        if world.is_empty:
+            break
+    assert world.is_empty
+    poisoned = {item[:2] for record in await world.poisoned() for item in expected if item in record.text}
+    assert expected <= set(world.ended) | poisoned, f"seed {seed}"
+
+
 def test_every_cell_is_checked() -> None:
     assert len(TABLE.cells) == 10 * len(SUBJECTS)
