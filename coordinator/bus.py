@@ -19,7 +19,8 @@ RESYNC = "resync"
 
 
 class Hint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """`topic` is ``gate:NAME``, ``queue:NAME``, ``rule:NAME`` or `RESYNC`; the rest only explains.
+    """`topic` is ``gate:NAME``, ``queue:NAME``, ``rule:NAME``, ``election:NAME`` (its lease is free, or was taken),
+    ``lease:NAME`` (it was renewed) or `RESYNC`; the rest only explains.
 
     `request_id` is that of the dashboard's request that caused it, as in its audit; "" if none did. `due`: there is nothing
     to see before that moment (0: now).

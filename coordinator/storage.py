@@ -38,6 +38,7 @@ from coordinator.transport import (
 if TYPE_CHECKING:
     from coordinator.gates.azure_store import BlobFlag, GateOptions
     from coordinator.gates.gate import Gate
+    from coordinator.leadership.azure_store import ElectionOptions, LockOptions, SemaphoreOptions
     from coordinator.leadership.election import Election
     from coordinator.leadership.mutex import BlobDistributedMutex
     from coordinator.leadership.semaphore import BlobDistributedSemaphore
@@ -178,7 +179,7 @@ class Storage:
 
         return make_flag(self, check_name("flag", name), container=container, blob=blob)
 
-    def election(self, name: str, *, identity: str = "", **options: Any) -> Election:
+    def election(self, name: str, *, identity: str = "", **options: Unpack[ElectionOptions]) -> Election:
         """One leader at a time (S15). See `Election`."""
         from coordinator.leadership.azure_store import make_election
 
@@ -186,14 +187,14 @@ class Storage:
             self, check_name("election", name), identity=identity or self.identity, **options
         )
 
-    def mutex(self, name: str, *, identity: str = "", **options: Any) -> BlobDistributedMutex:
+    def mutex(self, name: str, *, identity: str = "", **options: Unpack[LockOptions]) -> BlobDistributedMutex:
         """A lock across nodes (S15). See `BlobDistributedMutex`."""
         from coordinator.leadership.azure_store import make_mutex
 
         return make_mutex(self, check_name("mutex", name), identity=identity or self.identity, **options)
 
     def semaphore(
-        self, name: str, places: int, *, identity: str = "", **options: Any
+        self, name: str, places: int, *, identity: str = "", **options: Unpack[SemaphoreOptions]
     ) -> BlobDistributedSemaphore:
         """A lock that `places` holders may have at a time (S15). See `BlobDistributedSemaphore`."""
         from coordinator.leadership.azure_store import make_semaphore

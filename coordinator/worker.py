@@ -11,8 +11,9 @@ import socket
 import time
 import typing
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -22,8 +23,10 @@ from coordinator.gates.azure_store import GateOptions
 from coordinator.gates.gate import Gate, Release
 from coordinator.hub import HubConnection
 from coordinator.leadership.azure_runs import TableRunLog
+from coordinator.leadership.azure_store import ElectionOptions
 from coordinator.leadership.election import Election
 from coordinator.leadership.every import Job, run_every
+from coordinator.leadership.repeating import Again, OnError, lead_on
 from coordinator.leadership.schedule import Missed, Schedule
 from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.sequences.generator import UniqueIdGenerator
@@ -70,7 +73,7 @@ class Worker:
         self._gates: dict[str, Gate] = {}
         self._sequences: dict[str, UniqueIdGenerator] = {}
         self._listeners: list[QueueListener[Any]] = []
-        self._elections: list[tuple[Election, Callable[[Any], Awaitable[None]]]] = []
+        self._elections: list[tuple[Election, Callable[..., Coroutine[Any, Any, None]]]] = []
         self._jobs: dict[str, list[Job]] = {}
         self._scheduling: list[Election] = []
         self._stop = asyncio.Event()
@@ -120,11 +123,26 @@ class Worker:
         """Run this listener, too: one of a saga (`saga.listener()`) or of a pipeline (`pipeline.processors()`)."""
         self._listeners.append(listener)
 
-    def lead(self, election: str, **options: Any) -> Callable[[H], H]:
-        """Decorate an ``async def task(term)`` that one worker of the fleet runs at a time."""
+    def lead(
+        self,
+        election: str,
+        *,
+        again: Again = "epoch",
+        on_error: OnError | None = None,
+        **options: typing.Unpack[ElectionOptions],
+    ) -> Callable[[H], H]:
+        """Decorate a ``task(term)`` (`def` or `async def`) that one worker of the fleet runs at a time.
+
+        `again`: what happens when the task has ended. "epoch" (default): its worker stays leader without work, so the task
+        runs once in each epoch, and again only after a fail-over; "campaign": the lease is freed, and whoever gets it
+        runs the task at once. A task that raises is logged, `on_error(error, term)` called, the lease freed, and this worker
+        campaigns again after a growing pause; an `on_error` that raises ends the worker. See `Election` for the other
+        options.
+        """
 
         def register(task: H) -> H:
-            self._elections.append((self.storage.election(election, identity=self.identity, **options), task))
+            made = self.storage.election(election, identity=self.identity, **options)
+            self._elections.append((made, partial(lead_on, made, task, again=again, on_error=on_error)))
             return task
 
         return register
@@ -172,8 +190,8 @@ class Worker:
 
     async def _work(self) -> None:
         leaders: list[asyncio.Task[Any]] = [
-            asyncio.create_task(election.run(task), name=f"lead:{election.name}")
-            for election, task in self._elections
+            asyncio.create_task(lead(clock=self.storage.clock), name=f"lead:{election.name}")
+            for election, lead in self._elections
         ]
         for name, jobs in self._jobs.items():
             election = self.storage.election(name, identity=self.identity)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import random
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from urllib.parse import quote, unquote
 
 from azure.core import MatchConditions
 from azure.storage.blob.aio import BlobClient, BlobLeaseClient
 
-from coordinator.bounds import MAX_COUNT, MAX_SHORT, is_moment, is_storable, one_line
+from coordinator.azure_epochs import TableEpochs
+from coordinator.bounds import LAST_MOMENT, one_line
 from coordinator.bus import Hint
+from coordinator.config import check_blob, check_container
 from coordinator.creating import in_container
 from coordinator.errors import AlreadyExists, LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
 from coordinator.leadership.azure_terms import TableTermLog
-from coordinator.leadership.election import Election
+from coordinator.leadership.election import Election, Health, Role
 from coordinator.leadership.lease import LeaderInfo, Nominee
 from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.semaphore import BlobDistributedSemaphore
-from coordinator.leadership.terms import TermRecord
+from coordinator.leadership.term import LeaseConfig, Term
+from coordinator.leadership.terms import TermLog, TermRecord
 from coordinator.offset import parse_date
 from coordinator.service_errors import translated
 
@@ -29,15 +36,21 @@ if TYPE_CHECKING:
 
 # Beside the leased blob, because only the leader may write that. Names of elections have no dot.
 _STANDBY = ".standby"
+MAX_EPOCH = 10**11
+"""The largest epoch that the table of terms has a key for."""
 
 
 class BlobLeaseStore:
-    """One election in the blob `{prefix}leases/{name}`: empty, leased, with the record in its metadata."""
+    """One election in the blob `{prefix}leases/{name}`: empty, leased, with the record in its metadata.
 
-    def __init__(self, storage: Storage, name: str) -> None:
+    `container` and `blob` name another place.
+    """
+
+    def __init__(self, storage: Storage, name: str, *, container: str = "", blob: str = "") -> None:
         self.name = name
         self._storage = storage
-        self._container = storage.config.container("leases")
+        self._container = check_container(container) or storage.config.container("leases")
+        self._blob_name = check_blob(blob) or name
 
     async def acquire(self, lease_id: str, lease_seconds: int) -> None:
         lease = self._lease(lease_id)
@@ -85,6 +98,8 @@ class BlobLeaseStore:
             "epoch": str(info.epoch),
             "since": f"{info.since:.3f}",
             "nonce": info.nonce,
+            "lease": f"{info.lease_seconds:g}",
+            "renew": f"{info.renew_seconds:.3f}",
         }
         lease: dict[str, Any] = {"lease": lease_id} if lease_id else {}
         with translated("write the leader of", self.name):
@@ -104,9 +119,11 @@ class BlobLeaseStore:
         except NotFound:
             return None
         metadata = properties.metadata or {}
-        if not metadata.get("lease"):
-            return None
-        return Nominee(unquote(metadata.get("standby", "")), metadata["lease"])
+        try:
+            lease_id = str(uuid.UUID(metadata.get("lease", "")))
+        except ValueError:
+            return None  # nobody, or somebody wrote something else there
+        return Nominee(one_line(unquote(metadata.get("standby", ""))), lease_id)
 
     async def _create(self) -> None:
         async def upload() -> None:
@@ -117,39 +134,95 @@ class BlobLeaseStore:
             await in_container(self._storage, self._container, upload)
 
     def _blob(self, suffix: str = "") -> BlobClient:
-        return self._storage.aio.blobs.get_blob_client(self._container, self.name + suffix)
+        return self._storage.aio.blobs.get_blob_client(self._container, self._blob_name + suffix)
 
     def _lease(self, lease_id: str) -> BlobLeaseClient:
         return BlobLeaseClient(self._blob(), lease_id=_refuse_empty(lease_id))
 
 
-def make_election(storage: Storage, name: str, *, identity: str, **options: Any) -> Election:
-    """The election of that name; see `Election` for the options."""
+class _ElectionRest(TypedDict, total=False):
+    lease_seconds: int
+    config: LeaseConfig | None
+    health: Health | None
+    on_change: Callable[[Role, Term | None], None] | None
+    on_new_leader: Callable[[str], None] | None
+    on_stall: Callable[[Term], None] | None
+    history: TermLog | None
+    rng: random.Random | None
+
+
+class ElectionOptions(_ElectionRest, total=False):
+    """What `storage.election` and `worker.lead` take beside name and identity; see `Election` and `LeaseConfig`.
+
+    `container`, `blob`: where the lease is stored, default `{prefix}leases` and the name. `history`: default the table
+    `{prefix}terms`; None keeps none, and nothing then notices a blob that was deleted or restored.
+    """
+
+    container: str
+    blob: str
+
+
+class SemaphoreOptions(TypedDict, total=False):
+    """What `storage.semaphore` takes beside name, places and identity; see `BlobDistributedSemaphore`."""
+
+    lease_seconds: int
+    config: LeaseConfig | None
+    rng: random.Random | None
+
+
+class LockOptions(SemaphoreOptions, total=False):
+    """What `storage.mutex` takes beside name and identity; see `BlobDistributedMutex` and `ElectionOptions`."""
+
+    container: str
+    blob: str
+
+
+def make_election(
+    storage: Storage,
+    name: str,
+    *,
+    identity: str,
+    container: str = "",
+    blob: str = "",
+    **options: Unpack[_ElectionRest],
+) -> Election:
+    """The election of that name; options are `ElectionOptions`."""
     options.setdefault("history", TableTermLog(storage))
     return Election(
-        BlobLeaseStore(storage, name),
+        BlobLeaseStore(storage, name, container=container, blob=blob),
         identity=identity,
         bus=lambda: storage.bus,
         clock=storage.clock,
+        portal=lambda: storage.portal,
         **options,
     )
 
 
-def make_mutex(storage: Storage, name: str, *, identity: str, **options: Any) -> BlobDistributedMutex:
-    """The mutex of that name; see `BlobDistributedMutex` for the options."""
+def make_mutex(
+    storage: Storage,
+    name: str,
+    *,
+    identity: str,
+    container: str = "",
+    blob: str = "",
+    **options: Unpack[SemaphoreOptions],
+) -> BlobDistributedMutex:
+    """The mutex of that name; options are `LockOptions`."""
     return BlobDistributedMutex(
-        BlobLeaseStore(storage, name),
+        BlobLeaseStore(storage, name, container=container, blob=blob),
         identity=identity,
         bus=lambda: storage.bus,
         clock=storage.clock,
+        portal=lambda: storage.portal,
+        epochs=_epochs(storage, name),
         **options,
     )
 
 
 def make_semaphore(
-    storage: Storage, name: str, places: int, *, identity: str, **options: Any
+    storage: Storage, name: str, places: int, *, identity: str, **options: Unpack[SemaphoreOptions]
 ) -> BlobDistributedSemaphore:
-    """The semaphore of that name and number of places; see `BlobDistributedSemaphore` for the options."""
+    """The semaphore of that name and number of places; options are `SemaphoreOptions`."""
     return BlobDistributedSemaphore(
         name,
         [BlobLeaseStore(storage, f"{name}.{number}") for number in range(places)],
@@ -157,8 +230,14 @@ def make_semaphore(
         identity=identity,
         bus=lambda: storage.bus,
         clock=storage.clock,
+        portal=lambda: storage.portal,
+        epochs=lambda place: _epochs(storage, place),
         **options,
     )
+
+
+def _epochs(storage: Storage, name: str) -> TableEpochs:
+    return TableEpochs(storage, f"lock {name}")
 
 
 async def list_leaders(storage: Storage, *, prefix: str = "") -> list[LeaderInfo]:
@@ -179,7 +258,7 @@ async def list_leaders(storage: Storage, *, prefix: str = "") -> list[LeaderInfo
 async def break_lease(storage: Storage, name: str, by: str) -> LeaderInfo:
     """Take the lease from whoever has it, and raise the epoch, so that fenced writes of the old leader fail at once.
 
-    Does not stop the old leader from acting unfenced until its next renewal, a third of a lease later at most.
+    Does not stop the old leader from acting unfenced until its next renewal, two thirds of a lease later at most.
     `by` is recorded as the ender. Raises `NotFound` if nobody ever led under that name.
     """
     store = BlobLeaseStore(storage, name)
@@ -198,32 +277,40 @@ async def break_lease(storage: Storage, name: str, by: str) -> LeaderInfo:
 
 def _listed(name: str, properties: Any) -> LeaderInfo:
     """As `_info`; what cannot be read costs its own row."""
-    try:
-        info = _info(name, properties, None)
-        if not 0 <= info.epoch <= MAX_COUNT or not is_moment(info.since):
-            raise ValueError("its epoch or the moment it began is out of bounds")
-        if len(info.holder) > MAX_SHORT or not is_storable(info.holder):
-            raise ValueError("its holder is no name")
-    except (ValueError, OverflowError) as error:
-        return LeaderInfo(
-            name,
-            lease_state=str(properties.lease.state or "available"),
-            problem=f"unreadable: {one_line(str(error))}",
-        )
-    return info
+    info = _info(name, properties, None)
+    return replace(info, problem=f"unreadable: {info.problem}") if info.problem else info
 
 
 def _info(name: str, properties: Any, date: float | None) -> LeaderInfo:
     metadata = properties.metadata or {}
+    problems: list[str] = []
+
+    def number(key: str, most: float, default: float = 0.0) -> float:
+        text = str(metadata.get(key, ""))[:40]
+        try:
+            value = float(text or default)
+        except ValueError:
+            value = math.nan
+        if 0 <= value <= most:
+            return value
+        problems.append(f"its {key} is {one_line(text)!r}")
+        return default
+
+    epoch = number("epoch", MAX_EPOCH)
+    if epoch != int(epoch):
+        problems.append(f"its epoch is {epoch!r}")
     return LeaderInfo(
         name=name,
-        holder=unquote(metadata.get("holder", "")),
-        epoch=int(metadata.get("epoch", "0")),
-        since=float(metadata.get("since", "0")),
-        nonce=metadata.get("nonce", ""),
+        holder=one_line(unquote(str(metadata.get("holder", "")))),
+        epoch=int(epoch),
+        since=number("since", LAST_MOMENT),
+        nonce=str(metadata.get("nonce", "")),
         lease_state=str(properties.lease.state or "available"),
         etag=str(properties.etag),
         date=date,
+        lease_seconds=number("lease", 60),
+        renew_seconds=number("renew", 60),
+        problem="; ".join(problems),
     )
 
 

@@ -10,6 +10,7 @@ from azure.data.tables import UpdateMode
 
 from coordinator.bounds import MAX_COUNT, is_moment, one_line
 from coordinator.creating import in_table
+from coordinator.epochs import EpochRecord
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
 from coordinator.leadership.terms import RAN_OUT, TermRecord
 from coordinator.service_errors import translated
@@ -22,15 +23,43 @@ _LAST = 10**12
 
 class TableTermLog:
     """Terms in the table `{prefix}terms`; two to four requests a term. Row keys count down, so that the newest come
-    first."""
+    first. The newest row remembers the highest epoch."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._table = storage.config.table("terms")
+        self._known: dict[str, tuple[int, str]] = {}
+
+    async def claim(self, record: EpochRecord) -> int:
+        if known := self._known.get(record.name):
+            if known == (record.epoch, record.nonce):
+                return 0
+            if record.epoch <= known[0]:
+                return known[0]
+        term = TermRecord(record.name, record.epoch, record.holder, record.since)
+        with suppress(AlreadyExists):  # used before, or the answer to our own insertion was lost
+            await in_table(self._storage, self._table, lambda: self._insert(term, record.nonce))
+        newest = await self._newest_row(record.name)
+        epoch, nonce = (
+            (_epoch_of(newest), str(newest.get("nonce", ""))) if newest else (record.epoch, record.nonce)
+        )
+        self._known[record.name] = (epoch, nonce)
+        return 0 if (epoch, nonce) == (record.epoch, record.nonce) else epoch
+
+    async def _newest_row(self, name: str) -> Any:
+        with translated("read the newest term of", name):
+            query = self._client().query_entities(
+                "PartitionKey eq @name", parameters={"name": name}, results_per_page=1
+            )
+            async for row in query:
+                if _epoch_of(row):
+                    return row
+        return None
 
     async def began(self, record: TermRecord) -> None:
-        with suppress(AlreadyExists):  # the answer to our own insertion was lost
-            await in_table(self._storage, self._table, lambda: self._insert(record))
+        if self._known.get(record.name, (0, ""))[0] != record.epoch:
+            with suppress(AlreadyExists):  # the answer to our own insertion was lost
+                await in_table(self._storage, self._table, lambda: self._insert(record))
         await self._end(record.name, record.epoch - 1, record.since, RAN_OUT)
 
     async def ended(self, record: TermRecord) -> None:
@@ -53,7 +82,7 @@ class TableTermLog:
             return []
         return found
 
-    async def _insert(self, record: TermRecord) -> None:
+    async def _insert(self, record: TermRecord, nonce: str = "") -> None:
         with translated("record the term of", record.name):
             await self._client().create_entity(
                 {
@@ -62,6 +91,7 @@ class TableTermLog:
                     "epoch": record.epoch,
                     "holder": record.holder,
                     "since": record.since,
+                    "nonce": nonce,
                 }
             )
 
@@ -112,6 +142,12 @@ def _record(row: Any) -> TermRecord:
         ended=None if ended is None else float(ended),
         how=str(row.get("how", "")),
     )
+
+
+def _epoch_of(row: Any) -> int:
+    """As the row's key says, which nobody changes without making another row; 0 if it says nothing."""
+    key = str(row["RowKey"])
+    return _LAST - int(key) if key.isascii() and key.isdecimal() and len(key) == 12 else 0
 
 
 async def list_terms(storage: Storage, name: str, *, limit: int = 50) -> list[TermRecord]:

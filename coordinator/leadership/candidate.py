@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,9 @@ from typing import TypeVar
 from coordinator.backoff import TRANSIENT, Backoff
 from coordinator.bus import RESYNC, Bus, Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.epochs import EpochLog, EpochRecord
 from coordinator.errors import (
+    LeaseCorrupt,
     LeaseHeld,
     LeaseNotHeld,
     NotFound,
@@ -24,10 +27,14 @@ from coordinator.errors import (
 from coordinator.leadership.lease import LeaderInfo, LeaseStore, Nominee
 from coordinator.leadership.term import LeaseConfig, Term
 from coordinator.offset import ClockOffset
+from coordinator.uninterrupted import uninterrupted
 
 T = TypeVar("T")
 
 _LAG = (0.2, 0.4)
+_TICK = 0.001
+_LOOK_ANYWAY = (60.0, 66.0)  # renewals that are heard cost nothing, but a hint is no proof
+_log = logging.getLogger("coordinator.leadership")
 
 
 class Candidate:
@@ -47,6 +54,7 @@ class Candidate:
         config: LeaseConfig,
         clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
+        epochs: EpochLog | None = None,
     ) -> None:
         self.name = store.name
         self.identity = identity
@@ -62,6 +70,14 @@ class Candidate:
         self._known: LeaderInfo | None = None
         self._nominated: tuple[str, int] | None = None
         self._lag = self._rng.uniform(*_LAG)
+        self._look_anyway = self._rng.uniform(*_LOOK_ANYWAY)
+        self._retry = Backoff(base_seconds=config.retry_seconds / 4, cap_seconds=config.retry_seconds)
+        self._epochs = epochs
+        self._renewals = f"lease:{store.name}"
+        self._renewed_at = self._looked_at = float("-inf")
+        self._leaders_lease = 0.0
+        self._seen = 0
+        self.on_new_leader: Callable[[str, int], None] | None = None
 
     # --- getting it ---------------------------------------------------------------------------------------------
 
@@ -71,25 +87,81 @@ class Candidate:
         info = await self._ask(self._store.read)
         if info.date is not None:
             self.offset = self.offset.observed(sent=sent, received=self._clock.time(), date=info.date)
-        self._known = info
+        self._known, self._looked_at = info, self._clock.monotonic()
+        self._leaders_lease = info.lease_seconds
+        if info.is_held:
+            self._see(info.holder, info.epoch)
         return info
+
+    def saw(self, term: Term) -> None:
+        """This candidate leads; tell whoever wants to know of new leaders."""
+        self._see(term.holder, term.epoch)
+
+    def _see(self, holder: str, epoch: int) -> None:
+        if epoch > self._seen and holder:
+            self._seen = epoch
+            if self.on_new_leader is not None:
+                self.on_new_leader(holder, epoch)
 
     async def try_acquire(self) -> Term | None:
         """Take the lease if it is free and begin a term; None if another has it.
 
-        If storage fails in between the lease may be ours without a term: calling again completes it.
+        If storage fails in between the lease may be ours without a term: calling again completes it. Cancelled, it gives
+        the lease back first. Takes a lease longer if the record turns out to have gone back: see `_outlast`.
         """
         sent, now = self._clock.monotonic(), self._clock.time() + self.offset.correction
-        deadline = sent + self.config.term_seconds
+        self._maybe_ours = True
         try:
-            self._maybe_ours = True
-            await self._ask(lambda: self._store.acquire(self._lease_id, self.config.lease_seconds))
-            wanted, etag = await self._raise_epoch(now, deadline)
+            # Not cut short: a request that was given up may be carried out all the same, after we gave the lease back.
+            await uninterrupted(self._take)
+            begun = await self._begin(sent, now)
         except (LeaseHeld, LeaseNotHeld, PreconditionFailed):
             self._maybe_ours = False
             return None
+        except asyncio.CancelledError:
+            await uninterrupted(self.give_up)
+            raise
         self._maybe_ours = False
-        term = Term(
+        self._lease_id = str(uuid.uuid4())
+        return begun if begun.held else None
+
+    async def give_up(self) -> None:
+        """Free the lease if a try that did not come to an end has left it with us. Never raises for storage."""
+        if not self._maybe_ours:
+            return
+        until = self._clock.monotonic() + 2 * self.config.request_seconds
+        with suppress(StorageError):
+            await self._retry_until(until, lambda: self._store.release(self._lease_id))
+            await self._bus().publish(Hint(topic=self._topic, origin=self.identity))
+        self._maybe_ours, self._lease_id = False, str(uuid.uuid4())
+
+    async def _take(self) -> None:
+        await self._ask(lambda: self._store.acquire(self._lease_id, self.config.lease_seconds))
+
+    async def _begin(self, sent: float, now: float) -> Term:
+        """Raise the epoch under the lease. 1: write it, above all that is known. 2: record it outside the lease.
+
+        3: If the record says that it, or a higher one, was used before, somebody put an older lease record back: outlast
+        whoever may still lead under the newer one, then begin at 1, above the highest.
+        """
+        highest, nonce = 0, uuid.uuid4().hex
+        while True:
+            deadline = sent + self.config.term_seconds
+            wanted, etag = await self._raise_epoch(now, deadline, highest, nonce)
+            record = EpochRecord(self.name, wanted.epoch, self.identity, now, nonce)
+            used = await self._claim(record, deadline)
+            if not used:
+                break
+            _log.error(
+                "The record of %s went back: epoch %s was used before, the highest is %s",
+                self.name,
+                wanted.epoch,
+                used,
+                extra={"action": "lead", "resource": self.name, "epoch": used},
+            )
+            highest, nonce = used, uuid.uuid4().hex
+            sent, now = await self._outlast()
+        return Term(
             self.name,
             holder=self.identity,
             epoch=wanted.epoch,
@@ -100,16 +172,49 @@ class Candidate:
             clock=self._clock,
             etag=etag,
         )
-        self._lease_id = str(uuid.uuid4())
-        return term if term.held else None
 
-    async def _raise_epoch(self, now: float, deadline: float) -> tuple[LeaderInfo, str]:
+    async def _claim(self, record: EpochRecord, deadline: float) -> int:
+        epochs = self._epochs
+        return 0 if epochs is None else await self._retry_until(deadline, lambda: epochs.claim(record))
+
+    async def _outlast(self) -> tuple[float, float]:
+        """Hold the lease until any other term is over; returns when the newest renewal was sent, in both clocks.
+
+        A lease that was deleted or broken is noticed by its leader at its next renewal, and by the clock before it ends.
+        """
+        for pause in (self.config.renew_seconds, self.config.lease_seconds - self.config.renew_seconds):
+            await self._clock.sleep(pause)
+            sent, now = self._clock.monotonic(), self._clock.time() + self.offset.correction
+            await self._retry_until(
+                sent + self.config.margin_seconds, lambda: self._store.renew(self._lease_id)
+            )
+        return sent, now
+
+    async def _raise_epoch(
+        self, now: float, deadline: float, highest: int, nonce: str
+    ) -> tuple[LeaderInfo, str]:
         """Write our record under the lease; returns it with its ETag."""
         known, self._known = self._known, None
         while True:
             if known is None:
                 known = await self._retry_until(deadline, self._store.read)
-            wanted = LeaderInfo(self.name, self.identity, known.epoch + 1, now, nonce=uuid.uuid4().hex)
+                if known.nonce == nonce:
+                    return known, known.etag  # our own write; its answer was lost
+            if known.problem and self._epochs is None:
+                raise LeaseCorrupt(
+                    f"{self.name}: {known.problem}; set the metadata `epoch` of its blob to a number above every epoch "
+                    "that was used",
+                    name=self.name,
+                )
+            wanted = LeaderInfo(
+                self.name,
+                self.identity,
+                max(known.epoch, highest) + 1,
+                now,
+                nonce=nonce,
+                lease_seconds=self.config.lease_seconds,
+                renew_seconds=self.config.renew_seconds,
+            )
             write = partial(self._store.write, wanted, lease_id=self._lease_id, etag=known.etag)
             try:
                 return wanted, await self._retry_until(deadline, write)
@@ -117,31 +222,43 @@ class Candidate:
                 known = None  # what the last look showed is old, or our own write's answer was lost
 
     async def acquire(self, timeout: float | None = None) -> Term | None:
-        """Wait for the lease; None after `timeout` seconds. Costs one request each third of a lease while waiting.
+        """Wait for the lease; None after `timeout` seconds. Whoever is cancelled keeps nothing.
 
-        An unreachable or busy store is waited for; every other storage error is raised.
+        Looks when the lease can have ended: one request each `renew_seconds` of its leader. While renewals are heard over
+        the bus, one a minute. An unreachable or busy store is waited for; every other storage error is raised.
         """
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
 
-        def heard(hint: Hint) -> None:
+        def freed(hint: Hint) -> None:
             with suppress(RuntimeError):  # the loop ended while the hint was on its way
                 if hint.topic != RESYNC:
                     loop.call_soon_threadsafe(wake.set)
 
-        unsubscribe = self._bus().subscribe(self._topic, heard)
-        hinted = False
+        def renewed(hint: Hint) -> None:
+            with suppress(RuntimeError):
+                if hint.topic != RESYNC:
+                    loop.call_soon_threadsafe(self._heard_renewal, hint)
+
+        unsubscribe = [
+            self._bus().subscribe(self._topic, freed),
+            self._bus().subscribe(self._renewals, renewed),
+        ]
+        self._renewed_at, hinted = float("-inf"), False
         try:
             while True:
-                pause = self.config.renew_seconds * self._rng.uniform(0.2, 0.4)
+                pause = self.config.retry_seconds * self._rng.uniform(0.5, 1.0)
                 try:
+                    vouched = 0.0 if hinted or self._maybe_ours else self._until_unheard()
                     # After a hint the lease is free, or has been changed to the id that was nominated.
-                    info = None if hinted or self._maybe_ours else await self._held_by_another()
-                    if info is None and (term := await self.try_acquire()):
+                    info = None if hinted or self._maybe_ours or vouched else await self._held_by_another()
+                    if vouched:
+                        pause = vouched
+                    elif info is None and (term := await self.try_acquire()):
                         return term
-                    if info is not None:
+                    elif info is not None:
                         await self._ask_to_be_next(info)
-                        pause = self._until_it_may_expire(info)
+                        pause = self._until_unheard() or self._until_it_may_expire(info)
                     elif hinted:
                         pause = 0.0
                 except TRANSIENT:
@@ -154,7 +271,22 @@ class Candidate:
                 hinted = await self._clock.wait(wake, pause)
                 wake.clear()
         finally:
-            unsubscribe()
+            for end in unsubscribe:
+                end()
+            if self._maybe_ours:
+                await uninterrupted(self.give_up)
+
+    def _heard_renewal(self, hint: Hint) -> None:
+        self._renewed_at = self._clock.monotonic()
+        self._see(hint.origin, hint.epoch)
+
+    def _until_unheard(self) -> float:
+        """How long the leader's newest heard renewal vouches for it; 0 if none was, or if it is time for a look all the same."""
+        if not self._bus().is_connected:
+            return 0.0
+        now, lease = self._clock.monotonic(), self._leaders_lease or self.config.lease_seconds
+        left = min(self._renewed_at + lease + self._lag, self._looked_at + self._look_anyway) - now
+        return max(0.0, left) if left > 0.01 else 0.0
 
     async def _held_by_another(self) -> LeaderInfo | None:
         try:
@@ -171,7 +303,9 @@ class Candidate:
 
     def _until_it_may_expire(self, info: LeaderInfo) -> float:
         now = self._clock.time() + self.offset.correction
-        return self.config.next_look(info.since, now, self._lag)
+        return self.config.next_look(
+            info.since, now, self._lag, lease_seconds=info.lease_seconds, renew_seconds=info.renew_seconds
+        )
 
     # --- keeping it ---------------------------------------------------------------------------------------------
 
@@ -187,39 +321,66 @@ class Candidate:
         `refuse` is asked before each renewal; whatever it answers but "" is a reason to stop. `renewed` is called
         after each that was confirmed in time.
         """
-        backoff = Backoff(base_seconds=0.2, cap_seconds=self.config.request_seconds / 2)
-        due, failures, trouble = term.asked_at + self.config.renew_seconds, 0, ""
-        while True:
-            wait = min(due - self._clock.monotonic(), term.remaining_seconds)
-            if wait > 0:
-                await self._clock.sleep(wait)
-            if not term.held:
-                return trouble or "its lease could not be renewed in time"
-            if refuse is not None:
+        config, clock = self.config, self._clock
+        due, failures, trouble = term.asked_at + config.renew_seconds, 0, ""
+        check = term.asked_at + config.health_seconds if refuse is not None else float("inf")
+        loop, wake, hinted_at = asyncio.get_running_loop(), asyncio.Event(), float("-inf")
+
+        def taken(hint: Hint) -> None:
+            with suppress(RuntimeError):  # the loop ended while the hint was on its way
+                if hint.topic != RESYNC and hint.epoch > term.epoch:
+                    loop.call_soon_threadsafe(wake.set)
+
+        unsubscribe = self._bus().subscribe(self._topic, taken)
+        try:
+            await self._tell_standbys(term)
+            while True:
+                now = clock.monotonic()
+                wait = min(due - now, check - now, term.remaining_seconds)
+                if wait > 0 and await clock.wait(wake, wait):
+                    # Somebody says that the lease was broken: ask storage, at most once a second.
+                    wake.clear()
+                    due = min(due, max(clock.monotonic(), hinted_at + 1.0))
+                    hinted_at = due
+                if not term.has_lease:
+                    return trouble or "its lease could not be renewed in time"
+                if refuse is not None and clock.monotonic() >= check - _TICK:
+                    check = clock.monotonic() + config.health_seconds
+                    try:
+                        if reason := await self._ask(refuse, at_most=term.remaining_seconds):
+                            return reason
+                    except StorageUnreachable:
+                        return "its health check gave no answer in time"
+                if clock.monotonic() < due - _TICK:
+                    continue
+                asked = clock.monotonic()
                 try:
-                    if reason := await self._ask(refuse, at_most=term.remaining_seconds):
-                        return reason
-                except StorageUnreachable:
-                    return "its health check gave no answer in time"
-            asked = self._clock.monotonic()
-            try:
-                await self._ask(lambda: self._store.renew(term.lease_id), at_most=term.remaining_seconds)
-            except (LeaseNotHeld, LeaseHeld, NotFound) as error:
-                return f"the lease was taken away ({error})"
-            except StorageError as error:
-                trouble = f"its lease could not be renewed in time ({error})"
-                due = self._clock.monotonic() + backoff.delay(failures)
-                failures += 1
-                continue
-            if not term.extend(asked + self.config.term_seconds):
-                return "its lease was renewed too late"
-            if renewed is not None:
-                renewed()
-            # Back in step with `since`: that is when standbys look.
-            failures, since = 0, self._clock.monotonic() - term.asked_at
-            due = term.asked_at + self.config.renew_seconds * (
-                (since / self.config.renew_seconds + 0.1) // 1 + 1
-            )
+                    await self._ask(lambda: self._store.renew(term.lease_id), at_most=term.remaining_seconds)
+                except (LeaseNotHeld, LeaseHeld, NotFound) as error:
+                    return f"the lease was taken away ({error})"
+                except StorageError as error:
+                    trouble = f"its lease could not be renewed in time ({error})"
+                    due = clock.monotonic() + self._retry.delay(failures, self._rng)
+                    failures += 1
+                    continue
+                if not term.extend(asked + config.term_seconds):
+                    return "its lease was renewed too late"
+                if renewed is not None:
+                    renewed()
+                await self._tell_standbys(term)
+                # Back in step with `since`: that is when standbys look.
+                failures, since = 0, clock.monotonic() - term.asked_at
+                due = term.asked_at + config.renew_seconds * ((since / config.renew_seconds + 0.1) // 1 + 1)
+        finally:
+            unsubscribe()
+
+    async def _tell_standbys(self, term: Term) -> None:
+        """Those who hear it need not look for a while."""
+        bus = self._bus()
+        if bus.is_connected:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await bus.publish(Hint(topic=self._renewals, epoch=term.epoch, origin=self.identity))
 
     # --- giving it back -----------------------------------------------------------------------------------------
 
@@ -246,7 +407,7 @@ class Candidate:
         the patience of `LeaseConfig.hand_over_seconds` is dead: then the lease is freed, on condition that the nominee
         has not begun after all.
         """
-        if nominee is None or not term.held:
+        if nominee is None or not term.has_lease:
             return await self._released(term)
         try:
             term.end(f"it was handed over to {nominee.identity}")

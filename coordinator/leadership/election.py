@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
+from coordinator.blocking import Portal, call_blocking
 from coordinator.bus import Bus
 from coordinator.clock import SYSTEM_CLOCK, Clock, SystemClock
 from coordinator.errors import KennelError, LeadershipLost, StorageError
@@ -17,7 +18,9 @@ from coordinator.leadership.lease import LeaderInfo, LeaseStore
 from coordinator.leadership.term import LeaseConfig, Term
 from coordinator.leadership.terms import TermLog, TermRecord
 from coordinator.leadership.watchdog import WATCHDOG
+from coordinator.leadership.working import run_task
 from coordinator.protocol import LeadershipStatus
+from coordinator.uninterrupted import uninterrupted
 
 Role = Literal["leader", "standby", "stopped"]
 LeaderTask = Callable[[Term], Any]
@@ -34,11 +37,15 @@ class Election:
     lease and a second. Does not guarantee that a task which blocks the event loop or ignores its cancellation stops
     in time, nor that a request already sent does not arrive late: `term.check()` and fencing are for that.
 
-    `health`: asked before each renewal, plain or async; False, an error or no answer in time makes the leader step
-    down. `on_change`: called with the new role and the term (None unless leader). `on_stall`: called, in a
-    thread, if the event loop stalls past the end of the lease. `history`: where terms are recorded. `on_status` (an
-    attribute): called whenever `status` has news, which a renewal is, too.
-    Costs one request each third of a lease, leading or waiting.
+    `lease_seconds`: 15-60, 15 by default; `config` instead of it gives all figures (`LeaseConfig`). `health`: asked each third
+    of a lease, plain or async; False, an error or no answer in time makes the leader step down. `on_change`: called
+    with the new role and the term (None unless leader). `on_new_leader`: called with the identity of each leader that this
+    candidate learns of, itself included: at its looks, and at once with push. `on_stall`: called, in a thread, if the
+    event loop stalls past the end of the lease. `history`: where terms are recorded; it also remembers the highest
+    epoch, which a deleted or restored blob forgets. `on_status` (an attribute): called whenever `status` has news, which a
+    renewal is, too.
+    Costs one request each two thirds of a lease, leading or waiting; while renewals are heard over the bus, waiting costs one
+    request a minute.
     """
 
     def __init__(
@@ -48,16 +55,19 @@ class Election:
         identity: str,
         bus: Callable[[], Bus],
         lease_seconds: int = 15,
+        config: LeaseConfig | None = None,
         health: Health | None = None,
         on_change: Callable[[Role, Term | None], None] | None = None,
+        on_new_leader: Callable[[str], None] | None = None,
         on_stall: Callable[[Term], None] | None = None,
         history: TermLog | None = None,
         clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
+        portal: Portal | None = None,
     ) -> None:
         self.name = store.name
         self.identity = identity
-        self.config = LeaseConfig(lease_seconds)
+        self.config = config or LeaseConfig(lease_seconds)
         self.on_change = on_change
         self.on_status: Callable[[], None] | None = None
         self.role: Role = "stopped"
@@ -66,9 +76,12 @@ class Election:
         self._on_stall = on_stall
         self._history = history
         self._clock = clock
+        self._portal = portal
         self._candidate = Candidate(
-            store, identity=identity, bus=bus, config=self.config, clock=clock, rng=rng
+            store, identity=identity, bus=bus, config=self.config, clock=clock, rng=rng, epochs=history
         )
+        if on_new_leader is not None:
+            self._candidate.on_new_leader = lambda holder, epoch: on_new_leader(holder)
         self._resign: asyncio.Event | None = None
         self._resign_reason = ""
         self._running = False
@@ -98,12 +111,23 @@ class Election:
             self._running = False
             self._change("stopped", None)
 
+    def run_blocking(self, leader_task: LeaderTask) -> Any:
+        """`run` for threads: campaigns over the storage's own event loop until the task ends; Ctrl-C stops it."""
+        return call_blocking(
+            self._portal,
+            f"election {self.name}: run_blocking",
+            "await election.run(task)",
+            self.run,
+            leader_task,
+        )
+
     def step_down(self, reason: str = "asked to step down") -> bool:
-        """Stop leading and let another node lead; False if this one does not lead. Returns at once."""
-        if self._resign is None:
+        """Stop leading and let another node lead; False if this one does not lead. Returns at once; from any thread."""
+        resign, term = self._resign, self.term
+        if resign is None or term is None:
             return False
         self._resign_reason = self._resign_reason or reason
-        self._resign.set()
+        term.on_loop(resign.set)
         return True
 
     async def read(self) -> LeaderInfo:
@@ -124,42 +148,26 @@ class Election:
     async def _lead(self, term: Term, leader_task: LeaderTask) -> tuple[bool, Any]:
         """One term, to its end: (whether the task ended by itself, its result)."""
         self._resign, self._resign_reason = asyncio.Event(), ""
+        self._candidate.saw(term)
         self._change("leader", term)
-        work = asyncio.create_task(_call(leader_task, term), name=f"leader {self.name}")
+        work = asyncio.create_task(run_task(leader_task, term, term), name=f"leader {self.name}")
         keeper = asyncio.create_task(self._keep(term), name=f"lease {self.name}")
         resign = asyncio.create_task(self._resign.wait())
         begun = asyncio.create_task(self._record("began", term), name=f"record {self.name}")
         unwatch = (
             WATCHDOG.watch(term, work, self._on_stall) if isinstance(self._clock, SystemClock) else _nothing
         )
-        ended, how = False, "stopped"
+        ended = False
         try:
             await asyncio.wait({work, keeper, resign}, return_when=asyncio.FIRST_COMPLETED)
-            ended, how = work.done(), "finished"
+            ended = work.done()
         finally:
             # No renewal from here on: work that hangs must not lead for ever. The lease is given back once it ended.
             keeper.cancel()
             resign.cancel()
             work.cancel()
-            # Asked for while the work ends, so that the hand-over itself is one request.
-            find = self._candidate.find_nominee if term.held and not ended else _nobody
-            finding = asyncio.create_task(find(), name=f"successor {self.name}")
-            await asyncio.wait({work, keeper, resign, finding})
-            unwatch()
-            self._resign = None
-            lost = term.reason
-            self._change("standby", None)
-            if not keeper.cancelled():
-                keeper.result()
-            if lost or ended:
-                await self._candidate.release(term)
-                how = f"lost: {lost}" if lost else how
-            elif successor := await self._candidate.hand_over(term, finding.result()):
-                how, self._resign_reason = f"handed over to {successor}", ""
-            elif self._resign_reason:
-                how = f"stepped down: {self._resign_reason}"
-            await asyncio.wait([begun])
-            await self._record("ended", term, how)
+            # A second cancellation must not leave the lease taken, or the work running.
+            lost = await uninterrupted(lambda: self._end(term, ended, work, keeper, begun, unwatch))
         if lost:
             _log.warning(
                 "Lost the lead of %s: %s", self.name, lost, extra={"action": "lead", "epoch": term.epoch}
@@ -170,6 +178,37 @@ class Election:
         if error is not None and not isinstance(error, LeadershipLost):
             _log.error("The task of %s failed as its term ended", self.name, exc_info=error)
         return False, None
+
+    async def _end(
+        self,
+        term: Term,
+        ended: bool,
+        work: asyncio.Task[Any],
+        keeper: asyncio.Task[None],
+        begun: asyncio.Task[None],
+        unwatch: Callable[[], None],
+    ) -> str:
+        """Wait until the work has ended, then give the lease back or over; returns why the term was lost, if it was."""
+        # Asked for while the work ends, so that the hand-over itself is one request.
+        find = self._candidate.find_nominee if term.has_lease and not ended else _nobody
+        finding = asyncio.create_task(find(), name=f"successor {self.name}")
+        await asyncio.wait({work, keeper, finding})
+        unwatch()
+        self._resign = None
+        lost, how = term.loss, "finished" if ended else "stopped"
+        self._change("standby", None)
+        if not keeper.cancelled():
+            keeper.result()
+        if lost or ended:
+            await self._candidate.release(term)
+            how = f"lost: {lost}" if lost else how
+        elif successor := await self._candidate.hand_over(term, finding.result()):
+            how, self._resign_reason = f"handed over to {successor}", ""
+        elif self._resign_reason:
+            how = f"stepped down: {self._resign_reason}"
+        await asyncio.wait([begun])
+        await self._record("ended", term, how)
+        return lost
 
     async def _record(self, event: Literal["began", "ended"], term: Term, how: str = "") -> None:
         if self._history is None:
@@ -214,10 +253,3 @@ def _nothing() -> None: ...
 
 
 async def _nobody() -> None: ...
-
-
-async def _call(task: LeaderTask, term: Term) -> Any:
-    if inspect.iscoroutinefunction(task):
-        return await task(term)
-    result = await asyncio.to_thread(task, term)
-    return await result if inspect.isawaitable(result) else result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from coordinator.errors import ConfigurationError, LeadershipLost, PreconditionF
 from coordinator.leadership.election import Election
 from coordinator.leadership.schedule import Missed, Schedule, due
 from coordinator.leadership.term import Term
+from coordinator.leadership.working import run_task
 
 _log = logging.getLogger("coordinator.leadership")
 
@@ -108,10 +108,7 @@ async def _step(job: Job, term: Term, log: RunLog, clock: Clock) -> float:
         return clock.time() + 1.0
     run = Run(job.name, todo.scheduled_at, term)
     try:
-        if inspect.iscoroutinefunction(job.task):
-            await job.task(run)
-        else:
-            await asyncio.to_thread(job.task, run)
+        await run_task(job.task, run, term)
     except LeadershipLost:
         raise
     except Exception:

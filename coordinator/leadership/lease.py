@@ -10,8 +10,9 @@ from typing import Protocol
 class LeaderInfo:
     """What is stored about one election. `lease_state` is the service's word: available, leased, expired, breaking or
     broken. `holder` is the newest leader, whether or not its lease still runs; `since` is when its term began, in
-    seconds since 1970; `date` is the service's clock at this answer, None if it does not tell. `problem`, in lists alone,
-    says why what is stored cannot be read."""
+    seconds since 1970; `date` is the service's clock at this answer, None if it does not tell. `lease_seconds` and
+    `renew_seconds` are the newest leader's, 0 if it did not say. `problem` says what of the record could not be read;
+    those fields then have their defaults."""
 
     name: str
     holder: str = ""
@@ -21,6 +22,8 @@ class LeaderInfo:
     lease_state: str = "available"
     etag: str = ""
     date: float | None = None
+    lease_seconds: float = 0.0
+    renew_seconds: float = 0.0
     problem: str = ""
 
     @property

@@ -5,23 +5,27 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from coordinator.blocking import Portal
 from coordinator.bus import Bus
 from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.epochs import EpochLog
 from coordinator.leadership.candidate import Candidate
 from coordinator.leadership.holding import LeaseLock, Won
 from coordinator.leadership.lease import LeaseStore
-from coordinator.leadership.term import LeaseConfig, Term
+from coordinator.leadership.term import LeaseConfig
 
 
 class BlobDistributedMutex(LeaseLock):
-    """At most one holder at a time, over all nodes (S15): `async with storage.mutex("stock-count") as term:`.
+    """At most one holder at a time, over all nodes (S15): `async with storage.mutex("stock-count").hold() as term:`.
 
     Guarantees what `Term` guarantees, and that the block is cancelled and `LeadershipLost` raised when the lock is lost
     while it runs. Does not guarantee that nobody else begins while a block ignores its cancellation: call `term.check()`
-    before effects, or fence them with `term.epoch`. Not fair, and not re-entrant: a mutex object is for one task.
+    before effects, or fence them with `term.epoch`. Not fair, and not re-entrant. `hold()` may be used by many tasks and
+    (as `hold_blocking`) threads at a time; `async with mutex` and `acquire` by one.
 
-    Costs one request each third of a lease, waiting or holding. Waiters learn of a release at once over the bus,
-    otherwise at their next look.
+    Costs one request each two thirds of a lease, waiting or holding; while renewals are heard over the bus, waiting costs one
+    a minute. Waiters learn of a release at once over the bus, otherwise at their next look.
+    `lease_seconds`: 15 by default; `config` instead of it gives all figures. `epochs`: where used epochs are remembered.
     """
 
     def __init__(
@@ -31,19 +35,30 @@ class BlobDistributedMutex(LeaseLock):
         identity: str,
         bus: Callable[[], Bus],
         lease_seconds: int = 15,
+        config: LeaseConfig | None = None,
         clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
+        portal: Portal | None = None,
+        epochs: EpochLog | None = None,
     ) -> None:
-        super().__init__(f"mutex {store.name}")
-        self._candidate = Candidate(
-            store, identity=identity, bus=bus, config=LeaseConfig(lease_seconds), clock=clock, rng=rng
+        settings = config or LeaseConfig(lease_seconds)
+        self._candidate: Callable[[], Candidate] = lambda: Candidate(
+            store, identity=identity, bus=bus, config=settings, clock=clock, rng=rng, epochs=epochs
         )
+        super().__init__(f"mutex {store.name}", portal)
 
-    async def _try(self) -> Won | None:
-        return self._with(await self._candidate.try_acquire())
+    def _way(self) -> _Single:
+        return _Single(self._candidate())
 
-    async def _wait(self, timeout: float | None) -> Won | None:
-        return self._with(await self._candidate.acquire(timeout))
 
-    def _with(self, term: Term | None) -> Won | None:
+class _Single:
+    def __init__(self, candidate: Candidate) -> None:
+        self._candidate = candidate
+
+    async def try_acquire(self) -> Won | None:
+        term = await self._candidate.try_acquire()
+        return None if term is None else (self._candidate, term)
+
+    async def acquire(self, timeout: float | None) -> Won | None:
+        term = await self._candidate.acquire(timeout)
         return None if term is None else (self._candidate, term)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+import math
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,55 +15,87 @@ from coordinator.errors import ConfigurationError, LeadershipLost
 
 @dataclass(frozen=True)
 class LeaseConfig:
-    """The one figure that decides how fast the loss of a leader is noticed; all others follow from it.
+    """How fast the loss of a leader is noticed, and what that costs. The names are client-go's.
 
-    `lease_seconds`: 15-60, whole; 15 by default. A shorter lease fails over sooner, a longer one survives longer
-    hiccups of the network and of the leader. All candidates of one election must agree on it.
+    `lease_seconds` (LeaseDuration): 15-60, whole; 15 by default. A shorter lease fails over sooner, a longer one survives
+    longer hiccups of the network and of the leader.
+    `renew_seconds`: from one renewal to the next; two thirds of the lease by default (360 requests an hour for 15 s). Less
+    costs more and notices a broken lease sooner.
+    `renew_deadline_seconds` (RenewDeadline): how long a term lasts after its newest confirmed renewal was sent; nine
+    tenths of the lease by default. What is left of the lease is for the work to end, and for clocks that drift.
+    `retry_seconds` (RetryPeriod): the longest pause before a request that failed is tried again; 2 by default.
+    `look_seconds`: the least time between two looks of a standby that hears no renewals; 0 by default: it looks whenever
+    the lease can have ended, which is once each `renew_seconds`. More costs less and may find the end that much later.
     """
 
     lease_seconds: int = 15
+    renew_seconds: float = 0.0
+    renew_deadline_seconds: float = 0.0
+    retry_seconds: float = 2.0
+    look_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.lease_seconds != int(self.lease_seconds) or not 15 <= self.lease_seconds <= 60:
+        if (
+            isinstance(self.lease_seconds, bool)
+            or self.lease_seconds not in range(15, 61)
+            or self.lease_seconds != int(self.lease_seconds)
+        ):
             raise ConfigurationError(
                 f"lease_seconds must be a whole number from 15 to 60 (the service's bounds), got {self.lease_seconds}"
             )
+        lease = self.lease_seconds
+        object.__setattr__(self, "renew_seconds", self.renew_seconds or lease * 2 / 3)
+        object.__setattr__(self, "renew_deadline_seconds", self.renew_deadline_seconds or lease * 0.9)
+        if not 1 <= self.renew_seconds < self.renew_deadline_seconds <= lease * 0.95:
+            raise ConfigurationError(
+                f"1 <= renew_seconds < renew_deadline_seconds <= {lease * 0.95:g} (95 % of lease_seconds) is needed, got "
+                f"{self.renew_seconds:g} and {self.renew_deadline_seconds:g}"
+            )
+        if not 0 < self.retry_seconds <= lease or not 0 <= self.look_seconds <= 3600:
+            raise ConfigurationError(
+                f"retry_seconds must be above 0 and at most {lease}, look_seconds 0 to 3600, got {self.retry_seconds:g} "
+                f"and {self.look_seconds:g}"
+            )
 
     @property
-    def renew_seconds(self) -> float:
-        """From one renewal to the next, and from one look of a standby to the next: a third of the lease."""
-        return self.lease_seconds / 3
+    def health_seconds(self) -> float:
+        """From one health check of a leader to the next."""
+        return min(self.renew_seconds, self.lease_seconds / 3)
 
     @property
     def request_seconds(self) -> float:
-        """How long one request may take: two tries fit between two renewals."""
-        return self.lease_seconds / 6
+        """How long one request may take: one that fails leaves time for another before the deadline."""
+        return min(self.lease_seconds / 6, (self.renew_deadline_seconds - self.renew_seconds) * 0.75)
 
     @property
     def margin_seconds(self) -> float:
         """How long before its lease can have expired a leader stops: for the work to end, and for clocks that drift."""
-        return self.lease_seconds / 10
+        return self.lease_seconds - self.renew_deadline_seconds
 
     @property
     def term_seconds(self) -> float:
         """How long a term lasts from the moment its newest confirmed renewal was *sent*."""
-        return self.lease_seconds - self.margin_seconds
+        return self.renew_deadline_seconds
 
     @property
     def hand_over_seconds(self) -> float:
         """How long a nominated successor has to begin its term."""
         return self.lease_seconds / 7.5
 
-    def next_look(self, since: float, now: float, lag: float) -> float:
+    def next_look(
+        self, since: float, now: float, lag: float, *, lease_seconds: float = 0.0, renew_seconds: float = 0.0
+    ) -> float:
         """Seconds until a standby looks again. `lag` must stay the same from look to look.
 
-        The leader renews at `since` + k × `renew_seconds`, so its lease can only run out at such a moment: looking
-        `lag` seconds after each costs one request a `renew_seconds` and yet finds the end of the lease at once.
+        The leader renews at `since` + k × `renew_seconds`, so its lease can only run out a lease later: looking `lag`
+        seconds after each such moment costs one request a `renew_seconds` and yet finds the end of the lease at once.
         """
-        pause = self.renew_seconds - (now - since - lag) % self.renew_seconds
-        return (
-            pause if pause > 0.1 else pause + self.renew_seconds
-        )  # woken a hair early: that look was this one
+        lease, renew = lease_seconds or float(self.lease_seconds), renew_seconds or self.renew_seconds
+        after = now - (since + lease + lag)
+        # Before the end of the first lease nothing can have run out; but clocks that disagree must not make it long.
+        pause = min(-after, lease + lag) if after < 0 else renew - after % renew
+        least = max(self.look_seconds, 0.1)  # woken a hair early: that look was this one
+        return pause if pause >= least else pause + renew * math.ceil((least - pause) / renew)
 
 
 class Term:
@@ -101,12 +134,18 @@ class Term:
         self._deadline = deadline
         self._clock = clock
         self._ended = ""
+        self._stopping = ""
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
     @property
     def held(self) -> bool:
         """Whether this node may act now."""
+        return not self._stopping and self.has_lease
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether the lease is still this node's; `held` is False before, when a thread was asked to stop."""
         return not self._ended and self._clock.monotonic() < self._deadline
 
     @property
@@ -136,7 +175,12 @@ class Term:
     @property
     def reason(self) -> str:
         """Why the term is over; "" while it is held."""
-        return self._ended or ("" if self.held else "its lease could not be renewed in time")
+        return self._stopping or self.loss
+
+    @property
+    def loss(self) -> str:
+        """Why the lease is no longer this node's; "" while it is."""
+        return self._ended or ("" if self.has_lease else "its lease could not be renewed in time")
 
     def check(self, *, needs_seconds: float = 0.0) -> None:
         """Raise `LeadershipLost` unless the term is held, and will be for `needs_seconds`: call before each effect."""
@@ -149,17 +193,26 @@ class Term:
 
     def extend(self, deadline: float) -> bool:
         """Take over a later deadline; False if the term was over already: what was seen as lost stays lost."""
-        if not self.held:
+        if not self.has_lease:
             return False
         self._deadline = max(self._deadline, deadline)
         return True
+
+    def stop(self, reason: str) -> None:
+        """Ask work in a thread, which nobody can cancel, to stop: `held` is False from here on. The lease stays."""
+        self._stopping = self._stopping or reason
+        self.on_loop(self._event.set)
+
+    def on_loop(self, call: Callable[[], object]) -> None:
+        """Call it on the event loop of this term; from any thread."""
+        with suppress(RuntimeError):  # the loop is gone, and everybody who waited with it
+            self._loop.call_soon_threadsafe(call)
 
     def end(self, reason: str) -> None:
         """The term is over, for the first reason given. From any thread."""
         if not self._ended:
             self._ended = reason
-        with suppress(RuntimeError):  # the loop is gone, and everybody who waited with it
-            self._loop.call_soon_threadsafe(self._event.set)
+        self.on_loop(self._event.set)
 
     def __repr__(self) -> str:
         return f"Term({self.name!r}, epoch={self.epoch}, holder={self.holder!r}, held={self.held})"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from coordinator.epochs import EpochRecord
+
 RAN_OUT = "its lease ran out"
 
 
@@ -22,7 +24,13 @@ class TermRecord:
 
 
 class TermLog(Protocol):
-    """Keeps terms. Elections write it beside their work: a term does not wait for its record."""
+    """Keeps terms, and with them the highest epoch of each election (it is an `EpochLog`, too).
+
+    Elections claim an epoch before its term begins, and write the rest beside their work.
+    """
+
+    async def claim(self, record: EpochRecord) -> int:
+        """Record a term's epoch before anybody acts in it; see `EpochLog.claim`."""
 
     async def began(self, record: TermRecord) -> None:
         """Record a new term, and (as `RAN_OUT`) the end of the one before if its leader has not recorded it."""

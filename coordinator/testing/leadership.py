@@ -143,6 +143,10 @@ class MemoryTermLog:
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, int], TermRecord] = {}
+        self._epochs = MemoryEpochs()
+
+    async def claim(self, record: EpochRecord) -> int:
+        return await self._epochs.claim(record)
 
     async def began(self, record: TermRecord) -> None:
         self.records.setdefault((record.name, record.epoch), record)

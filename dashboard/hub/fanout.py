@@ -175,7 +175,9 @@ class FanoutBus(LocalBus):
     async def publish(self, hint: Hint) -> None:
         hint = msgspec.structs.replace(hint, request_id=request_id_var.get())
         self.tell(hint, first=True)
-        log.info("Told %d workers here to look at %s", len(self._sockets), hint.topic)
+        # A renewal comes each few seconds for as long as this process leads; it is no news for a log.
+        level = logging.DEBUG if hint.topic.startswith("lease:") else logging.INFO
+        log.log(level, "Told %d workers here to look at %s", len(self._sockets), hint.topic)
         await self.tell_others(hint)
 
     def tell(self, hint: Hint, *, but: str = "", first: bool = False, may_drop: bool = False) -> None:

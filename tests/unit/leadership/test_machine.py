@@ -204,7 +204,7 @@ class ElectionMachine(RuleBasedStateMachine):
         if not hasattr(self, "lines") or any(line.cut for line in self.lines):
             return
         # A lease that nobody uses, a look, and the pause after stepping down.
-        if self.clock.monotonic() - self.well_since > 15 + 6 + 15:
+        if self.clock.monotonic() - self.well_since > 15 + 11 + 15:
             assert any(term.held for term in self.terms)
 
     def teardown(self) -> None:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
 
 from coordinator.bus import Bus, LocalBus
 from coordinator.errors import (
@@ -47,7 +53,7 @@ async def test_a_block_whose_mutex_is_lost_is_interrupted(hall: Hall) -> None:
     working = asyncio.ensure_future(work())
     await hall.clock.advance(1)
     await hall.store.break_now()
-    await hall.clock.advance(5)
+    await hall.clock.advance(10)
     with pytest.raises(LeadershipLost, match="mutex test-election was lost"):
         await working
 
@@ -83,7 +89,7 @@ async def test_trying_a_held_mutex_gives_nothing_and_a_timeout_says_so(hall: Hal
 async def test_a_mutex_object_is_not_entered_twice(hall: Hall) -> None:
     lock = mutex(hall, "node-1", LocalBus())
     await lock.acquire()
-    with pytest.raises(KennelError, match="one object for each task"):
+    with pytest.raises(KennelError, match="make one object for each task"):
         await lock.acquire()
     await lock.release()
 
@@ -105,3 +111,105 @@ async def test_a_request_that_fails_as_it_is_given_up_leaves_no_loose_error(hall
     gc.collect()
     assert loose == []
     del hall.store.before
+
+
+async def test_two_tasks_that_use_one_object_at_the_same_moment_do_not_both_get_it(hall: Hall) -> None:
+    lock = mutex(hall, "node-1", LocalBus())
+    tries = [asyncio.ensure_future(lock.acquire()) for _ in range(3)]
+    await hall.clock.advance(1)
+    assert [type(each.exception()) for each in tries] == [type(None), KennelError, KennelError]
+    await lock.release()
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), tasks=st.integers(2, 6), slow=st.floats(0.0, 3.0))
+def test_a_shared_object_admits_one_at_a_time_and_forgets_nobody_however_slow_the_answers(
+    seed: int, tasks: int, slow: float
+) -> None:
+    """Tasks of two nodes, each node with one object; answers are late, or lost, and tasks are cancelled."""
+
+    async def play() -> None:
+        hall, rng, bus = Hall(), random.Random(seed), LocalBus()
+        inside, most, done = 0, 0, 0
+
+        async def delay(operation: str) -> None:
+            await hall.clock.sleep(rng.uniform(0.0, slow))
+            if rng.random() < 0.05:
+                raise StorageUnreachable("the answer was lost", maybe_done=True)
+
+        hall.store.after = delay  # type: ignore[method-assign]
+        shared = [mutex(hall, f"node-{number}", bus) for number in range(2)]
+
+        async def work(number: int) -> None:
+            nonlocal inside, most, done
+            for _ in range(3):
+                with suppress(LeadershipLost):
+                    async with shared[number % 2].hold() as term:
+                        inside += term.held
+                        most = max(most, inside)
+                        try:
+                            await hall.clock.sleep(rng.uniform(0.0, 20.0))
+                        finally:
+                            inside -= 1
+            done += 1
+
+        running = [asyncio.ensure_future(work(number)) for number in range(tasks)]
+        quitter = asyncio.ensure_future(work(0))
+        await hall.clock.advance(rng.uniform(0.0, 60.0))
+        quitter.cancel()
+        await hall.clock.advance(tasks * 3 * 60.0 + 300.0)
+        assert (most, done) == (1, tasks)
+        assert all(each.done() for each in [*running, quitter])
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("times", [1, 2, 4])
+@pytest.mark.parametrize("moment", [0.0, 0.3, 0.6, 1.1])
+async def test_cancelling_an_acquire_however_often_leaves_the_lease_free(
+    hall: Hall, times: int, moment: float
+) -> None:
+    async def slow(operation: str) -> None:
+        await hall.clock.sleep(0.4)
+
+    hall.store.after = slow  # type: ignore[method-assign]
+    trying = asyncio.ensure_future(mutex(hall, "node-1", LocalBus()).acquire())
+    await hall.clock.advance(moment)
+    for _ in range(times):
+        trying.cancel()
+        await hall.clock.settle()
+    await hall.clock.advance(5)
+    assert trying.cancelled()
+    assert not hall.store._is_leased
+
+
+async def test_a_hold_that_is_lost_interrupts_its_block_and_others_go_on(hall: Hall) -> None:
+    lock, ended = mutex(hall, "node-1", LocalBus()), list[str]()
+
+    async def work() -> None:
+        try:
+            async with lock.hold(timeout=1):
+                await asyncio.Event().wait()
+        except LeadershipLost as error:
+            ended.append(str(error))
+
+    working = asyncio.ensure_future(work())
+    await hall.clock.advance(1)
+    with pytest.raises(LockTimeout):
+        await advancing(hall, enter(lock, 3))
+    await hall.store.break_now()
+    await hall.clock.advance(10)
+    await working
+    assert "was lost" in ended[0]
+    await advancing(hall, enter(lock, 3))
+
+
+async def enter(lock: BlobDistributedMutex, timeout: float) -> None:
+    async with lock.hold(timeout=timeout):
+        pass
+
+
+async def advancing(hall: Hall, work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    await hall.clock.advance(10)
+    await task
