@@ -174,10 +174,10 @@ async def test_every_term_is_recorded_with_its_end() -> None:
 
 @pytest.mark.parametrize("limit", [0, 1, 5])
 async def test_the_newest_terms_are_listed(limit: int) -> None:
-    log = MemoryTermLog()
+    log, hall = MemoryTermLog(), Hall()
     for _ in range(3):
-        await Hall().election("a", history=log).run(_nothing)
-    assert len(await log.newest("test-election", limit)) == min(limit, 1)
+        await hall.election("a", history=log).run(_nothing)
+    assert [term.epoch for term in await log.newest("test-election", limit)] == [3, 2, 1][:limit]
 
 
 async def _nothing(term: object) -> None: ...
