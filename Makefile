@@ -3,12 +3,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: help setup demo test lint bench docs screenshots browser clean
+.PHONY: help setup demo test coverage mutation lint bench docs screenshots browser clean
 
 help:
 	@echo "make setup        prepare everything (does nothing if nothing changed)"
 	@echo "make demo         start the whole product and print where it is; Ctrl-C ends it"
 	@echo "make test         all checks and tests"
+	@echo "make coverage     the tests, and which branches of the library they leave out"
+	@echo "make mutation     how many changes to the pure rules the tests notice"
 	@echo "make lint         the checks without the tests"
 	@echo "make bench        every benchmark; BENCH_ARGS=--quick stays under a minute each"
 	@echo "make docs         build the documentation into .kennel/site"
@@ -34,6 +36,16 @@ lint: setup
 test: browser lint
 	$(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
+coverage: browser
+	rm -rf .kennel/coverage
+	$(VENV)/coverage run -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(VENV)/coverage combine -q
+	$(VENV)/coverage report
+
+mutation: setup
+	rm -rf mutants
+	$(VENV)/python scripts/mutation.py
+
 bench: setup
 	@set -e; for program in benchmarks/[a-z]*.py; do echo "== $$program"; $(VENV)/python $$program $(BENCH_ARGS); done
 
@@ -44,4 +56,4 @@ screenshots: browser
 	$(VENV)/python scripts/screenshots.py
 
 clean:
-	rm -rf .venv node_modules .kennel .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv node_modules .kennel mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -57,7 +57,6 @@ class Site:
     log: Path
     workers_started: int = 0
     worker: psutil.Popen | None = None
-    failed_at: float = 0.0
     _ending: threading.Event = field(default_factory=threading.Event)
 
     def command(self, *arguments: str) -> dict[str, Any]:

@@ -21,7 +21,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def shown() -> Iterator[str]:
-    """The code in templates, scripts and the documentation."""
+    """The code in templates, scripts and the documentation, and what Django's settings name."""
+    yield from re.findall(r'"(dashboard\.[\w.]+)"', (ROOT / "dashboard" / "settings.py").read_text())
     for template in ROOT.glob("templates/**/*.*"):
         yield from re.findall(r"{[{%](.*?)[%}]}", template.read_text())
     for script in ROOT.glob("static/**/*.js"):
