@@ -27,6 +27,7 @@ from tests.support.azurite import started_azurite
 from tests.support.reliability import Cell, Table
 
 AT_ONCE = 24
+pytestmark = pytest.mark.timeout(300)  # all cells run while the first one waits
 LATE = "answer later than the time-out"
 NOISE = random.Random(15).randbytes(60_000).hex()
 FORMS: dict[str, list[Any]] = {
@@ -290,7 +291,7 @@ async def check(plain: Storage, connection_string: str, cell: Cell, form: str) -
                 await AWAY[cell.fault, cell.subject][0](site(behind), proxy)
                 return 1
             for turn in proxy.for_each_request(FAULTS[cell.fault]):
-                await asyncio.wait_for(OPERATIONS[cell.subject][0](site(behind), turn), 60)
+                await asyncio.wait_for(OPERATIONS[cell.subject][0](site(behind), turn), 240)
                 met += turn.met is not None
     return met
 
@@ -309,8 +310,8 @@ SHORT = [(cell, form) for cell, form in ALL if form == "claimed" or cell.fault =
 def carried_out(runs: list[Run]) -> dict[str, int | BaseException]:
     azurite: Azurite = started_azurite()
     patched = pytest.MonkeyPatch()
-    patched.setattr(requeue, "_HOLD_SECONDS", 3.0)  # how long a test waits for what a lost answer took
-    patched.setattr(requeue, "_BEGIN_WITHIN_SECONDS", 2.0)
+    patched.setattr(requeue, "_HOLD_SECONDS", 10.0)  # how long a test waits for what a lost answer took
+    patched.setattr(requeue, "_BEGIN_WITHIN_SECONDS", 5.0)
 
     async def all_runs() -> list[int | BaseException]:
         places = asyncio.Semaphore(AT_ONCE)
