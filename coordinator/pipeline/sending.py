@@ -58,7 +58,9 @@ class Sender:
         """The size of a new batch's first chunks: by what items took this process's latest batch, or small."""
         if self._chunk_seconds and not self._item_seconds:
             return min(FIRST_ITEMS, most)
-        return next_items(FIRST_ITEMS, self._item_seconds, most, self._chunk_seconds)
+        if not self._chunk_seconds:
+            return most
+        return max(1, min(most, int(self._chunk_seconds / self._item_seconds)))
 
     async def send(
         self, batch: str, source: Any, head: Head, *, is_wanted: Callable[[], Awaitable[bool]]
@@ -184,7 +186,8 @@ def next_items(now: int, item_seconds: float, most: int, chunk_seconds: float) -
     """The size of the next chunks: four times as many until the time of an item is known. Pure."""
     if not chunk_seconds:
         return most
-    if not item_seconds:
+    # A small chunk's time is mostly what any chunk costs: it says little of the items.
+    if now * item_seconds < chunk_seconds / 2:
         return min(most, now * GROWTH)
     return max(1, min(most, int(chunk_seconds / item_seconds)))
 

@@ -563,7 +563,7 @@ async def test_a_few_slow_items_are_spread_over_many_chunks(items: int) -> None:
 async def test_chunks_take_as_long_as_wanted_once_items_are_measured() -> None:
     assert next_items(4, 0.0, 500, 0.5) == 16
     assert next_items(16, 0.05, 500, 0.5) == 10
-    assert next_items(16, 1e-5, 500, 0.5) == 500
+    assert next_items(16, 1e-5, 500, 0.5) == 64
     assert next_items(16, 60.0, 500, 0.5) == 1
     assert next_items(4, 0.05, 500, 0.0) == 500
 
