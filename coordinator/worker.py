@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import resource
+import secrets
 import signal
 import socket
 import time
@@ -18,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from coordinator import protocol
+from coordinator.bounds import MAX_SHORT, one_line
 from coordinator.errors import ConfigurationError
 from coordinator.gates.azure_store import GateOptions
 from coordinator.gates.gate import Gate, Release
@@ -63,8 +65,12 @@ class Worker:
         env = os.environ if environ is None else environ
         self.name = name
         self.host = socket.gethostname()
-        self.instance = uuid.uuid4().hex
+        self._process = (0, "", "")
         self.identity = identity or env.get("KENNEL_WORKER_NAME") or f"{name}-{self.host}-{os.getpid()}"
+        if one_line(self.identity) != self.identity or not self.identity:
+            raise ConfigurationError(
+                f"worker identity {self.identity[:60]!r}: use 1 to {MAX_SHORT} characters and no control characters"
+            )
         self.storage = storage or Storage.from_env(env)
         self.storage.identity = self.identity
         self.mode: typing.Literal["starting", "running", "draining", "stopping"] = "starting"
@@ -86,6 +92,17 @@ class Worker:
                 )
             self._hub = HubConnection(hub_url, token, hello=self._hello, on_command=self._obey)
             self.storage.bus = self._hub
+
+    @property
+    def instance(self) -> str:
+        """What tells this process from all others; a process that was forked from it has one of its own."""
+        return self._own_process()[1]
+
+    def _own_process(self) -> tuple[int, str, str]:
+        """The process id, and the instance and the secret that this process shows to the hub."""
+        if self._process[0] != os.getpid():
+            self._process = (os.getpid(), uuid.uuid4().hex, secrets.token_urlsafe(24))
+        return self._process
 
     # --- what it does -------------------------------------------------------------------------------------------
 
@@ -278,15 +295,17 @@ class Worker:
         return [*(election for election, _ in self._elections), *self._scheduling]
 
     def _hello(self) -> protocol.Hello:
+        pid, instance, secret = self._own_process()
         return protocol.Hello(
             version=protocol.VERSION,
             oldest=protocol.OLDEST,
             worker=self.identity,
-            instance=self.instance,
-            host=self.host,
-            pid=os.getpid(),
+            instance=instance,
+            host=one_line(self.host),
+            pid=pid,
+            secret=secret,
             started_at=self._started_at,
-            software=_software(),
+            software=one_line(_software()),
             prefix=self.storage.config.prefix,
             state=self.state(),
         )

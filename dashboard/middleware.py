@@ -43,6 +43,13 @@ def _enter(request: HttpRequest) -> str:
     return number
 
 
+def _refusal(request: HttpRequest) -> HttpResponse | None:
+    """An address with NUL: PostgreSQL keeps no such text, and nothing here is called so."""
+    if "\0" not in request.path_info and "%00" not in request.META.get("QUERY_STRING", ""):
+        return None
+    return HttpResponse("the address holds NUL\n", status=400, content_type="text/plain; charset=utf-8")
+
+
 @sync_and_async_middleware
 def request_id(
     get_response: Callable[[HttpRequest], Any],
@@ -52,7 +59,7 @@ def request_id(
 
         async def answer_async(request: HttpRequest) -> HttpResponse:
             number = _enter(request)
-            response: HttpResponse = await get_response(request)
+            response: HttpResponse = _refusal(request) or await get_response(request)
             response["X-Request-Id"] = number
             return response
 
@@ -60,7 +67,7 @@ def request_id(
 
     def answer(request: HttpRequest) -> HttpResponse:
         number = _enter(request)
-        response: HttpResponse = get_response(request)
+        response: HttpResponse = _refusal(request) or get_response(request)
         response["X-Request-Id"] = number
         return response
 

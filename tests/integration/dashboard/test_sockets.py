@@ -385,3 +385,79 @@ async def _frame_with(socket: websockets.ClientConnection, text: str, *, seconds
             frame = str(await socket.recv())
             if text in frame:
                 return frame
+
+
+@pytest.mark.parametrize("stolen", ["no secret", "another secret", "another token"])
+async def test_an_instance_is_not_taken_over_without_its_token_and_its_secret(
+    dashboard: Dashboard, stolen: str
+) -> None:
+    token = dashboard.manage("worker_token", "create", "another").split()[-1]
+    async with BareWorker(dashboard, f"victim {stolen}") as victim:
+        await until(lambda: victim.heard)
+        thief = BareWorker(dashboard, "thief", token=token if stolen == "another token" else TOKEN)
+        thief.instance = victim.instance
+        thief.secret = {"no secret": "", "another secret": "a guess", "another token": victim.secret}[stolen]
+        async with thief, BareWorker(dashboard, "other") as other:
+            await until(lambda: thief.closed and other.heard)
+            assert thief.closed is not None
+            assert thief.closed[0] == protocol.CLOSE_FORBIDDEN
+            assert "another process has this instance" in thief.closed[1]
+            await other.send(Announce(Hint("queue:still-heard")))
+            await until(lambda: victim.hints("queue:still-heard"))
+            assert victim.closed is None
+    await until(
+        lambda: (
+            [
+                row
+                for row in audit_of(dashboard)
+                if (row["action"], row["target"], row["outcome"])
+                == ("worker.refused", victim.instance, "denied")
+            ]
+            or stolen != "no secret"
+        )  # of one address and token one row a minute
+    )
+
+
+async def test_a_worker_that_connects_again_closes_its_older_socket_with_the_reason(
+    dashboard: Dashboard,
+) -> None:
+    async with BareWorker(dashboard, "twice") as older:
+        await until(lambda: older.heard)
+        newer = BareWorker(dashboard, "twice")
+        newer.instance, newer.secret = older.instance, older.secret
+        async with newer:
+            await until(lambda: newer.heard and older.closed)
+            assert older.closed is not None
+            assert older.closed[0] == protocol.CLOSE_REPLACED
+            assert "connected again" in older.closed[1]
+            assert newer.closed is None
+    rows = [row for row in audit_of(dashboard) if row["action"] == "worker.replaced"]
+    assert [(row["target"], row["actor"]) for row in rows] == [(older.instance, "worker twice")]
+
+
+async def test_a_token_bounds_what_its_workers_call_themselves_and_how_many_they_are(
+    dashboard: Dashboard,
+) -> None:
+    token = dashboard.manage(
+        "worker_token", "create", "billing", "--workers", "billing-*", "--connections", "1"
+    ).split()[-1]
+    async with BareWorker(dashboard, "shipping-1", token=token) as misnamed:
+        await until(lambda: misnamed.closed)
+        assert misnamed.closed is not None
+        assert "workers named billing-*" in misnamed.closed[1]
+    async with (
+        BareWorker(dashboard, "billing-1", token=token) as one,
+        BareWorker(dashboard, "billing-2", token=token) as other,
+    ):
+        await until(lambda: one.heard and other.closed)
+        assert other.closed is not None
+        assert "allows 1 connections" in other.closed[1]
+
+
+async def test_a_hint_that_would_make_all_workers_read_everything_is_refused(dashboard: Dashboard) -> None:
+    async with BareWorker(dashboard, "w") as worker:
+        await until(lambda: worker.heard)
+        await worker.send(Announce(Hint("resync")))
+        await until(lambda: worker.closed)
+        assert worker.closed is not None
+        assert worker.closed[0] == protocol.CLOSE_MALFORMED
