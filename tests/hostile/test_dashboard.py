@@ -1,0 +1,389 @@
+"""One worker's frames, and what somebody put into storage: every page, file, metric and list goes on, and tells the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import websockets
+from azure.core.exceptions import AzureError
+
+from coordinator import protocol
+from coordinator.config import StorageConfig
+from coordinator.protocol import State, WorkerState
+from coordinator.storage import Storage
+from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, until
+from tests.support.reliability import Cell, Table
+
+GATE = "on-sale"
+ADDRESSES = (
+    *(
+        "/",
+        "/gates/",
+        "/queues/",
+        "/queues/orders-in/",
+        "/queues/orders-in/messages",
+        "/workers/",
+        "/leaders/",
+    ),
+    *(
+        "/leaders/?election=odd-4",
+        "/sequences/",
+        "/sequences/?sequence=odd-4",
+        "/batches/",
+        "/scaling/",
+        "/cost/",
+    ),
+    *("/audit/", "/access/", "/help/", "/tv", "/search/?q=odd", "/metrics", "/healthz", "/audit.csv"),
+    *(
+        f"/tables/{name}.{form}"
+        for name in (
+            "gates",
+            "queues",
+            "workers",
+            "leaders",
+            "sequences",
+            "batches",
+            "sagas",
+            "pools",
+            "cost",
+        )
+        for form in ("csv", "json")
+    ),
+    *(
+        f"/api/v1/{name}?limit=500"
+        for name in ("gates", "queues", "workers", "leaders", "sequences", "batches", "sagas", "audit")
+    ),
+)
+NUMBERS = (0, 1, -1, 1.5, 10**15, 10**15 + 1, 2**63 - 1, 2**63, 10**30, 10**400, 1e300, -1e300, "1", None, [])
+TEXTS = (
+    "",
+    "a",
+    "orders-in",
+    "a/b",
+    "..",
+    "a\nb",
+    "\x00",
+    "ü😀",
+    "x" * 128,
+    "x" * 129,
+    "<b>",
+    "'; drop",
+    7,
+    None,
+)
+GARBAGE = (
+    *(b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b"0", b"-1", b"9" * 400, b"1e300", b"x" * 100_000),
+    *(b'{"epoch": 1' + b"0" * 400 + b"}", b'{"epoch": -1}', b'{"epoch": 1, "state": "ajar"}'),
+    *(b'{"epoch": 1, "state": "open", "until": 1e300}', b'{"epoch": 1, "changed_at": -5}'),
+    *(b'{"epoch": 1, "state": "open", "by": "\\u0000"}', b"[" * 5000),
+)
+METADATA = (
+    *({}, {"epoch": "abc"}, {"epoch": "-1"}, {"epoch": "9" * 300}, {"epoch": "1", "since": "inf"}),
+    *(
+        {"epoch": "1", "since": "1e300"},
+        {"gate": "{"},
+        {"gate": '{"epoch": 1, "until": 1e300}'},
+        {"holder": "%00"},
+    ),
+    *({"kennel_next": "x"}, {"kennel_next": "9" * 100}, {"grants": "???"}),
+)
+
+
+# --- what is sent and put -------------------------------------------------------------------------------------------
+
+
+def frame(rng: random.Random, hello: dict[str, Any]) -> str:
+    """A frame: valid, at the bounds, or beyond them."""
+    number, text = rng.choice(NUMBERS), rng.choice(TEXTS)
+    state = {
+        "gates": [{"name": text, "epoch": number, "offset_seconds": number}],
+        "listeners": [{"queue": text, "done": number, "reason": text}],
+        "elections": [{"name": text, "role": text, "epoch": number, "remaining_seconds": number}],
+        "sequences": [{"name": text, "last": number, "per_second": number}],
+        "requests": {str(text): number},
+        "queue_requests": {str(text): number},
+        "queue_traffic": {f"{text}/bytes_sent": number},
+        "memory_bytes": number,
+    }
+    some = dict(rng.sample(sorted(state.items()), rng.randrange(1, 4)))
+    whole: dict[str, Any] = rng.choice(
+        [
+            {"type": "state", "state": some},
+            {"type": "state", "state": {"requests": {f"made-up-{rng.randrange(10**6)}": 1 for _ in range(200)}}},
+            {"type": "state", "state": {"gates": [{"name": f"g-{rng.randrange(10**6)}"} for _ in range(200)]}},
+            {"type": "receipt", "gate": rng.choice([GATE, text]), "epoch": number, "source": "push",
+             "delay_seconds": number, "passed_at": number},
+            {"type": "receipt", "gate": GATE, "epoch": 10**15, "source": "push", "delay_seconds": 0.1,
+             "passed_at": 1e9},
+            {"type": "announce", "hint": {"topic": f"gate:{GATE}", "epoch": 10**15}},
+            {"type": "announce", "hint": {"topic": f"queue:{text}", "size": number}},
+            hello | {rng.choice(["pid", "started_at", "version"]): number},
+            hello | {rng.choice(["worker", "instance", "host", "software"]): text},
+        ]
+    )  # fmt: skip
+    return json.dumps(whole)
+
+
+async def flood(dashboard: Dashboard, rng: random.Random, frames: int) -> int:
+    """Send so many, by as many sockets as that takes; returns how many were closed for them."""
+    sent = closed = 0
+    while sent < frames:
+        worker = BareWorker(dashboard, f"hostile-{rng.randrange(50)}")
+        hello = json.loads(protocol.encode(worker.hello()))
+        with suppress(websockets.WebSocketException, OSError):
+            async with websockets.connect(
+                dashboard.hub_url, additional_headers={"Authorization": f"Bearer {TOKEN}"}, compression=None
+            ) as socket:
+                if rng.random() < 0.9:
+                    await socket.send(protocol.encode(worker.hello()))
+                for _ in range(80):
+                    sent += 1
+                    await socket.send(frame(rng, hello))
+                    if socket.state is not websockets.State.OPEN:
+                        break
+                await socket.close()
+        closed += 1
+    return closed
+
+
+async def litter(storage: Storage, rng: random.Random, number: int) -> None:
+    """Put garbage into every container and table of Kennel's, and into a queue."""
+    config = storage.config
+    containers = [config.container(kind) for kind in ("gates", "leases", "sequences", "claims")]
+    tables = [config.table(kind) for kind in ("ledger", "terms", "batches", "sagas", "scaling", "epochs")]
+    for each in containers:
+        with suppress(AzureError):
+            await storage.aio.blobs.create_container(each)
+    for each in tables:
+        with suppress(AzureError):
+            await storage.aio.tables.create_table(each)
+    limit = asyncio.Semaphore(8)
+
+    async def one(n: int) -> None:
+        async with limit:
+            name = f"odd-{n}" if n % 5 else f"odd/{n}"
+            client = storage.aio.blobs.get_container_client(rng.choice(containers))
+            with suppress(AzureError, ValueError):
+                await client.upload_blob(
+                    name, rng.choice(GARBAGE), overwrite=True, metadata=dict(rng.choice(METADATA))
+                )
+            odd = {
+                field: rng.choice([0, -1, 2**31 - 1, 1e300, -1e300, "", "x", "\ud7ff", True])
+                for field in ("state", "epoch", "changed_at", "started_at", "since", "first", "last", "at", "wanted", "source")
+                if rng.random() < 0.8
+            }  # fmt: skip
+            row = {
+                "PartitionKey": f"odd-{n % 9}",
+                "RowKey": rng.choice(["a-latest", "saga-", ""]) + str(n),
+                **odd,
+            }
+            with suppress(AzureError):
+                await storage.aio.tables.get_table_client(rng.choice(tables)).upsert_entity(row)
+
+    await asyncio.gather(*(one(n) for n in range(number)))
+
+
+async def post_odd_messages(storage: Storage, rng: random.Random, number: int) -> None:
+    texts = [
+        *(
+            '{"kennel":1,"at":1e300}',
+            '{"kennel":1,"size":-2,"z":"eJw="}',
+            '{"kennel":1,"size":-1,"z":"eJw="}',
+        ),
+        *("{", "\x7f", '{"kennel":1,"items":[1e999]}', '{"kennel":99}', '{"kennel":1,"id":7}', "W10="),
+        *('{"kennel":1,"claim":{"name":"../x","bytes":-1}}', '{"kennel":1,"left":[-1]}', "[" * 5000),
+    ]
+    client = storage.aio.queues.get_queue_client("orders-in")
+    with suppress(AzureError):
+        await client.create_queue()
+    limit = asyncio.Semaphore(8)
+
+    async def one() -> None:
+        async with limit:
+            with suppress(AzureError):
+                await client.send_message(rng.choice(texts))
+
+    await asyncio.gather(*(one() for _ in range(number)))
+
+
+# --- what must hold -------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Asks for every address in turn and keeps what was wrong."""
+
+    def __init__(self, person: Person) -> None:
+        self.person, self.faults, self.rounds = person, [], 0  # type: ignore[var-annotated]
+        self.presses: list[float] = []
+
+    def round(self) -> None:
+        for address in ADDRESSES:
+            answer = self.person.get(address)
+            if answer.status_code >= 500 or "cannot be drawn" in answer.text:
+                self.faults.append((address, answer.status_code, answer.text[:300]))
+        rows = {row["worker"]: row for row in self.person.get("/tables/workers.json").json()}
+        good = rows.get("good", {})
+        if (good.get("presence"), good.get("memory_bytes")) != ("ok", 123_456):
+            self.faults.append(("good worker", 0, str(good)))
+        self.rounds += 1
+
+    def press(self) -> None:
+        """Leash and unleash; how long the unleashing took."""
+        self.person.post(f"/gates/{GATE}/leash", {"reason": "between"})
+        began = time.perf_counter()
+        answer = self.person.post(f"/gates/{GATE}/unleash")
+        self.presses.append(time.perf_counter() - began)
+        if answer.status_code != 200:
+            self.faults.append(("unleash", answer.status_code, answer.text[:300]))
+
+    async def until_done(self, *work: Awaitable[Any]) -> None:
+        todo = asyncio.ensure_future(asyncio.gather(*work))
+        while True:
+            await asyncio.to_thread(self.round)
+            await asyncio.to_thread(self.press)
+            if todo.done():
+                await todo
+                return
+
+
+@pytest.mark.parametrize(
+    ("frames", "blobs", "messages"),
+    [
+        pytest.param(600, 150, 60, id="short"),
+        pytest.param(100_000, 1_000, 10_000, id="long", marks=pytest.mark.slow),
+    ],
+)
+async def test_no_page_fails_whatever_a_worker_sends_and_whatever_storage_holds(
+    tmp_path: Path, connection_string: str, storage_prefix: str, frames: int, blobs: int, messages: int
+) -> None:
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    storage = Storage.from_connection_string(connection_string, config=StorageConfig(prefix=storage_prefix))
+    own = Dashboard(tmp_path, connection_string, storage_prefix, {"KENNEL_API_PER_MINUTE": "100000"})
+    with own, Person(own, "olga") as olga:
+        async with storage, BareWorker(own, "good") as good:
+            await until(lambda: good.heard)
+            good.state = WorkerState(memory_bytes=123_456)
+            good.beat()
+            await good.send(State(good.state))
+            watch = Watch(olga)
+            await asyncio.to_thread(watch.round)
+            for _ in range(5):
+                await asyncio.to_thread(watch.press)
+            quiet, watch.presses = sorted(watch.presses), []
+            assert own.process is not None
+            process = psutil.Process(own.process.pid)
+            await litter(storage, rng, blobs)
+            await post_odd_messages(storage, rng, messages)
+            half = [frames // 8 for _ in range(4)]
+            await watch.until_done(*(flood(own, random.Random(rng.random()), each) for each in half))
+            before = process.memory_info().rss
+            await watch.until_done(*(flood(own, random.Random(rng.random()), each) for each in half))
+            after = process.memory_info().rss
+            noisy = sorted(watch.presses)
+            print(
+                f"{watch.rounds} rounds of {len(ADDRESSES)} addresses; memory {before >> 20} to {after >> 20} MiB; "
+                f"slowest press {quiet[-1]:.3f} s quiet, {noisy[-1]:.3f} s meanwhile"
+            )
+            assert watch.faults == []
+            assert good.closed is None
+            shown = {gate["gate"]: gate for gate in olga.get("/tables/gates.json").json()}
+            assert shown[GATE]["state"] == "open"
+            assert shown[GATE]["epoch"] < 10_000
+            assert any("unreadable" in (gate["problem"] or "") for gate in shown.values())
+            assert after < before * 1.25 + 16 * 2**20
+    assert "Traceback" not in own.said().replace("ConnectionClosed", ""), own.said()[-3000:]
+
+
+# --- a gate's blob is touched -----------------------------------------------------------------------------------------
+
+OUTCOME = "the page equals storage within 5 s, with the condition: epoch went back, storage was restored?"
+UNREADABLE = "the page shows the gate's row as unreadable with the reason; all other rows stay current"
+TABLE = Table(
+    "The gates that the dashboard shows",
+    "Somebody changes the blob of a gate behind Kennel's back.",
+    (
+        Cell("an older version is restored", "a gate's blob", OUTCOME),
+        Cell("it is deleted", "a gate's blob", OUTCOME),
+        Cell("it is overwritten with garbage", "a gate's blob", UNREADABLE),
+        Cell("its metadata is replaced", "a gate's blob", UNREADABLE),
+    ),
+    order=62,
+)
+
+
+async def _restore(blob: Any) -> None:
+    await blob.upload_blob(
+        b'{"epoch": 1, "state": "open", "changed_at": 1e9, "by": "backup"}', overwrite=True
+    )
+
+
+async def _delete(blob: Any) -> None:
+    await blob.delete_blob()
+
+
+async def _garbage(blob: Any) -> None:
+    await blob.upload_blob(b"no gate", overwrite=True)
+
+
+async def _metadata(blob: Any) -> None:
+    text = b'{"epoch": 9, "state": "open", "until": 1e300}'
+    await blob.upload_blob(text, overwrite=True, metadata={"gate": text.decode()})
+
+
+TOUCHES: dict[str, tuple[Callable[[Any], Awaitable[None]], str, str]] = {
+    "an older version is restored": (_restore, "open", "went back"),
+    "it is deleted": (_delete, "closed", "went back"),
+    "it is overwritten with garbage": (_garbage, "unknown", "unreadable"),
+    "its metadata is replaced": (_metadata, "unknown", "unreadable"),
+}
+
+
+@pytest.fixture(scope="module")
+def dashboard(azurite: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    prefix = f"t{secrets.token_hex(5)}-"
+    with Dashboard(tmp_path_factory.mktemp("dashboard"), azurite.connection_string, prefix) as running:
+        yield running
+
+
+@pytest.mark.parametrize("cell", TABLE.cells, ids=str)
+async def test_the_page_shows_what_storage_holds(dashboard: Dashboard, cell: Cell) -> None:
+    touch, state, problem = TOUCHES[cell.fault]
+    name = f"gate-{list(TOUCHES).index(cell.fault)}"
+    storage = Storage.from_connection_string(
+        dashboard.connection_string, config=StorageConfig(prefix=dashboard.prefix)
+    )
+
+    def shown() -> dict[str, Any]:
+        rows = {row["gate"]: row for row in olga.get("/tables/gates.json").json()}
+        assert rows.get("untouched", {}).get("problem") in (None, "")
+        return rows.get(name, {})
+
+    async with storage:
+        with Person(dashboard, "olga") as olga:
+            await asyncio.to_thread(olga.post, "/gates/untouched/unleash")
+            for verb in ("unleash", "leash", "unleash", "leash"):
+                await asyncio.to_thread(olga.post, f"/gates/{name}/{verb}", {"reason": "stock check"})
+            assert (shown()["state"], shown()["epoch"]) == ("closed", 4)
+            await touch(storage.aio.blobs.get_blob_client(storage.config.container("gates"), name))
+            await until(lambda: shown().get("state") == state and problem in shown()["problem"], seconds=5)
+            page = olga.get("/gates/").text
+            assert problem in page
+            if problem == "went back":
+                assert "storage was restored?" in olga.get("/").text
+            # The next change goes above every epoch ever seen.
+            await asyncio.to_thread(olga.post, f"/gates/{name}/leash", {"reason": "repair"})
+            await asyncio.to_thread(olga.post, f"/gates/{name}/unleash")
+            await until(lambda: shown().get("state") == "open" and not shown()["problem"], seconds=5)
+            assert shown()["epoch"] > 4
