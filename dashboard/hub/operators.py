@@ -60,6 +60,8 @@ class OperatorConsumer(Socket):
             await self.go_away(protocol.CLOSE_MALFORMED, str(error))
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if self.is_going:
+            return
         if not self.rate.allows(time.monotonic()):
             await self.go_away(protocol.CLOSE_TOO_FAST, f"over {PER_SECOND} frames a second")
             return

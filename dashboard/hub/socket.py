@@ -55,6 +55,7 @@ class Socket(AsyncWebsocketConsumer):
     """
 
     _task: asyncio.Task[Any] | None = None
+    is_going = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scope, self.base_send = scope, send
@@ -82,7 +83,10 @@ class Socket(AsyncWebsocketConsumer):
         await self.base_send({"type": "websocket.send", "text": frame})
 
     async def go_away(self, code: int, reason: str) -> None:
-        """Close, telling why."""
+        """Close, telling why. Harmless when repeated: frames that were on their way are of no account any more."""
+        if self.is_going:
+            return
+        self.is_going = True
         log.info("Closing the socket of %s: %s", self, reason)
         text = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
         try:
@@ -90,6 +94,8 @@ class Socket(AsyncWebsocketConsumer):
                 await self.close(code, text)  # type: ignore[no-untyped-call]
         except TimeoutError:
             self.abort()
+        except RuntimeError as error:  # the peer was faster
+            log.debug("The socket of %s was closed already: %s", self, error)
         else:
             if abort := self.scope.get(ABORT):
                 asyncio.get_running_loop().call_later(LINGER_SECONDS, abort, context=Context())

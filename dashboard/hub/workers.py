@@ -114,6 +114,8 @@ class WorkerConsumer(Socket):
             )
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if self.is_going:
+            return
         if not self.rate.allows(time.monotonic()):
             await self.go_away(protocol.CLOSE_TOO_FAST, f"over {self.allowance.per_second} frames a second")
             return
