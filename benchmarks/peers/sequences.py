@@ -17,7 +17,7 @@ def peers(seconds: float, range_size: int) -> dict[str, Any]:
     with memory_generator(range_size=range_size) as ids:
         result["kennel next_id"] = _rate(ids.next_id, seconds)
     try:
-        with running_postgres() as url, _connected(url) as connection:
+        with running_postgres() as url, connected(url) as connection:
             for cache in (1, 1000):
                 connection.execute(f"CREATE SEQUENCE numbers_{cache} CACHE {cache}")
                 query = f"SELECT nextval('numbers_{cache}')"
@@ -49,7 +49,7 @@ def peers(seconds: float, range_size: int) -> dict[str, Any]:
     return result
 
 
-def _connected(url: str) -> Any:
+def connected(url: str) -> Any:
     """A connection, once the server has started up."""
     import psycopg
 
