@@ -1,6 +1,7 @@
 """What users may import from `coordinator`. A change here is a change of the public API: say so in the CHANGELOG."""
 
 import coordinator
+from tests.support.signatures import PINNED, text
 
 FROM_THE_SOURCES = {
     "UniqueIdGenerator", "OptimisticSyncStore", "GlobalFlag", "PollingRelease", "ListeningRelease", "BlobDistributedMutex",
@@ -27,3 +28,9 @@ def test_the_names_of_the_source_documents_can_be_imported():
 def test_the_public_names_are_these_and_no_others():
     assert sorted(coordinator.__all__) == sorted(PUBLIC)
     assert all(hasattr(coordinator, name) for name in PUBLIC)
+
+
+def test_the_signatures_of_the_public_names_are_pinned():
+    assert PINNED.read_text() == text(), (
+        "the public API changed: say so in the CHANGELOG, then run python -m tests.support.signatures"
+    )
