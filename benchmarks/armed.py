@@ -12,8 +12,8 @@ import secrets
 import time
 from typing import Any
 
-from coordinator.bus import Hint
 from coordinator.config import StorageConfig
+from coordinator.realtime.bus import Hint
 from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite
 from tests.support.fleet import fleet

@@ -28,9 +28,9 @@ sys.path.insert(0, str(PROJECT))
 
 from benchmarks.peers.queue_product import peers_python  # noqa: E402
 from coordinator import Storage  # noqa: E402
-from coordinator.pipeline.ledger import Ledger  # noqa: E402
-from coordinator.pipeline.parts import Chunk  # noqa: E402
-from coordinator.pipeline.sending import Sender  # noqa: E402
+from coordinator.pipelines.ledger import Ledger  # noqa: E402
+from coordinator.pipelines.messages import Chunk  # noqa: E402
+from coordinator.pipelines.sending import Sender  # noqa: E402
 from coordinator.queues.envelope import encode_item  # noqa: E402
 from coordinator.tables.table import Table  # noqa: E402
 from coordinator.testing.azurite import Azurite  # noqa: E402

@@ -26,8 +26,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coordinator.bus import LocalBus
 from coordinator.leadership.election import Election
+from coordinator.realtime.bus import LocalBus
 from coordinator.testing.azurite import Azurite
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.faults import Fault, FaultProxy

@@ -30,7 +30,7 @@ import requests
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coordinator.protocol import GateStatus, ListenerStatus, SequenceStatus, WorkerState
+from coordinator.realtime.protocol import GateStatus, ListenerStatus, SequenceStatus, WorkerState
 from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import BareWorker, Dashboard, Person, until
 from tests.support.postgres import running_postgres

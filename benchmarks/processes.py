@@ -32,8 +32,8 @@ from websockets.asyncio.client import connect
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coordinator.bus import Hint
-from coordinator.protocol import Announce
+from coordinator.realtime.bus import Hint
+from coordinator.realtime.protocol import Announce
 from coordinator.testing.azurite import Azurite
 from tests.support.crowd import quantile_ms
 from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, until

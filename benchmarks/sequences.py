@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.peers.sequences import connected, peers
 from coordinator.errors import SequenceContended
 from coordinator.sequences.allocator import RangeAllocator
-from coordinator.sequences.azure_store import BlobCounterStore, TableLedger, owner_of
+from coordinator.sequences.azure import BlobCounterStore, TableLedger, owner_of
 from coordinator.sequences.grants import SequenceConfig
 from coordinator.sequences.ledger import open_book
 from coordinator.storage import Storage

@@ -9,19 +9,19 @@ from coordinator.gates.state import GateState
 from coordinator.leadership.election import Election
 from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.term import Term
-from coordinator.pipeline.parts import BatchDone
-from coordinator.pipeline.pipeline import Pipeline
+from coordinator.pipelines.messages import BatchDone
+from coordinator.pipelines.pipeline import Pipeline
 from coordinator.queues.cost import Budget, Prices, Spending
+from coordinator.queues.delivery import Done, Reject, Retry
+from coordinator.queues.handlers import MessageContext, current_batch, current_message
+from coordinator.queues.idempotency import once
 from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected, queue_empty
-from coordinator.queues.keeping import keeping
+from coordinator.queues.inline import keeping
 from coordinator.queues.listener import QueueListener
-from coordinator.queues.once import once
-from coordinator.queues.outcomes import Done, Reject, Retry
 from coordinator.queues.poison import PoisonRecord
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.queues.requeue import requeue_poison
 from coordinator.queues.rules import ScalingRule, Steps, TargetLatency, work_detected
-from coordinator.queues.running import MessageContext, current_batch, current_message
 from coordinator.queues.settling import RetryPolicy
 from coordinator.queues.shards import ShardedQueue
 from coordinator.queues.state import ActiveDequeueTasks, QueueState

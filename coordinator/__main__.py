@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 
 import click
 
-from coordinator import logs, remote
-from coordinator.doctor.cli import doctor
+from coordinator import logs
+from coordinator.cli import remote
+from coordinator.cli.batch import prune
+from coordinator.cli.doctor import doctor
+from coordinator.cli.ids import ids
+from coordinator.cli.queue import queue
+from coordinator.cli.scale import scale
 from coordinator.errors import KennelError
-from coordinator.pipeline.cli import prune
-from coordinator.queues.cli import queue
-from coordinator.scaling.cli import scale
-from coordinator.sequences.cli import ids
 from coordinator.storage import Storage
 from coordinator.worker import Worker
 

@@ -7,20 +7,16 @@ the container that allows protected append writes keeps lines from being removed
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from coordinator.creating import in_container
+from coordinator.azure.account import Account
+from coordinator.azure.ensure import ensure_container
+from coordinator.azure.errors import translated
 from coordinator.errors import NotFound
-from coordinator.service_errors import translated
-
-if TYPE_CHECKING:
-    from coordinator.storage import Storage
 
 
 class Journal:
     """The journal in the blobs of `{prefix}{kind}`; one blob for each `part`, such as a month. Made without I/O."""
 
-    def __init__(self, storage: Storage, kind: str) -> None:
+    def __init__(self, storage: Account, kind: str) -> None:
         self._storage = storage
         self.container = storage.config.container(kind)
 
@@ -42,7 +38,7 @@ class Journal:
         try:
             await write()
         except NotFound:
-            await in_container(self._storage, self.container, create)
+            await ensure_container(self._storage, self.container, create)
             await write()
 
     async def lines(self) -> list[str]:

@@ -16,9 +16,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+from coordinator.azure.metering import Meter
 from coordinator.errors import ConfigurationError
-from coordinator.meter import Meter
-from coordinator.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus, WorkerState
+from coordinator.realtime.protocol import (
+    GateStatus,
+    LeadershipStatus,
+    ListenerStatus,
+    SequenceStatus,
+    WorkerState,
+)
 
 Status = GateStatus | ListenerStatus | LeadershipStatus | SequenceStatus
 _SCOPE = "kennel"

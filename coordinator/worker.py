@@ -18,19 +18,18 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from coordinator import protocol
 from coordinator.bounds import MAX_SHORT, one_line
 from coordinator.errors import ConfigurationError
-from coordinator.gates.azure_store import GateOptions
+from coordinator.gates.azure import GateOptions
 from coordinator.gates.gate import Gate, Release
-from coordinator.hub import HubConnection
-from coordinator.leadership.azure_runs import TableRunLog
-from coordinator.leadership.azure_store import ElectionOptions
+from coordinator.leadership.azure import ElectionOptions, TableRunLog
 from coordinator.leadership.election import Election
 from coordinator.leadership.every import Job, run_every
 from coordinator.leadership.repeating import Again, OnError, lead_on
 from coordinator.leadership.schedule import Missed, Schedule
 from coordinator.queues.listener import ListenerOptions, QueueListener
+from coordinator.realtime import protocol
+from coordinator.realtime.hub_client import HubConnection
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceOptions
 from coordinator.storage import Storage

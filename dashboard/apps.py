@@ -16,7 +16,8 @@ class DashboardConfig(AppConfig):
         from allauth.account.signals import user_logged_in
         from allauth.mfa.signals import authenticator_added, authenticator_removed
 
-        from dashboard import checks, second_factor  # noqa: F401 - registers the checks
+        from dashboard.accounts import two_factor as second_factor
+        from dashboard.core import checks  # noqa: F401 - registers the checks
 
         post_migrate.connect(ensure_roles, sender=self)
         user_logged_in.connect(second_factor.signed_in)

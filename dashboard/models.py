@@ -15,7 +15,7 @@ class Outcome(models.TextChoices):
 
 
 class AuditRow(models.Model):
-    """One line of the audit: append-only, chained by hash. Written by `dashboard.audit` alone.
+    """One line of the audit: append-only, chained by hash. Written by `dashboard.audit.log` alone.
 
     An act has two rows: its intent, and its outcome, which names the intent's `id` in `intent_id`. Ids have no gaps.
     """

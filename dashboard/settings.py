@@ -95,15 +95,15 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    "dashboard.middleware.request_id",
+    "dashboard.core.middleware.request_id",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "dashboard.middleware.no_store",
-    "dashboard.middleware.DatabaseTrouble",
+    "dashboard.core.middleware.no_store",
+    "dashboard.core.middleware.DatabaseTrouble",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "dashboard.sessions.Authentication",
+    "dashboard.accounts.sessions.Authentication",
     "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -124,7 +124,7 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "csp.context_processors.nonce",
-                "dashboard.context_processors.kennel",
+                "dashboard.core.context_processors.kennel",
             ],
         },
     }
@@ -211,17 +211,17 @@ WHITENOISE_AUTOREFRESH = DEBUG
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "account_login"
-ACCOUNT_ADAPTER = "dashboard.single_sign_on.Accounts"
+ACCOUNT_ADAPTER = "dashboard.accounts.single_sign_on.Accounts"
 ACCOUNT_LOGIN_METHODS = {"username"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
 ACCOUNT_EMAIL_VERIFICATION = SOCIALACCOUNT_EMAIL_VERIFICATION = "none"
-# One lock for passwords and codes, in the database and so for all processes: `dashboard.signing_in`.
+# One lock for passwords and codes, in the database and so for all processes: `dashboard.accounts.sign_in`.
 ACCOUNT_RATE_LIMITS = MFA_RATE_LIMITS = False
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
 MFA_TOTP_ISSUER = "Kennel"
 MFA_TOTP_TOLERANCE = 1  # half a minute early or late: telephones' clocks differ
-MFA_ADAPTER = "dashboard.second_factor.Factors"
-SOCIALACCOUNT_ADAPTER = "dashboard.single_sign_on.Vouched"
+MFA_ADAPTER = "dashboard.accounts.two_factor.MfaAdapter"
+SOCIALACCOUNT_ADAPTER = "dashboard.accounts.single_sign_on.SocialAdapter"
 OIDC: dict[str, Any] = {
     "url": os.environ.get("KENNEL_OIDC_URL", "").rstrip("/"),
     "client_id": os.environ.get("KENNEL_OIDC_CLIENT_ID", ""),
@@ -247,7 +247,7 @@ if OIDC["url"]:
         }
     }
 PASSWORD_HASHERS = [
-    "dashboard.hashing.PooledHasher",
+    "dashboard.accounts.hashing.PooledHasher",
     "django.contrib.auth.hashers.PBKDF2SHA1PasswordHasher",
     "django.contrib.auth.hashers.ScryptPasswordHasher",
 ]
@@ -305,7 +305,7 @@ LOGGING: dict[str, Any] = {
         },
         "json": {"()": "coordinator.logs.JsonFormatter"},
     },
-    "filters": {"request_id": {"()": "dashboard.middleware.WithRequestId"}},
+    "filters": {"request_id": {"()": "dashboard.core.middleware.WithRequestId"}},
     "handlers": {
         "stderr": {
             "class": "logging.StreamHandler",

@@ -8,7 +8,7 @@ from allauth.socialaccount.providers.openid_connect import views as sso
 from django.contrib.auth import views as auth_views
 from django.urls import include, path, re_path
 
-from dashboard import signing_in
+from dashboard.accounts import sign_in as signing_in
 from dashboard.api import health, metrics
 from dashboard.api.v1 import api
 
@@ -30,5 +30,5 @@ urlpatterns = [
     path("accounts/oidc/<str:provider_id>/login/", sso.login, name="openid_connect_login"),
     path("accounts/oidc/<str:provider_id>/login/callback/", sso.callback, name="openid_connect_callback"),
     path("accounts/oidc/cancelled/", social.login_cancelled, name="socialaccount_login_cancelled"),
-    path("", include("dashboard.pages.urls")),
+    path("", include("dashboard.core.urls")),
 ]

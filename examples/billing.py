@@ -28,7 +28,7 @@ import msgspec
 from coordinator import Pipeline, Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import StorageError
-from coordinator.pipeline.azure_store import BlobReports
+from coordinator.pipelines.azure import BlobReports
 from coordinator.testing.azurite import Azurite
 from coordinator.testing.faults import FaultProxy
 
@@ -194,7 +194,7 @@ class Fleet:
     processes: list[Any] = field(default_factory=list)
 
     def start(self) -> None:
-        START.set_forkserver_preload(["coordinator.pipeline.azure_store", "coordinator.queues.azure_store"])
+        START.set_forkserver_preload(["coordinator.pipelines.azure", "coordinator.queues.azure"])
         self.processes = [self._start(role) for role in self.roles]
 
     def _start(self, role: str) -> Any:

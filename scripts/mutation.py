@@ -22,7 +22,7 @@ RULES = (
     "coordinator.scaling.decision.*",
     "coordinator.sequences.grants.*",
     "coordinator.tables.progress.*",
-    "coordinator.pipeline.counting.x_*",
+    "coordinator.pipelines.aggregating.x_*",
     "coordinator.queues.settling.x*RetryPolicy*",
 )
 KILLED, SURVIVED, UNTESTED = "killed", "survived", "untested"

@@ -22,14 +22,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from coordinator import Storage, protocol
-from coordinator.bus import RESYNC, Hint, LocalBus
+from coordinator import Storage
 from coordinator.config import StorageConfig
-from coordinator.gates.azure_store import BlobGateStore
+from coordinator.gates.azure import BlobGateStore
 from coordinator.gates.gate import Gate
 from coordinator.gates.state import GateState
 from coordinator.gates.store import Answer
-from coordinator.hub import HubConnection
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import RESYNC, Hint, LocalBus
+from coordinator.realtime.hub_client import HubConnection
 
 GATE = "bench-gate"
 AT_ONCE = 25

@@ -8,8 +8,8 @@ import time
 from contextlib import AsyncExitStack
 
 from coordinator import Storage
-from coordinator.bus import LocalBus
 from coordinator.queues.idle import IdleBackoff
+from coordinator.realtime.bus import LocalBus
 
 
 class Connected(LocalBus):

@@ -16,9 +16,9 @@ import websockets
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
-from coordinator import protocol
 from coordinator.doctor.findings import Finding
 from coordinator.errors import ProtocolViolation
+from coordinator.realtime import protocol
 
 OPEN_SECONDS = 5.0
 MAKE_ONE = (

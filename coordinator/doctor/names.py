@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import AsyncIterator, Iterable
 
+from coordinator.azure.errors import translated
 from coordinator.config import check_name
 from coordinator.doctor.findings import Finding
 from coordinator.errors import ConfigurationError, NotFound
-from coordinator.service_errors import translated
 from coordinator.storage import Storage
 
 KINDS = ("gates", "sequences", "leases")

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from coordinator.azure.credentials import Endpoints
 from coordinator.clock import Clock
-from coordinator.credentials import Endpoints
 from coordinator.doctor.findings import Finding
 from coordinator.offset import ClockOffset, parse_date
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
 
-from coordinator.credentials import Credential
+from coordinator.azure.credentials import Credential
+from coordinator.azure.errors import translated
 from coordinator.doctor.findings import Finding
 from coordinator.errors import AccessDenied, StorageError
-from coordinator.service_errors import translated
 from coordinator.storage import Storage
 
 ROLES = {

@@ -14,7 +14,6 @@ from functools import partial
 from coordinator.backoff import TRANSIENT
 from coordinator.blocking import Portal, call_blocking
 from coordinator.bounds import one_line
-from coordinator.bus import RESYNC, Bus, Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.epochs import EpochLog
 from coordinator.errors import GateCorrupt, GateTimeout, KennelError
@@ -22,9 +21,10 @@ from coordinator.gates import state as rules
 from coordinator.gates.release import GateConfig, Release
 from coordinator.gates.state import GateState, When
 from coordinator.gates.store import GateStore
-from coordinator.gates.view import GateView, Transition
+from coordinator.gates.view import GateCache, Transition
 from coordinator.offset import ClockOffset
-from coordinator.protocol import GateStatus
+from coordinator.realtime.bus import RESYNC, Bus, Hint
+from coordinator.realtime.protocol import GateStatus
 
 __all__ = ["Gate", "GateConfig", "Release"]
 
@@ -64,7 +64,7 @@ class Gate:
         self.inside = 0
         self.passed_epoch = 0
         self._store = store
-        self._view = GateView(store, clock, epochs)
+        self._view = GateCache(store, clock, epochs)
         self._epochs = epochs
         self._bus = bus
         self._clock = clock

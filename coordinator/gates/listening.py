@@ -6,9 +6,9 @@ import asyncio
 from contextlib import suppress
 
 from coordinator.blocking import Portal, call_blocking
-from coordinator.bus import RESYNC, Bus, Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import GateTimeout
+from coordinator.realtime.bus import RESYNC, Bus, Hint
 
 
 class ListeningRelease:

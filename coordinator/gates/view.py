@@ -31,7 +31,7 @@ _log = logging.getLogger("coordinator.gates")
 _CONTENDED = (PreconditionFailed, AlreadyExists)
 
 
-class GateView:
+class GateCache:
     """The newest state that storage told, and when.
 
     Guarantees that an answer that was overtaken on its way never replaces a newer one, and that `change` is done once

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TypeVar
 
 from coordinator.backoff import TRANSIENT, Backoff
-from coordinator.bus import RESYNC, Bus, Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.epochs import EpochLog, EpochRecord
 from coordinator.errors import (
@@ -24,9 +23,10 @@ from coordinator.errors import (
     StorageError,
     StorageUnreachable,
 )
-from coordinator.leadership.lease import LeaderInfo, LeaseStore, Nominee
+from coordinator.leadership.lease import LeaderInfo, LeaseStore, Successor
 from coordinator.leadership.term import LeaseConfig, Term
 from coordinator.offset import ClockOffset
+from coordinator.realtime.bus import RESYNC, Bus, Hint
 from coordinator.uninterrupted import uninterrupted
 
 T = TypeVar("T")
@@ -298,7 +298,7 @@ class Candidate:
     async def _ask_to_be_next(self, info: LeaderInfo) -> None:
         """Once for each leader, and only while a hint could tell us in time that we were chosen."""
         if self._bus().is_connected and self._nominated != (self._lease_id, info.epoch):
-            await self._ask(lambda: self._store.nominate(Nominee(self.identity, self._lease_id)))
+            await self._ask(lambda: self._store.nominate(Successor(self.identity, self._lease_id)))
             self._nominated = (self._lease_id, info.epoch)
 
     def _until_it_may_expire(self, info: LeaderInfo) -> float:
@@ -392,7 +392,7 @@ class Candidate:
         term.end("it was given back")
         await self._bus().publish(Hint(topic=self._topic, epoch=term.epoch, origin=self.identity))
 
-    async def find_nominee(self) -> Nominee | None:
+    async def find_nominee(self) -> Successor | None:
         """The standby that asked to be next; None if nobody else did, or if it cannot be found out."""
         try:
             nominee = await self._ask(self._store.nominee)
@@ -400,7 +400,7 @@ class Candidate:
             return None
         return None if nominee is None or nominee.identity == self.identity else nominee
 
-    async def hand_over(self, term: Term, nominee: Nominee | None) -> str:
+    async def hand_over(self, term: Term, nominee: Successor | None) -> str:
         """Give the lease to that standby, with no moment between; returns who leads then.
 
         "" means that nobody could be handed it, and that it is free. A nominee that does not begin its term within

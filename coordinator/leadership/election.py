@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from coordinator.blocking import Portal, call_blocking
-from coordinator.bus import Bus
 from coordinator.clock import SYSTEM_CLOCK, Clock, SystemClock
 from coordinator.errors import KennelError, LeadershipLost, StorageError
 from coordinator.leadership.candidate import Candidate
@@ -19,7 +18,8 @@ from coordinator.leadership.term import LeaseConfig, Term
 from coordinator.leadership.terms import TermLog, TermRecord
 from coordinator.leadership.watchdog import WATCHDOG
 from coordinator.leadership.working import run_task
-from coordinator.protocol import LeadershipStatus
+from coordinator.realtime.bus import Bus
+from coordinator.realtime.protocol import LeadershipStatus
 from coordinator.uninterrupted import uninterrupted
 
 Role = Literal["leader", "standby", "stopped"]

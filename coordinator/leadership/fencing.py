@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.errors import LeadershipLost
-from coordinator.leadership.azure_fencing import LeasedBlob, transact_fenced, write_fenced
+from coordinator.leadership.azure import LeasedBlob, transact_fenced, write_fenced
 from coordinator.leadership.term import Term
 
 __all__ = ["FENCE_TABLE", "LeasedBlob", "fence_sql", "transact_fenced", "write_fenced"]

@@ -32,7 +32,7 @@ class LeaderInfo:
 
 
 @dataclass(frozen=True)
-class Nominee:
+class Successor:
     """A standby that asks to be handed the lease, under the lease id that it made for itself."""
 
     identity: str
@@ -79,8 +79,8 @@ class LeaseStore(Protocol):
         `PreconditionFailed` if the record is not the one of `etag`.
         """
 
-    async def nominate(self, nominee: Nominee) -> None:
+    async def nominate(self, nominee: Successor) -> None:
         """Say who wants to be next, in place of whoever said so before. Kept apart from the leased record."""
 
-    async def nominee(self) -> Nominee | None:
+    async def nominee(self) -> Successor | None:
         """Who asked last to be next; None if nobody ever did."""

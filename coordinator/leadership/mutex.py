@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 
 from coordinator.blocking import Portal
-from coordinator.bus import Bus
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.epochs import EpochLog
 from coordinator.leadership.candidate import Candidate
 from coordinator.leadership.holding import LeaseLock, Won
 from coordinator.leadership.lease import LeaseStore
 from coordinator.leadership.term import LeaseConfig
+from coordinator.realtime.bus import Bus
 
 
 class BlobDistributedMutex(LeaseLock):

@@ -9,7 +9,6 @@ from contextlib import suppress
 
 from coordinator.backoff import TRANSIENT
 from coordinator.blocking import Portal
-from coordinator.bus import RESYNC, Bus, Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.epochs import EpochLog
 from coordinator.errors import ConfigurationError
@@ -17,6 +16,7 @@ from coordinator.leadership.candidate import Candidate
 from coordinator.leadership.holding import LeaseLock, Won
 from coordinator.leadership.lease import LeaderInfo, LeaseStore
 from coordinator.leadership.term import LeaseConfig
+from coordinator.realtime.bus import RESYNC, Bus, Hint
 from coordinator.uninterrupted import uninterrupted
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from coordinator.azure.metering import Meter, Request
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ConfigurationError
-from coordinator.meter import Meter, Request
 
 DAY_SECONDS = 86_400.0
 

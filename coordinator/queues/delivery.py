@@ -1,19 +1,64 @@
-"""A message in hand: what is left of it, and who may still act on it."""
+"""A message that was taken, and what became of its items."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import ConfigurationError
 from coordinator.queues.envelope import Envelope
-from coordinator.queues.outcomes import DONE, Outcome
-from coordinator.queues.transport import QueueTransport, Received
+from coordinator.queues.transport import MAX_VISIBILITY_SECONDS, QueueTransport, ReceivedMessage
 
 if TYPE_CHECKING:
     from coordinator.queues.settling import Settler
+
+
+class Retry(Exception):
+    """Raise (or return, from a batch handler): try this item again after `after` seconds (default: growing by attempts).
+
+    `after`: at most 604,800 (7 days); a moment in the past (a negative number) has the default delay. Raises
+    `ConfigurationError` for what is no such number.
+    """
+
+    def __init__(self, reason: str = "", *, after: float | None = None) -> None:
+        super().__init__(reason or "the handler asked for another try")
+        if after is not None and (not math.isfinite(after) or after > MAX_VISIBILITY_SECONDS):
+            raise ConfigurationError(f"Retry(after={after}): give at most 604,800 seconds (7 days)")
+        self.after = None if after is None or after < 0 else after
+
+
+class Reject(Exception):
+    """Raise (or return, from a batch handler): no further try, to poison with this reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
+class HandlerEnded(Exception):
+    """A handler did not return: it took longer than its time-out, or raised what would end a task or the process.
+
+    Counts as a failed try; the cause is kept.
+    """
+
+
+class ProcessKilled(Exception):
+    """What a message that killed its process too often goes to poison with."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """Return from a batch handler: this item is done."""
+
+
+DONE = Done()
+Outcome = Done | Exception
+"""What became of an item."""
+
 
 _LOSSES = threading.Lock()
 _UNREAD = Envelope(kennel=0)
@@ -93,7 +138,7 @@ class Delivery:
 
     def __init__(
         self,
-        message: Received,
+        message: ReceivedMessage,
         transport: QueueTransport,
         settler: Settler,
         *,
@@ -117,7 +162,7 @@ class Delivery:
         self.lock = asyncio.Lock()
         self.envelope = _UNREAD
         self.outcomes: dict[int, Outcome] = {}
-        self.units: list[Unit] = []
+        self.units: list[WorkItem] = []
         self._loss: Loss | None = None
 
     @property
@@ -196,7 +241,7 @@ class Delivery:
         }
 
 
-class Unit:
+class WorkItem:
     """One item of a delivery: what a handler gets. It is counted in its delivery's `hands` until it has an outcome or is dropped."""
 
     __slots__ = ("delivery", "dropped", "index", "item", "running")

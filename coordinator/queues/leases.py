@@ -13,7 +13,7 @@ from coordinator.backoff import TRANSIENT
 from coordinator.clock import Clock
 from coordinator.errors import NotFound, ReceiptStale, StorageError
 from coordinator.queues.delivery import Delivery
-from coordinator.queues.transport import MAX_VISIBILITY_SECONDS, Received
+from coordinator.queues.transport import MAX_VISIBILITY_SECONDS, ReceivedMessage
 
 _log = logging.getLogger("coordinator.queues")
 _STALE_BEFORE_LENGTHENING = 5
@@ -119,7 +119,7 @@ class LeaseManager:
             f"taken {self.taken}, ended {ends}, held {len(self._held)}"
         )
 
-    def returned(self, message: Received, *, taken_at: float, until: float) -> Delivery | None:
+    def returned(self, message: ReceivedMessage, *, taken_at: float, until: float) -> Delivery | None:
         """The lost delivery of this message if it is known here; it is held again if its handler still runs.
 
         That happens when the answer of a renewal was lost, and with it the receipt, or when storage was away for longer

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Generic, TypedDict, TypeVar
 
 from coordinator.backoff import TRANSIENT, Backoff
-from coordinator.bus import RESYNC, Hint
 from coordinator.errors import (
     AccessDenied,
     BeingDeleted,
@@ -18,29 +17,31 @@ from coordinator.errors import (
     StorageError,
 )
 from coordinator.gates.gate import Gate
-from coordinator.protocol import ListenerStatus
-from coordinator.queues.appetite import Appetite
 from coordinator.queues.bounds import check_options, check_time_out
+from coordinator.queues.concurrency import (
+    DECIDE_SECONDS,
+    ConcurrencyController,
+    ConcurrencyDecisions,
+    answer_of,
+    depth_of,
+)
 from coordinator.queues.cost import Budget, Spending
-from coordinator.queues.crew import Crew
-from coordinator.queues.deciding import Decider, answer_of, depth_of
-from coordinator.queues.growth import DECIDE_SECONDS, Growth
-from coordinator.queues.hints import Hints, follow
+from coordinator.queues.fetching import MessageFetcher, PrefetchPolicy
+from coordinator.queues.handlers import Handler, Middleware, Runner
 from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected, queue_empty
-from coordinator.queues.intake import Intake
 from coordinator.queues.leases import End, LeaseManager
-from coordinator.queues.overseeing import Overseer
-from coordinator.queues.pace import Pace
+from coordinator.queues.notifications import Subscriptions, follow, wait_any
 from coordinator.queues.queue import Queue
-from coordinator.queues.rota import rota
 from coordinator.queues.rules import DEFAULT_RULE, Decision, ScalingRule
-from coordinator.queues.running import Handler, Middleware, Runner
 from coordinator.queues.settling import RetryPolicy, Settler, TryFailed, ignore
-from coordinator.queues.sources import Source, choose
-from coordinator.queues.stalls import STALLS
+from coordinator.queues.sources import Source, choose, rota
 from coordinator.queues.state import QueueState, listener_status, queue_state
+from coordinator.queues.task_pool import TaskPool
+from coordinator.queues.throughput import ThroughputEstimator
 from coordinator.queues.transport import MAX_VISIBILITY_SECONDS
-from coordinator.queues.waiting import unless
+from coordinator.queues.watchdog import STALLS, Overseer
+from coordinator.realtime.bus import RESYNC, Hint
+from coordinator.realtime.protocol import ListenerStatus
 
 T = TypeVar("T")
 _log = logging.getLogger("coordinator.queues")
@@ -124,9 +125,9 @@ class QueueListener(Generic[T]):
         self.try_failed: Callable[[TryFailed], Any] = ignore
         self.retries = retries or RetryPolicy()
         self.idle = idle or IdleBackoff()
-        self.growth = Growth(queue.name, tasks, rule, store=queue.rules, clock=queue.clock)
+        self.growth = ConcurrencyController(queue.name, tasks, rule, store=queue.rules, clock=queue.clock)
         self.leases = LeaseManager(visibility_seconds=visibility_seconds, clock=queue.clock, rng=rng)
-        self.pace = Pace(queue.clock)
+        self.pace = ThroughputEstimator(queue.clock)
         self.sources: list[Source] = []
         self.state, self.reason = "stopped", ""
         self._clock, self._rng = queue.clock, rng or random.Random()
@@ -142,7 +143,7 @@ class QueueListener(Generic[T]):
         )
         self._overseer = Overseer(queue.name, self._runner, self.leases, clock=queue.clock)
         self._linger_seconds = linger_seconds
-        self.crew = Crew(
+        self.crew = TaskPool(
             queue.name,
             self._runner,
             self.pace,
@@ -155,7 +156,7 @@ class QueueListener(Generic[T]):
             expired=self.leases.went_stale,
             dropped=lambda unit: self._intake.quarantine.ended(unit),
         )
-        self._intake = Intake(
+        self._intake = MessageFetcher(
             self.leases,
             self.pace,
             clock=queue.clock,
@@ -171,10 +172,10 @@ class QueueListener(Generic[T]):
         self._stop_seconds = 20.0
         self._reached = False
         self._passed = False
-        self._hints = Hints()
+        self._hints = Subscriptions()
         self._running = False
         self._budget, self._spending = budget, spending
-        self._decider = Decider(
+        self._decider = ConcurrencyDecisions(
             queue,
             self.growth,
             self.crew,
@@ -182,7 +183,7 @@ class QueueListener(Generic[T]):
             in_hand=lambda: len(self.leases),
             sources=self.sources,
         )
-        self._appetite = Appetite(self.crew, self.growth, self.pace, batch=batch)
+        self._appetite = PrefetchPolicy(self.crew, self.growth, self.pace, batch=batch)
         for source, share in ((queue, weight), *also):
             self.add_source(source, weight=share)
 
@@ -341,10 +342,10 @@ class QueueListener(Generic[T]):
         while not self._stopping.is_set():
             if not self._resumed.is_set():
                 self.state = "paused"
-                await unless(self._stopping, self._resumed.wait())
+                await wait_any(self._stopping, self._resumed.wait())
             elif self.gate is not None and not (self._passed and self.gate.is_open()):
                 self.state = "waiting"
-                await unless(self._stopping, self.gate.wait())
+                await wait_any(self._stopping, self.gate.wait())
                 self._passed = True
             else:
                 return True

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypedDict, Unpack
 
 from coordinator.errors import ConfigurationError
-from coordinator.queues.queue import Kept, PutOptions, Queue
-from coordinator.queues.running import MessageContext, Middleware
+from coordinator.queues.handlers import MessageContext, Middleware
+from coordinator.queues.queue import PutOptions, Queue, SentMessage
 
 _SCOPE = "kennel.queues"
 _SYSTEM = "azure_queue_storage"
@@ -50,13 +50,13 @@ def carrier() -> Carrier:
     return told
 
 
-async def put(queue: Queue[Any], *items: Any, **options: Unpack[PutOptions]) -> list[Kept]:
+async def put(queue: Queue[Any], *items: Any, **options: Unpack[PutOptions]) -> list[SentMessage]:
     """`Queue.put` within a producer span that the messages carry along, counted and timed; options as there."""
     trace, meter = _api("trace"), _meter()
     attributes = _attributes(queue.name, "send")
     sent = meter.create_counter("messaging.client.sent.messages", unit="{message}")
     duration = meter.create_histogram("messaging.client.operation.duration", unit="s")
-    started, kept = time.perf_counter(), list[Kept]()
+    started, kept = time.perf_counter(), list[SentMessage]()
     try:
         with trace.get_tracer(_SCOPE).start_as_current_span(
             f"send {queue.name}", kind=trace.SpanKind.PRODUCER, attributes=attributes

@@ -12,7 +12,7 @@ import msgspec
 from coordinator.clock import Clock
 from coordinator.errors import NotFound, ReceiptStale, StorageError
 from coordinator.queues import envelope as wire
-from coordinator.queues.delivery import Delivery, Unit
+from coordinator.queues.delivery import Delivery, WorkItem
 from coordinator.queues.envelope import Envelope
 from coordinator.queues.leases import LeaseManager
 
@@ -71,10 +71,10 @@ class Quarantine:
     process died runs after all others, and for its first minute alone among them. Costs one request an item.
     """
 
-    def __init__(self, leases: LeaseManager, *, clock: Clock, add: Callable[[Unit], None]) -> None:
+    def __init__(self, leases: LeaseManager, *, clock: Clock, add: Callable[[WorkItem], None]) -> None:
         self._leases, self._clock, self._add = leases, clock, add
-        self._waiting: dict[Delivery, deque[Unit]] = {}
-        self._active: set[Unit] = set()
+        self._waiting: dict[Delivery, deque[WorkItem]] = {}
+        self._active: set[WorkItem] = set()
         self._ended = asyncio.Event()
         self._alone_until = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -98,12 +98,12 @@ class Quarantine:
             self._task = asyncio.create_task(self._run(), name="quarantine")
         self._ended.set()
 
-    def ended(self, unit: Unit) -> None:
+    def ended(self, unit: WorkItem) -> None:
         """One that was handed out has its outcome, or was dropped."""
         self._active.discard(unit)
         self._ended.set()
 
-    async def begin(self, unit: Unit) -> bool:
+    async def begin(self, unit: WorkItem) -> bool:
         """Note on the message that this item begins; False if it is not held any more. Called right before its handler."""
         delivery = unit.delivery
         changed = _marked(delivery, unit.index)
@@ -147,7 +147,7 @@ class Quarantine:
                 self._add(unit)
             await self._clock.wait(self._ended, _STAGGER_SECONDS)
 
-    def _next(self) -> Unit | None:
+    def _next(self) -> WorkItem | None:
         """The next unit that may begin now: the least suspect one; one that may have killed only when nothing else runs."""
         for delivery in [each for each in self._waiting if not each.held]:
             for unit in self._waiting.pop(delivery):

@@ -15,13 +15,12 @@ import msgspec
 
 from coordinator.backoff import Backoff, retry
 from coordinator.blocking import Portal, call_blocking
-from coordinator.bus import Bus
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound, StorageError
 from coordinator.queues import envelope as wire
-from coordinator.queues.announcing import Announcer
-from coordinator.queues.claims import Claims, Fitted
 from coordinator.queues.envelope import Envelope, Schema
+from coordinator.queues.large_payloads import Fitted, LargePayloads
+from coordinator.queues.notifications import NotificationThrottle
 from coordinator.queues.poison import SUFFIX, PoisonRecord, poison_name
 from coordinator.queues.transport import (
     MAX_BATCH,
@@ -30,14 +29,15 @@ from coordinator.queues.transport import (
     MAX_VISIBILITY_SECONDS,
     NEVER,
     QueueTransport,
-    Received,
-    Stored,
+    ReceivedMessage,
+    SendReceipt,
 )
+from coordinator.realtime.bus import Bus
 
 if TYPE_CHECKING:
-    from coordinator.queues.growth import RuleStore
+    from coordinator.queues.concurrency import RuleStore
+    from coordinator.queues.handlers import Handler
     from coordinator.queues.listener import ListenerOptions, QueueListener
-    from coordinator.queues.running import Handler
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class PutOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Kept:
+class SentMessage:
     """A message that was put. With its receipt the putter may act on it without a get."""
 
     id: str
@@ -84,7 +84,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Peeked(Generic[T]):
+class PeekedMessage(Generic[T]):
     """A message looked at: its items decoded, or `problem` saying why they could not be."""
 
     id: str
@@ -108,7 +108,7 @@ class Queue(Generic[T]):
     def __init__(
         self,
         transport: QueueTransport,
-        claims: Claims,
+        claims: LargePayloads,
         *,
         schema: Schema,
         bus: Callable[[], Bus],
@@ -131,7 +131,7 @@ class Queue(Generic[T]):
         self._make_transport = make_transport
         self._portal = portal
         self._thread_queue: Queue[T] | None = None
-        self._announcer = Announcer(self.name, bus, identity, clock)
+        self._announcer = NotificationThrottle(self.name, bus, identity, clock)
         self._decode = wire.ItemDecoder(schema)
 
     # --- putting ------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Queue(Generic[T]):
         visibility: float = 0,
         traceparent: str = "",
         tracestate: str = "",
-    ) -> list[Kept]:
+    ) -> list[SentMessage]:
         """Store items, many to a message, and tell listeners.
 
         `delay`: seconds before listeners see them; `ttl`: seconds until they vanish (-1: never); `visibility`: put and
@@ -176,7 +176,7 @@ class Queue(Generic[T]):
             await self._announcer.announce(size, due=due)
         return kept
 
-    def put_blocking(self, *items: T, **options: Unpack[PutOptions]) -> list[Kept]:
+    def put_blocking(self, *items: T, **options: Unpack[PutOptions]) -> list[SentMessage]:
         """`put` for threads: scripts, Django, Flask, Celery. All threads share one event loop and its connections."""
         if self._thread_queue is None:
             # Announcements belong to one event loop, so the loop of the threads has a queue object of its own.
@@ -198,12 +198,12 @@ class Queue(Generic[T]):
         if group:
             yield group
 
-    async def _put_fitted(self, fitted: Fitted, delay: float, ttl: float) -> Kept:
+    async def _put_fitted(self, fitted: Fitted, delay: float, ttl: float) -> SentMessage:
         """Repeats what failed, after a lost answer with a claim of its own: the first copy that is done deletes its claim."""
         expires_at = 0.0 if ttl == NEVER else self.clock.time() + ttl
         written, in_doubt, claim_in_doubt = fitted, False, False
 
-        async def attempt() -> Stored:
+        async def attempt() -> SendReceipt:
             nonlocal written, in_doubt, claim_in_doubt
             if claim_in_doubt and written.packed is not None:
                 written = await self.claims.write(fitted, expires_at=expires_at)
@@ -224,11 +224,11 @@ class Queue(Generic[T]):
                 with suppress(StorageError):
                     await self.claims.discard(written.envelope)
             raise
-        return Kept(stored.id, stored.receipt, written.envelope, written.text)
+        return SentMessage(stored.id, stored.receipt, written.envelope, written.text)
 
     async def put_again(
-        self, message: Envelope, source: Claims, *, delay: float = 0, ttl: float = NEVER
-    ) -> Kept:
+        self, message: Envelope, source: LargePayloads, *, delay: float = 0, ttl: float = NEVER
+    ) -> SentMessage:
         """Store what was a message before, with what it carries and a payload of its own; listeners are not notified.
 
         `source` has its claim. Raises `MessageUndecodable` if the payload cannot be had.
@@ -244,7 +244,7 @@ class Queue(Generic[T]):
         """Tell listeners that there is work."""
         await self._announcer.announce(0)
 
-    async def take(self, count: int, *, visibility_seconds: float) -> list[Received]:
+    async def take(self, count: int, *, visibility_seconds: float) -> list[ReceivedMessage]:
         """Take up to 32 raw messages, for tools; whoever takes must delete. None from a queue that does not exist."""
         try:
             return await self.transport.get(count, visibility_seconds=visibility_seconds)
@@ -283,7 +283,7 @@ class Queue(Generic[T]):
         except NotFound:
             return 0
 
-    async def peek(self, count: int = MAX_BATCH) -> list[Peeked[T]]:
+    async def peek(self, count: int = MAX_BATCH) -> list[PeekedMessage[T]]:
         """Up to 32 visible messages, without taking them. One request, and one for each claim."""
         if not 1 <= count <= MAX_BATCH:
             raise ConfigurationError(f"a peek sees 1-{MAX_BATCH} messages, not {count}")
@@ -293,7 +293,7 @@ class Queue(Generic[T]):
             return []
         return [await self._peeked(message) for message in found]
 
-    async def _peeked(self, message: Received) -> Peeked[T]:
+    async def _peeked(self, message: ReceivedMessage) -> PeekedMessage[T]:
         items: tuple[T, ...] = ()
         problem = ""
         try:
@@ -302,7 +302,7 @@ class Queue(Generic[T]):
             problem = next((str(value) for _, value in decoded if isinstance(value, Exception)), "")
         except Exception as error:
             problem = str(error)
-        return Peeked(
+        return PeekedMessage(
             message.id,
             message.text,
             items,
@@ -410,4 +410,4 @@ def _check_times(delay: float, visibility: float, ttl: float) -> None:
         )
 
 
-__all__ = ["Kept", "Peeked", "Queue", "QueueConfig"]
+__all__ = ["PeekedMessage", "Queue", "QueueConfig", "SentMessage"]

@@ -20,11 +20,11 @@ from coordinator.errors import (
     StorageError,
 )
 from coordinator.queues import envelope as wire
-from coordinator.queues.claims import Claims
 from coordinator.queues.envelope import Envelope
+from coordinator.queues.large_payloads import LargePayloads
 from coordinator.queues.poison import PoisonRecord
 from coordinator.queues.queue import Queue
-from coordinator.queues.transport import MAX_BATCH, NEVER, Received
+from coordinator.queues.transport import MAX_BATCH, NEVER, ReceivedMessage
 
 _log = logging.getLogger("coordinator.queues")
 _HOLD_SECONDS = 45.0
@@ -81,7 +81,7 @@ async def requeue_poison(
     """
     done: set[tuple[str, tuple[int, ...]]] = set()
 
-    async def revive(message: Received) -> _Copied:
+    async def revive(message: ReceivedMessage) -> _Copied:
         poison = queue.poison
         ((_, record), *_) = (await _read(queue, lambda: poison.open(message.text)))[1]
         if not isinstance(record, PoisonRecord):
@@ -127,7 +127,7 @@ async def move(
     Each is put before it is removed; the rest is as for `requeue_poison`.
     """
 
-    async def copy(message: Received) -> _Copied:
+    async def copy(message: ReceivedMessage) -> _Copied:
         lasts = message.expires_at - source.clock.time()
         ttl = NEVER if lasts > _NO_END_SECONDS else max(1.0, lasts)
         try:
@@ -174,7 +174,7 @@ def _claiming(text: str) -> Envelope | None:
     return envelope if envelope.claim is not None else None
 
 
-async def _record(claims: Claims, envelope: Envelope) -> PoisonRecord | None:
+async def _record(claims: LargePayloads, envelope: Envelope) -> PoisonRecord | None:
     """The poison record that a message is, if it is one: its own message may have a claim, too."""
     if not envelope.kennel or envelope.raw is not None or envelope.size > _LARGE_BYTES:
         return None
@@ -192,7 +192,7 @@ class _Move:
     def __init__(
         self,
         source: Queue[Any],
-        copy: Callable[[Received], Awaitable[_Copied]],
+        copy: Callable[[ReceivedMessage], Awaitable[_Copied]],
         *,
         limit: int | None,
         ids: set[str] | None,
@@ -204,7 +204,7 @@ class _Move:
         self._backoff = Backoff(
             base_seconds=0.1, cap_seconds=2.0, deadline_seconds=source.config.write_seconds
         )
-        self._held: dict[str, Received] = {}
+        self._held: dict[str, ReceivedMessage] = {}
         self._acted: set[str] = set()
         self._left: dict[str, str] = {}
         self._moved = self._in_doubt = self._repeated = 0
@@ -261,8 +261,8 @@ class _Move:
                 await self._one(message)
         return bool(fresh) or await self._heard_again(len(messages))
 
-    async def _take(self, count: int) -> list[Received]:
-        async def attempt() -> list[Received]:
+    async def _take(self, count: int) -> list[ReceivedMessage]:
+        async def attempt() -> list[ReceivedMessage]:
             try:
                 return await self._source.take(count, visibility_seconds=_HOLD_SECONDS)
             except StorageError as error:
@@ -284,7 +284,7 @@ class _Move:
         await self._clock.sleep(wait)
         return True
 
-    async def _one(self, message: Received) -> None:
+    async def _one(self, message: ReceivedMessage) -> None:
         self._acted.add(message.id)
         try:
             await self._hold_longer(message)
@@ -320,7 +320,7 @@ class _Move:
             except StorageError as error:
                 _log.info("A claim of %s is left to the sweep: %s", self._source.name, error)
 
-    async def _hold_longer(self, message: Received) -> None:
+    async def _hold_longer(self, message: ReceivedMessage) -> None:
         """A large payload may take longer to copy than the message is held."""
         own = _claiming(message.text)
         if own is None or own.claim is None or own.claim.bytes < _LARGE_BYTES:
@@ -330,7 +330,7 @@ class _Move:
         )
         self._held[message.id] = message._replace(receipt=receipt)
 
-    async def _delete(self, message: Received) -> None:
+    async def _delete(self, message: ReceivedMessage) -> None:
         repeated = False
 
         async def attempt() -> None:

@@ -17,10 +17,9 @@ import msgspec
 from coordinator.backoff import TRANSIENT, Backoff, retry
 from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound, ReceiptStale, StorageError
 from coordinator.queues import envelope as wire
-from coordinator.queues.delivery import Delivery
+from coordinator.queues.delivery import Delivery, HandlerEnded, ProcessKilled, Reject, Retry
 from coordinator.queues.envelope import Envelope, Failure, MessageTooNew
 from coordinator.queues.leases import End, LeaseManager
-from coordinator.queues.outcomes import HandlerEnded, ProcessKilled, Reject, Retry
 from coordinator.queues.poison import SUFFIX, PoisonRecord
 from coordinator.queues.queue import Queue
 

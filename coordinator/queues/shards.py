@@ -12,12 +12,12 @@ from typing import Annotated, Generic, Protocol, TypeVar, Unpack
 import msgspec
 from msgspec import Meta
 
-from coordinator.bus import Hint
 from coordinator.errors import AlreadyExists, ConfigurationError, PreconditionFailed, StorageError
-from coordinator.queues.hints import Hints
+from coordinator.queues.handlers import Handler
 from coordinator.queues.listener import ListenerOptions, QueueListener
-from coordinator.queues.queue import Kept, PutOptions, Queue
-from coordinator.queues.running import Handler
+from coordinator.queues.notifications import Subscriptions
+from coordinator.queues.queue import PutOptions, Queue, SentMessage
+from coordinator.realtime.bus import Hint
 
 T = TypeVar("T")
 _log = logging.getLogger("coordinator.queues")
@@ -111,7 +111,9 @@ class ShardedQueue(Generic[T]):
             if layout is not None:
                 self._use(layout)
 
-    async def put(self, *items: T, key: str | None = None, **options: Unpack[PutOptions]) -> list[Kept]:
+    async def put(
+        self, *items: T, key: str | None = None, **options: Unpack[PutOptions]
+    ) -> list[SentMessage]:
         """Store items in one shard: the next in turn, or the one of the key. Options as for `Queue.put`."""
         await self.follow(PUTTER_SECONDS)
         number = next(self._turn) if key is None else zlib.crc32(key.encode())
@@ -148,7 +150,7 @@ class _ShardListener(QueueListener[T]):
             await asyncio.gather(following, return_exceptions=True)
 
     async def _follow(self) -> None:
-        changed, hints = asyncio.Event(), Hints()
+        changed, hints = asyncio.Event(), Subscriptions()
         hints.on(self.queue.bus(), f"shards:{self._sharded.name}", lambda hint: changed.set())
         try:
             while True:

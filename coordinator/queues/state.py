@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordinator.bounds import MAX_REASON, one_line
-from coordinator.protocol import ListenerStatus
+from coordinator.realtime.protocol import ListenerStatus
 
 if TYPE_CHECKING:
     from coordinator.queues.listener import QueueListener

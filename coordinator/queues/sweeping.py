@@ -15,7 +15,7 @@ from coordinator.queues.queue import Queue
 from coordinator.queues.transport import MAX_BATCH
 
 if TYPE_CHECKING:
-    from coordinator.queues.azure_claims import OldClaim
+    from coordinator.queues.azure import OldClaim
 
 log = logging.getLogger(__name__)
 

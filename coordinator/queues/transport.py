@@ -11,7 +11,7 @@ MAX_TTL_SECONDS = 2**31 - 1
 NEVER = -1
 
 
-class Received(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A message as the service gave it. `receipt` is "" when it was only peeked at; times are seconds since 1970."""
 
     id: str
@@ -22,7 +22,7 @@ class Received(NamedTuple):
     expires_at: float
 
 
-class Stored(NamedTuple):
+class SendReceipt(NamedTuple):
     """What a put gives back: with `receipt` the putter may process, update or delete the message itself."""
 
     id: str
@@ -39,10 +39,10 @@ class QueueTransport(Protocol):
 
     name: str
 
-    async def put(self, text: str, *, delay_seconds: float = 0, ttl_seconds: float = NEVER) -> Stored:
+    async def put(self, text: str, *, delay_seconds: float = 0, ttl_seconds: float = NEVER) -> SendReceipt:
         """Add a message of at most 64 KiB of UTF-8, invisible for `delay_seconds`, gone after `ttl_seconds`."""
 
-    async def get(self, count: int, *, visibility_seconds: float) -> list[Received]:
+    async def get(self, count: int, *, visibility_seconds: float) -> list[ReceivedMessage]:
         """Take up to `count` (1-32) messages, invisible to others for that long."""
 
     async def update(
@@ -53,7 +53,7 @@ class QueueTransport(Protocol):
     async def delete(self, id: str, receipt: str) -> None:
         """Remove a message that this receipt holds."""
 
-    async def peek(self, count: int) -> list[Received]:
+    async def peek(self, count: int) -> list[ReceivedMessage]:
         """Look at up to `count` (1-32) visible messages without taking them."""
 
     async def count(self) -> int:

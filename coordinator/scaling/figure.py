@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from coordinator.errors import ConfigurationError, StorageError
-from coordinator.scaling.azure_store import ScalingFigure
+from coordinator.scaling.azure import ScalingFigure
 
 ReadFigure = Callable[[str], Awaitable[ScalingFigure | None]]
 

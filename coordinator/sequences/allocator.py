@@ -53,7 +53,7 @@ from coordinator.sequences.grants import (
     overwritten_error,
     read_counter,
 )
-from coordinator.sequences.pacing import Pace
+from coordinator.sequences.pacing import ContentionBackoff
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 
 R = TypeVar("R")
@@ -67,7 +67,7 @@ SETTLE_AFTER = 16
 
 @dataclass
 class _Attempt:
-    """One grant on its way: tried under one nonce, perhaps won, not yet in the ledger. `window`: see `Pace`."""
+    """One grant on its way: tried under one nonce, perhaps won, not yet in the ledger. `window`: see `ContentionBackoff`."""
 
     nonce: str
     doubtful: list[Grant] = field(default_factory=list)
@@ -100,7 +100,7 @@ class RangeAllocator:
         self._owner, self._clock, self._nonces = owner, clock, nonces
         self._pause = pause or threading.Event().wait
         self._sleep = sleep
-        self._pace = Pace()
+        self._pace = ContentionBackoff()
         self._attempt: _Attempt | None = None
         self._known: Counter | None = None  # as our last write left it
         self._head = ""  # of the ledger, as our last row left it

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from azure.core import MatchConditions
 from azure.data.tables import UpdateMode
 
+from coordinator.azure.account import Account
+from coordinator.azure.errors import translated
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
 from coordinator.sequences.store import Snapshot
-from coordinator.service_errors import translated
-
-if TYPE_CHECKING:
-    from coordinator.storage import Storage
 
 TABLE = "counters"
 
@@ -26,7 +24,7 @@ class TableCounterStore:
     UniqueIdGenerator("orders", TableCounterStore(storage, "orders"), TableLedger(storage, "orders"))
     """
 
-    def __init__(self, storage: Storage, name: str) -> None:
+    def __init__(self, storage: Account, name: str) -> None:
         self._storage, self._name = storage, name
 
     def get_data(self) -> Snapshot:

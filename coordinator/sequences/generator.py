@@ -22,12 +22,12 @@ from coordinator.errors import (
     StorageBusy,
     StorageUnreachable,
 )
-from coordinator.protocol import SequenceStatus
+from coordinator.realtime.protocol import SequenceStatus
 from coordinator.sequences.allocator import RangeAllocator
 from coordinator.sequences.forking import watch
 from coordinator.sequences.grants import Grant, Owner, SequenceConfig
 from coordinator.sequences.prefetch import Consumption, RefillTime, next_range_size, numbers_needed
-from coordinator.sequences.stock import Block, Stock
+from coordinator.sequences.stock import Block, RangeBuffer
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 
 R = TypeVar("R")
@@ -88,7 +88,7 @@ class UniqueIdGenerator:
         now = self._clock.monotonic()
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
-        self._stock = Stock()
+        self._stock = RangeBuffer()
         self._take = self._stock.take
         self._consumption = Consumption(now)
         self._refill_time = RefillTime()

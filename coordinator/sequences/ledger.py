@@ -7,16 +7,13 @@ import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
+from coordinator.azure.account import Account
 from coordinator.errors import NotFound, SequenceMissing
 from coordinator.sequences.grants import Counter, Grant, Jump, lowered_error, read_counter
 from coordinator.sequences.repair import Repair, carry_out, plan_repair
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 from coordinator.sequences.verify import Report, all_grants, merged, verify
-
-if TYPE_CHECKING:
-    from coordinator.storage import Storage
 
 COLUMNS = ("first", "last", "step", "owner", "host", "pid", "started_at", "software", "granted_at", "outcome",
            "issued_through", "nonce")  # fmt: skip
@@ -30,7 +27,7 @@ class Page:
     before: int | None
 
 
-class Book:
+class LedgerReader:
     """Counter and ledger of one sequence, for reading. Each method reads anew; only `repair` writes."""
 
     def __init__(self, name: str, store: OptimisticSyncStore, ledger: Ledger, *, start: int = 1) -> None:
@@ -153,11 +150,11 @@ class Book:
             return Counter(self._start, None)
 
 
-def open_book(storage: Storage, name: str, *, container: str = "", blob: str = "") -> Book:
+def open_book(storage: Account, name: str, *, container: str = "", blob: str = "") -> LedgerReader:
     """The book of a sequence in a storage account; `container` and `blob` as in `Storage.sequence`."""
-    from coordinator.sequences.azure_store import BlobCounterStore, TableLedger
+    from coordinator.sequences.azure import BlobCounterStore, TableLedger
 
-    return Book(
+    return LedgerReader(
         name, BlobCounterStore(storage, name, container=container, blob=blob), TableLedger(storage, name)
     )
 

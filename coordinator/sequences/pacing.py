@@ -16,7 +16,7 @@ LONGEST_WINDOW_WRITES, LONGEST_WINDOW_SECONDS = 200, 2.0
 WIDEN, NARROW, LOSERS_OWN = 0.3, 0.88, 1.4
 
 
-class Pace:
+class ContentionBackoff:
     """Decides one writer's pauses from what its tries met."""
 
     def __init__(self, rng: random.Random | None = None) -> None:

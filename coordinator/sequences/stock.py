@@ -68,7 +68,7 @@ class _Held:
         return numbers
 
 
-class Stock:
+class RangeBuffer:
     """All grants held, the open segment first. Not thread-safe, except `take`, which is read without a lock."""
 
     def __init__(self) -> None:

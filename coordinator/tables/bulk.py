@@ -12,9 +12,9 @@ import msgspec
 
 from coordinator.backoff import Backoff, retry
 from coordinator.errors import AlreadyExists, ConfigurationError, KennelError, NotFound
+from coordinator.queues.delivery import Retry
 from coordinator.queues.listener import ListenerOptions, QueueListener
-from coordinator.queues.outcomes import Retry
-from coordinator.tables.columns import MAX_PARTS, PART_BYTES, gather, spread
+from coordinator.tables.columns import MAX_PARTS, PART_BYTES, chunk_columns, join_columns
 from coordinator.tables.operations import ANY, Delete, Insert, Operation, Put, split
 from coordinator.tables.rows import Key, check_key
 from coordinator.tables.saga import Saga, SagaContext, SagaMessage
@@ -110,13 +110,13 @@ class BulkWrite:
     async def _keep(self, key: str, table: str, pieces: Sequence[bytes]) -> None:
         clock = self._kept.store.clock
         for number, piece in enumerate(pieces):
-            insert = Insert((key, f"{number:06d}"), spread("part", piece))
+            insert = Insert((key, f"{number:06d}"), chunk_columns("part", piece))
             try:
                 await retry(lambda insert=insert: self._kept.write(insert), backoff=BACKOFF, clock=clock)  # type: ignore[misc]
             except (
                 AlreadyExists
             ) as error:  # by an earlier try of this very write, or by another write of that key
-                if gather("part", (await self._kept.read(insert.key)).values) != piece:
+                if join_columns("part", (await self._kept.read(insert.key)).values) != piece:
                     raise _taken(key, table) from error
 
     # --- the steps: each may run again ----------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class BulkWrite:
         rows = [row async for row in self._kept.scan(partition=context.key)]
         if len(rows) != context.input.rows:
             raise KennelError(f"{len(rows)} of {context.input.rows} rows of operations are there")
-        content = b"".join(gather("part", row.values) for row in rows)
+        content = b"".join(join_columns("part", row.values) for row in rows)
         table, limit = self._table(context.input.table), asyncio.Semaphore(AT_ONCE)
         partitions: dict[str, list[list[Operation]]] = {}
         for part in split(_unpacked(each) for each in msgspec.msgpack.decode(content, ext_hook=_extended)):

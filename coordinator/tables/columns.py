@@ -1,4 +1,4 @@
-"""Bytes of any length, up to what a row can hold, spread over columns of 64 KiB at most. Pure."""
+"""Bytes of any length, up to what a row can hold, chunk_columns over columns of 64 KiB at most. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_PARTS = 15
 MAX_BYTES = PART_BYTES * MAX_PARTS
 
 
-def spread(name: str, data: bytes) -> dict[str, Value]:
+def chunk_columns(name: str, data: bytes) -> dict[str, Value]:
     """The columns ``name_0``, ``name_1``, … that hold `data`; raises `ConfigurationError` above 945 KiB."""
     if len(data) > MAX_BYTES:
         raise ConfigurationError(
@@ -26,8 +26,8 @@ def spread(name: str, data: bytes) -> dict[str, Value]:
     }
 
 
-def gather(name: str, values: Mapping[str, Any]) -> bytes:
-    """What `spread` put there; empty without such columns."""
+def join_columns(name: str, values: Mapping[str, Any]) -> bytes:
+    """What `chunk_columns` put there; empty without such columns."""
     parts: list[bytes] = []
     while (part := values.get(f"{name}_{len(parts)}")) is not None:
         parts.append(bytes(part))

@@ -12,10 +12,10 @@ import msgspec
 
 from coordinator.backoff import TRANSIENT, retry
 from coordinator.errors import AlreadyExists, ConfigurationError, NotFound, StorageError
+from coordinator.queues.handlers import Handler
 from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.queue import Queue
-from coordinator.queues.running import Handler
-from coordinator.tables.columns import gather, spread
+from coordinator.tables.columns import chunk_columns, join_columns
 from coordinator.tables.commit import BACKOFF, commit
 from coordinator.tables.operations import ANY, Delete, Insert, Operation
 from coordinator.tables.rows import Key, Row
@@ -55,7 +55,7 @@ class Outbox(Generic[T]):
             writes.append(Insert((partition, MARKER + marker), {"at": self.table.store.clock.time()}))
         key = Key(partition, INTENT + name)
         if items:
-            writes.append(Insert(key, spread("items", msgspec.json.encode(items))))
+            writes.append(Insert(key, chunk_columns("items", msgspec.json.encode(items))))
         if not writes:
             raise ConfigurationError("an outbox needs items to send or a marker")
         try:
@@ -109,7 +109,7 @@ class Outbox(Generic[T]):
     def _items(self, row: Row) -> list[T]:
         kind: Any = list[self.queue.schema.type]  # type: ignore[name-defined]
         try:
-            decoded: list[T] = msgspec.json.decode(gather("items", row.values), type=kind)
+            decoded: list[T] = msgspec.json.decode(join_columns("items", row.values), type=kind)
         except msgspec.DecodeError as error:
             raise StorageError(
                 f"the intent {row.key} of table {self.table.name} is damaged: {error}",

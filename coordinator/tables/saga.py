@@ -19,13 +19,13 @@ from coordinator.errors import (
     NotFound,
     PreconditionFailed,
 )
+from coordinator.queues.delivery import Retry
+from coordinator.queues.handlers import current_message
 from coordinator.queues.listener import ListenerOptions, QueueListener
-from coordinator.queues.outcomes import Retry
 from coordinator.queues.queue import Queue
-from coordinator.queues.running import current_message
 from coordinator.queues.settling import RetryPolicy
 from coordinator.tables import progress as rules
-from coordinator.tables.columns import MAX_BYTES, gather, spread
+from coordinator.tables.columns import MAX_BYTES, chunk_columns, join_columns
 from coordinator.tables.commit import commit
 from coordinator.tables.operations import ANY, Delete, Insert, Operation, Put, Replace
 from coordinator.tables.outbox import RELAY_SECONDS, Outbox, RelayingListener
@@ -563,9 +563,9 @@ def _columns(progress: Progress) -> Values:
         "state": progress.state,
         "epoch": progress.epoch,
         "changed_at": progress.changed_at,
-        **spread("progress", content),
+        **chunk_columns("progress", content),
     }
 
 
 def decode_progress(row: Row) -> Progress:
-    return msgspec.json.decode(gather("progress", row.values), type=Progress)
+    return msgspec.json.decode(join_columns("progress", row.values), type=Progress)

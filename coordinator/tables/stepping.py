@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from coordinator.errors import LeadershipLost, PreconditionFailed, StorageError
-from coordinator.queues.outcomes import Reject, Retry
+from coordinator.queues.delivery import Reject, Retry
 
 _log = logging.getLogger("coordinator.tables")
 HOLD_SECONDS = 20.0

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.azure.metering import Meter, Request
 from coordinator.config import StorageConfig
 from coordinator.errors import ConfigurationError
-from coordinator.meter import Meter, Request
 from coordinator.storage import Storage
 
 Part = Callable[[Storage], Awaitable[Any]]

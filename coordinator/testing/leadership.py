@@ -9,7 +9,7 @@ from dataclasses import replace
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.epochs import EpochRecord
 from coordinator.errors import LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
-from coordinator.leadership.lease import LeaderInfo, Nominee
+from coordinator.leadership.lease import LeaderInfo, Successor
 from coordinator.leadership.terms import RAN_OUT, TermRecord
 
 
@@ -25,7 +25,7 @@ class MemoryLeaseStore:
         self.asked: list[str] = []
         self.holder_id = ""
         self._info = LeaderInfo(name)
-        self._nominee: Nominee | None = None
+        self._nominee: Successor | None = None
         self._exists = False
         self._broken = False
         self._until = 0.0
@@ -102,11 +102,11 @@ class MemoryLeaseStore:
         await self.after("write")
         return written
 
-    async def nominate(self, nominee: Nominee) -> None:
+    async def nominate(self, nominee: Successor) -> None:
         await self._begin("nominate")
         self._nominee = nominee
 
-    async def nominee(self) -> Nominee | None:
+    async def nominee(self) -> Successor | None:
         await self._begin("nominee")
         return self._nominee
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.pipeline.ledger import Ledger
-from coordinator.pipeline.parts import BatchDone, BatchOrder, Chunk, ChunkResult
-from coordinator.pipeline.pipeline import Pipeline
+from coordinator.pipelines.ledger import Ledger
+from coordinator.pipelines.messages import BatchDone, BatchOrder, Chunk, ChunkResult
+from coordinator.pipelines.pipeline import Pipeline
 from coordinator.queues.queue import QueueConfig
 from coordinator.tables.table import Table
 from coordinator.testing.queues import memory_queue

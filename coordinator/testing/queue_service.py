@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape
 from aiohttp import web
 
 from coordinator.errors import InvalidRequest, StorageError
-from coordinator.queues.transport import NEVER, Received
+from coordinator.queues.transport import NEVER, ReceivedMessage
 from coordinator.testing.azurite import ACCOUNT, KEY
 from coordinator.testing.queues import MemoryQueueTransport
 
@@ -119,7 +119,7 @@ class QueueService:
                 delay_seconds=int(query.get("visibilitytimeout", 0)),
                 ttl_seconds=ttl if ttl > 0 else NEVER,
             )
-            row = _row(Received(stored.id, stored.receipt, "", 0, 0.0, 0.0), text=False)
+            row = _row(ReceivedMessage(stored.id, stored.receipt, "", 0, 0.0, 0.0), text=False)
             return _xml(f"<QueueMessagesList>{row}</QueueMessagesList>", status=201)
         await queue.clear()
         return web.Response(status=204)
@@ -144,7 +144,7 @@ def _xml(body: str, status: int = 200) -> web.Response:
     )
 
 
-def _row(message: Received, *, text: bool = True) -> str:
+def _row(message: ReceivedMessage, *, text: bool = True) -> str:
     def date(seconds: float) -> str:
         return formatdate(min(seconds, 253_402_300_799), usegmt=True)
 

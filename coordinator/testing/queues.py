@@ -9,11 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.bus import Bus, Hint, LocalBus
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import InvalidRequest, NotFound, PreconditionFailed, ReceiptStale
-from coordinator.queues.claims import Claims, check_length
 from coordinator.queues.envelope import Schema, wire_bytes
+from coordinator.queues.large_payloads import LargePayloads, check_length
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.queues.rules import ScalingRule
 from coordinator.queues.shards import Layout
@@ -22,9 +21,10 @@ from coordinator.queues.transport import (
     MAX_MESSAGE_BYTES,
     MAX_VISIBILITY_SECONDS,
     NEVER,
-    Received,
-    Stored,
+    ReceivedMessage,
+    SendReceipt,
 )
+from coordinator.realtime.bus import Bus, Hint, LocalBus
 
 
 class _Message:
@@ -60,7 +60,7 @@ class MemoryQueueTransport:
     def exists(self) -> bool:
         return self._messages is not None
 
-    async def put(self, text: str, *, delay_seconds: float = 0, ttl_seconds: float = NEVER) -> Stored:
+    async def put(self, text: str, *, delay_seconds: float = 0, ttl_seconds: float = NEVER) -> SendReceipt:
         messages = self._alive()
         self._check(text, delay_seconds)
         message = _Message(text, self._clock.time(), math.ceil(delay_seconds), ttl_seconds)
@@ -68,9 +68,9 @@ class MemoryQueueTransport:
         self._enter(message)
         if message.expires_at != math.inf:
             heapq.heappush(self._ending, (message.expires_at, message.id))
-        return Stored(message.id, message.receipt)
+        return SendReceipt(message.id, message.receipt)
 
-    async def get(self, count: int, *, visibility_seconds: float) -> list[Received]:
+    async def get(self, count: int, *, visibility_seconds: float) -> list[ReceivedMessage]:
         messages = self._alive()
         if not 1 <= count <= MAX_BATCH or not 1 <= math.ceil(visibility_seconds) <= MAX_VISIBILITY_SECONDS:
             raise InvalidRequest(
@@ -80,7 +80,7 @@ class MemoryQueueTransport:
                 code="OutOfRangeQueryParameterValue",
             )
         self._reveal()
-        found: list[Received] = []
+        found: list[ReceivedMessage] = []
         while self._ready and len(found) < count:
             id, receipt = self._ready.popleft()
             message = messages.get(id)
@@ -110,10 +110,10 @@ class MemoryQueueTransport:
         assert self._messages is not None
         del self._messages[id]
 
-    async def peek(self, count: int) -> list[Received]:
+    async def peek(self, count: int) -> list[ReceivedMessage]:
         messages = self._alive()
         self._reveal()
-        found: list[Received] = []
+        found: list[ReceivedMessage] = []
         for id, receipt in self._ready:
             message = messages.get(id)
             if message is not None and message.receipt == receipt:
@@ -187,8 +187,8 @@ class MemoryQueueTransport:
                 code="OutOfRangeQueryParameterValue",
             )
 
-    def _received(self, message: _Message, receipt: str) -> Received:
-        return Received(
+    def _received(self, message: _Message, receipt: str) -> ReceivedMessage:
+        return ReceivedMessage(
             message.id,
             receipt,
             message.text,
@@ -260,7 +260,9 @@ def memory_queue(
     config = config or QueueConfig()
     return Queue(
         transport(name),
-        Claims(claims or MemoryClaimStore(clock), clock=clock, max_payload_bytes=config.max_payload_bytes),
+        LargePayloads(
+            claims or MemoryClaimStore(clock), clock=clock, max_payload_bytes=config.max_payload_bytes
+        ),
         schema=Schema(type=type, **schema),
         bus=bus or (lambda: own_bus),
         make_transport=transport,

@@ -4,17 +4,17 @@ Blocking functions for threads; storage is reached through the process's one eve
 with what to tell the person, `Denied` if they may not (the attempt is in the audit).
 """
 
-from dashboard.actions.acting import ActionFailed, Actor, Denied, audited
-from dashboard.actions.batches import cancel_batch, free_saga, retry_batch
-from dashboard.actions.cost import reset_prices, set_prices
-from dashboard.actions.fleet import break_lease, step_down, worker_command
-from dashboard.actions.gates import create_gate, leash, unleash
-from dashboard.actions.named import by_name
-from dashboard.actions.people import end_session, end_sessions
-from dashboard.actions.queues import clear_queue, create_queue, delete_queue, put_message, requeue_poison
-from dashboard.actions.retention import prune_audit
-from dashboard.actions.teams import add_rule, remove_rule, set_member
-from dashboard.actions.tokens import create_token, revoke_token
+from dashboard.access.people_actions import end_session, end_sessions
+from dashboard.access.team_actions import add_rule, remove_rule, set_member
+from dashboard.access.token_actions import create_token, revoke_token
+from dashboard.audit.actions import prune_audit
+from dashboard.batches.actions import cancel_batch, free_saga, retry_batch
+from dashboard.core.actions import ActionFailed, Actor, Denied, audited
+from dashboard.core.dispatch import by_name
+from dashboard.cost.actions import reset_prices, set_prices
+from dashboard.gates.actions import create_gate, leash, unleash
+from dashboard.queues.actions import clear_queue, create_queue, delete_queue, put_message, requeue_poison
+from dashboard.workers.actions import break_lease, step_down, worker_command
 
 __all__ = [
     "ActionFailed", "Actor", "Denied", "add_rule", "audited", "break_lease", "by_name", "cancel_batch", "clear_queue", "create_gate", "create_queue",

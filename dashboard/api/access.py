@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from django.http import HttpRequest, HttpResponse
 
-from dashboard.hub import tokens
+from dashboard.access import tokens
+from dashboard.core.permissions import may
 from dashboard.models import Scope
-from dashboard.permissions import may
 
 ANSWER_TYPE = "application/json"
 PROBLEM_TYPE = "application/problem+json"

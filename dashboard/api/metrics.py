@@ -9,9 +9,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dashboard import selectors
 from dashboard.api.access import reads
-from dashboard.fleet import Fleet
+from dashboard.live import queries as selectors
+from dashboard.live.fleet import Fleet
 
 
 @reads

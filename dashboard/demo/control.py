@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from coordinator.leadership.azure_store import list_leaders
+from coordinator.leadership.azure import list_leaders
 from coordinator.storage import Storage
 from dashboard.demo.stack import DemoFailed, Stack
 

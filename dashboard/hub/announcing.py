@@ -12,8 +12,8 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
-from coordinator.bus import Hint
 from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.realtime.bus import Hint
 
 log = logging.getLogger(__name__)
 

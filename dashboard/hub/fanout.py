@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from coordinator import protocol
-from coordinator.bus import Hint, LocalBus
-from dashboard.hub.link import Link
-from dashboard.middleware import request_id_var
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import Hint, LocalBus
+from dashboard.core.middleware import request_id_var
+from dashboard.hub.backplane import Backplane
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class WorkerSockets:
 class FanoutBus(LocalBus):
     """The dashboard's bus: its hints go to all workers of all processes, and those of workers to all others."""
 
-    def __init__(self, sockets: WorkerSockets, link: Link) -> None:
+    def __init__(self, sockets: WorkerSockets, link: Backplane) -> None:
         super().__init__()
         self._sockets, self._link = sockets, link
         link.on("hint", self._from_elsewhere)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import KennelError
 from coordinator.gates.state import GateState
-from coordinator.protocol import Receipt
+from coordinator.realtime.protocol import Receipt
 from dashboard.hub.announcing import RateLimit
 
 log = logging.getLogger(__name__)

@@ -12,20 +12,23 @@ from channels.db import database_sync_to_async
 from django.conf import settings
 from django.contrib.auth import get_user_model
 
-from coordinator import protocol
 from coordinator.errors import KennelError
-from dashboard import audit, audit_heads, pricing, sessions
-from dashboard.actions.acting import Actor
-from dashboard.actions.retention import DAY_SECONDS, prune_audit
-from dashboard.hub import tokens
+from coordinator.realtime import protocol
+from dashboard.access import tokens
+from dashboard.accounts import sessions
+from dashboard.audit import heads as audit_heads
+from dashboard.audit import log as audit
+from dashboard.audit.actions import DAY_SECONDS, prune_audit
+from dashboard.core.actions import Actor
+from dashboard.core.permissions import role_of, teams_of
+from dashboard.core.teams import Role
+from dashboard.cost import prices as pricing
 from dashboard.models import AuditRow
-from dashboard.permissions import role_of, teams_of
-from dashboard.scoping import Role
 
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from dashboard.runtime import Runtime
+    from dashboard.core.runtime import Runtime
 
 
 async def sweep(runtime: Runtime) -> None:

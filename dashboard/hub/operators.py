@@ -16,16 +16,17 @@ from channels.db import database_sync_to_async
 from django.http import HttpRequest
 from ninja.utils import check_csrf
 
-from coordinator import protocol
 from coordinator.bounds import is_storable
-from dashboard import actions, sessions
+from coordinator.realtime import protocol
+from dashboard import actions
+from dashboard.accounts import sessions
+from dashboard.core.middleware import new_request_id, request_id_var
+from dashboard.core.runtime import current
 from dashboard.hub.announcing import RateLimit
 from dashboard.hub.fanout import Outbox
 from dashboard.hub.housekeeping import standings_now
 from dashboard.hub.socket import Socket
 from dashboard.hub.viewers import View
-from dashboard.middleware import new_request_id, request_id_var
-from dashboard.runtime import current
 
 log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from coordinator.azure.metering import TRAFFIC
 from coordinator.bounds import Count, Duration, Name, Text
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.gates.state import place
-from coordinator.meter import TRAFFIC
-from coordinator.protocol import Hello, Receipt, WorkerState
-from dashboard.fleet import Release, WorkerView
+from coordinator.realtime.protocol import Hello, Receipt, WorkerState
+from dashboard.live.fleet import Release, WorkerView
 
 OK_SECONDS = 3.0
 LATE_SECONDS = 10.0
@@ -60,7 +60,7 @@ class Entry:
         self.view: tuple[float, WorkerView] | None = None
 
 
-class Track:
+class ReleaseProgress:
     """One opening of a gate: who was waiting, who has passed and how long after."""
 
     __slots__ = ("delays", "epoch", "expected", "gate", "pushed_at", "written_at")
@@ -104,7 +104,7 @@ class Presence:
         self.clock = clock
         self.version = 0
         self.entries: dict[str, Entry] = {}
-        self.tracks: dict[str, Track] = {}
+        self.tracks: dict[str, ReleaseProgress] = {}
         self.requests: Counter[str] = Counter()
         self.queue_requests: Counter[str] = Counter()
         self.queue_traffic: Counter[str] = Counter()
@@ -185,7 +185,7 @@ class Presence:
         expected: dict[str, str] | None = None,
         written_at: float | None = None,
         share: float = 1.0,
-    ) -> Track:
+    ) -> ReleaseProgress:
         """Begin (or find) the track of an opening. Whoever waits then and belongs to the share is expected to pass."""
         track = self.tracks.get(gate)
         if track is None or track.epoch < epoch:
@@ -196,7 +196,7 @@ class Presence:
                 chosen = self.waiting_at(gate)
             if share < 1:
                 chosen = {key: name for key, name in chosen.items() if place(gate, name) < share}
-            track = Track(gate, epoch, chosen, written_at or self.clock.time())
+            track = ReleaseProgress(gate, epoch, chosen, written_at or self.clock.time())
             self.tracks[gate] = track
             self.version += 1
         elif written_at is not None and track.epoch == epoch:
@@ -237,7 +237,7 @@ class Presence:
             if track is not None and track.epoch > told.epoch:
                 continue
             if track is None or track.epoch < told.epoch:
-                track = self.tracks[told.gate] = Track(told.gate, told.epoch, {}, told.written_at)
+                track = self.tracks[told.gate] = ReleaseProgress(told.gate, told.epoch, {}, told.written_at)
             track.expected = told.expected | track.expected
             track.delays = told.delays | track.delays
             track.pushed_at = track.pushed_at or told.pushed_at

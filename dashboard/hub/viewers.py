@@ -12,7 +12,7 @@ from django.db import close_old_connections
 
 if TYPE_CHECKING:
     from dashboard.hub.fanout import Outbox
-    from dashboard.sampling.board import Board
+    from dashboard.live.fleet_state import FleetState
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Viewer(Protocol):
 class Viewers:
     """The operators' sockets of this process, and the loop that keeps them current."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: FleetState) -> None:
         self.board = board
         self.sockets: set[Viewer] = set()
         self._sent: dict[View, dict[str, str]] = {}
@@ -117,7 +117,8 @@ class Viewers:
         return await sync_to_async(self._draw, thread_sensitive=False, executor=self._pool)(view)
 
     def _draw(self, view: View) -> dict[str, str]:
-        from dashboard import regions, scoping
+        from dashboard.core import teams as scoping
+        from dashboard.live import fragments as regions
 
         close_old_connections()
         try:

@@ -12,18 +12,18 @@ from typing import Any
 import msgspec
 from channels.db import database_sync_to_async
 
-from coordinator import protocol
-from coordinator.bus import Hint
 from coordinator.errors import ProtocolViolation
-from dashboard import audit
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import Hint
+from dashboard.access import tokens
 from dashboard.actions import Actor
-from dashboard.hub import tokens
+from dashboard.audit import log as audit
+from dashboard.core.middleware import new_request_id
+from dashboard.core.runtime import current
 from dashboard.hub.allowance import USUAL, Allowance, matches
 from dashboard.hub.announcing import RateLimit
 from dashboard.hub.fanout import Outbox
 from dashboard.hub.socket import Socket
-from dashboard.middleware import new_request_id
-from dashboard.runtime import current
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from django.db import migrations
 
-from dashboard import audit_search
+from dashboard.audit import search as audit_search
 
 
 class Migration(migrations.Migration):

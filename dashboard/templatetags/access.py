@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import template
 
-from dashboard.scoping import Reach
+from dashboard.core.teams import Reach
 
 register = template.Library()
 

@@ -15,9 +15,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_lazy as _
 
-from dashboard import words as words_of_scripts
-from dashboard.fleet import GateView, GrantView, LeaderView, QueueView
-from dashboard.readings import is_holding
+from dashboard.core import js_strings as words_of_scripts
+from dashboard.live.fleet import GateView, GrantView, LeaderView, QueueView
+from dashboard.live.view_models import is_holding
 
 register = template.Library()
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from django import template
 from django.urls import reverse
 
-from dashboard.pages.common import query_of
+from dashboard.core.views import query_of
 
 register = template.Library()
 

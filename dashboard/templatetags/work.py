@@ -8,11 +8,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from coordinator.pipeline.status import BatchStatus
-from dashboard.readings import shown_state
+from coordinator.pipelines.status import BatchStatus
+from dashboard.batches.workloads import AGENT_LATE_SECONDS, Pool
+from dashboard.live.view_models import shown_state
 from dashboard.templatetags.kennel import STATES, figure, icon
 from dashboard.templatetags.kennel import state as usual_state
-from dashboard.work import AGENT_LATE_SECONDS, Pool
 
 register = template.Library()
 

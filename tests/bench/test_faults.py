@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.config import StorageConfig
 from coordinator.errors import NotFound, StorageBusy, StorageError, StorageUnreachable
-from coordinator.sequences.azure_store import BlobCounterStore, TableLedger
+from coordinator.sequences.azure import BlobCounterStore, TableLedger
 from coordinator.sequences.grants import Grant, Owner
 from coordinator.storage import Storage
 from coordinator.testing.faults import (

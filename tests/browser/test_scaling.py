@@ -7,7 +7,7 @@ import re
 from playwright.async_api import expect
 
 from coordinator import Storage
-from coordinator.scaling.azure_store import scaling_history
+from coordinator.scaling.azure import scaling_history
 from coordinator.scaling.decision import Decision, Memory, Observation
 from tests.browser.conftest import People
 from tests.support.stack import LiveStack

@@ -9,7 +9,7 @@ import pytest
 from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import AlreadyExists, PreconditionFailed
-from coordinator.gates.azure_store import BlobGateStore, list_gates
+from coordinator.gates.azure import BlobGateStore, list_gates
 from coordinator.gates.flag import GlobalFlag
 from coordinator.gates.state import GateState
 from coordinator.gates.store import GateStore

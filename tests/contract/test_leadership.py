@@ -12,11 +12,9 @@ import pytest
 from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import ConfigurationError, LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
-from coordinator.leadership.azure_runs import TableRunLog
-from coordinator.leadership.azure_store import BlobLeaseStore, break_lease, list_leaders
-from coordinator.leadership.azure_terms import TableTermLog
+from coordinator.leadership.azure import BlobLeaseStore, TableRunLog, TableTermLog, break_lease, list_leaders
 from coordinator.leadership.every import RunLog
-from coordinator.leadership.lease import LeaderInfo, LeaseStore, Nominee
+from coordinator.leadership.lease import LeaderInfo, LeaseStore, Successor
 from coordinator.leadership.terms import TermLog, TermRecord
 from coordinator.testing.leadership import MemoryLeaseStore, MemoryRunLog, MemoryTermLog
 
@@ -202,15 +200,15 @@ async def test_the_newest_nomination_counts_and_leaves_the_record_alone(store: L
     assert await store.nominee() is None
     await store.acquire(A, 15)
     etag = (await store.read()).etag
-    await store.nominate(Nominee("node-1", B))
-    await store.nominate(Nominee("nœud 2", A))
-    assert await store.nominee() == Nominee("nœud 2", A)
+    await store.nominate(Successor("node-1", B))
+    await store.nominate(Successor("nœud 2", A))
+    assert await store.nominee() == Successor("nœud 2", A)
     assert (await store.read()).etag == etag
 
 
 async def test_nominations_are_not_listed_as_elections(storage: Storage) -> None:
     await storage.mutex("month-end").try_acquire()
-    await BlobLeaseStore(storage, "month-end").nominate(Nominee("node-1", B))
+    await BlobLeaseStore(storage, "month-end").nominate(Successor("node-1", B))
     assert [info.name for info in await list_leaders(storage)] == ["month-end"]
 
 

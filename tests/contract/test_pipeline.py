@@ -13,10 +13,10 @@ import pytest
 
 from coordinator import Pipeline, Storage
 from coordinator.config import StorageConfig
-from coordinator.pipeline.azure_store import BlobReports, batch_control, blob_lines, list_batches
-from coordinator.pipeline.control import BatchControl
-from coordinator.pipeline.counting import Reports
-from coordinator.pipeline.exports import MARKER_TABLE, csv_lines, json_lines, to_sql
+from coordinator.pipelines.aggregating import Reports
+from coordinator.pipelines.azure import BlobReports, batch_control, blob_lines, list_batches
+from coordinator.pipelines.control import BatchControl
+from coordinator.pipelines.exports import MARKER_TABLE, csv_lines, json_lines, to_sql
 from coordinator.testing.pipeline import MemoryReports, memory_pipeline
 
 Make = Callable[..., Pipeline]

@@ -17,12 +17,8 @@ from coordinator.errors import (
     PreconditionFailed,
     ReceiptStale,
 )
-from coordinator.queues.azure_claims import BlobClaims
-from coordinator.queues.azure_queue import AzureQueue
-from coordinator.queues.azure_rules import BlobRules
-from coordinator.queues.azure_shards import BlobShards
-from coordinator.queues.azure_store import list_queues
-from coordinator.queues.growth import RuleStore
+from coordinator.queues.azure import AzureQueue, BlobClaims, BlobRules, BlobShards, list_queues
+from coordinator.queues.concurrency import RuleStore
 from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.queues.shards import Layout, ShardStore
 from coordinator.queues.transport import ClaimStore, QueueTransport

@@ -21,11 +21,11 @@ from coordinator.errors import (
     SequenceLowered,
     SequenceMissing,
 )
-from coordinator.sequences.azure_store import HEAD, BlobCounterStore, TableLedger
+from coordinator.sequences.azure import HEAD, BlobCounterStore, TableLedger
 from coordinator.sequences.azure_tables import TableCounterStore
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import FREE, GRANTED, RETURNED, USED, Grant, Jump, Owner, SequenceConfig
-from coordinator.sequences.ledger import Book
+from coordinator.sequences.ledger import LedgerReader
 from coordinator.sequences.redis_store import RedisCounterStore
 from coordinator.sequences.sql_store import SqlCounterStore
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
@@ -60,8 +60,8 @@ class Parts:
         self._opened.append(made)
         return made
 
-    def book(self) -> Book:
-        return Book(self.name, self.store, self.ledger)
+    def book(self) -> LedgerReader:
+        return LedgerReader(self.name, self.store, self.ledger)
 
     def close(self) -> None:
         for generator in self._opened:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from coordinator.errors import StorageError
-from coordinator.pipeline.pipeline import Pipeline
+from coordinator.pipelines.pipeline import Pipeline
 from coordinator.testing.faults import (
     DROP_ANSWER,
     FAILED_COMMITTED,

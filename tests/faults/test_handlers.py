@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from coordinator.queues import listener as listener_module
-from coordinator.queues import stalls
+from coordinator.queues import watchdog as stalls
 from coordinator.queues.listener import QueueListener
 from coordinator.queues.poison import PoisonRecord
 from coordinator.queues.queue import Queue

@@ -15,9 +15,9 @@ from coordinator.config import StorageConfig
 from coordinator.errors import MoveStopped, StorageError
 from coordinator.queues import envelope as wire
 from coordinator.queues import requeue
+from coordinator.queues.delivery import Reject
 from coordinator.queues.envelope import Failure
 from coordinator.queues.idle import IdleBackoff
-from coordinator.queues.outcomes import Reject
 from coordinator.queues.poison import PoisonRecord
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.storage import Storage

@@ -17,8 +17,8 @@ import pytest
 from coordinator.config import StorageConfig
 from coordinator.errors import NotFound, StorageBusy, StorageError, StorageUnreachable
 from coordinator.gates.gate import GateConfig
-from coordinator.leadership.azure_store import BlobLeaseStore
-from coordinator.queues.azure_claims import BlobClaims
+from coordinator.leadership.azure import BlobLeaseStore
+from coordinator.queues.azure import BlobClaims
 from coordinator.sequences.ledger import open_book
 from coordinator.storage import Storage
 from coordinator.tables.operations import Insert

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.backoff import Backoff
 from coordinator.errors import StorageError
-from coordinator.queues.outcomes import Reject, Retry
+from coordinator.queues.delivery import Reject, Retry
 from coordinator.tables.progress import Progress
 from coordinator.tables.saga import Saga, SagaContext, SagaMessage
 from coordinator.tables.table import Table

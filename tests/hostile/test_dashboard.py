@@ -18,9 +18,9 @@ import requests
 import websockets
 from azure.core.exceptions import AzureError
 
-from coordinator import protocol
 from coordinator.config import StorageConfig
-from coordinator.protocol import State, WorkerState
+from coordinator.realtime import protocol
+from coordinator.realtime.protocol import State, WorkerState
 from coordinator.storage import Storage
 from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, until
 from tests.support.reliability import Cell, Table

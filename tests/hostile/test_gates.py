@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.config import StorageConfig
 from coordinator.errors import ConfigurationError, GateCorrupt, GateTimeout
-from coordinator.gates.azure_store import list_gates, read_gates
+from coordinator.gates.azure import list_gates, read_gates
 from coordinator.gates.gate import Gate
 from coordinator.storage import Storage
 from tests.support.reliability import Cell, Table

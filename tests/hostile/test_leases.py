@@ -14,8 +14,7 @@ from azure.storage.blob.aio import BlobLeaseClient
 
 from coordinator.config import StorageConfig
 from coordinator.errors import LeadershipLost
-from coordinator.leadership.azure_store import list_leaders
-from coordinator.leadership.azure_terms import list_terms
+from coordinator.leadership.azure import list_leaders, list_terms
 from coordinator.leadership.fencing import write_fenced
 from coordinator.leadership.term import Term
 from coordinator.storage import Storage

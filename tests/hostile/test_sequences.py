@@ -12,9 +12,9 @@ from azure.data.tables import UpdateMode
 
 from coordinator.config import StorageConfig
 from coordinator.errors import KennelError, SequenceError
-from coordinator.sequences.azure_store import HEAD
+from coordinator.sequences.azure import HEAD
 from coordinator.sequences.generator import UniqueIdGenerator
-from coordinator.sequences.ledger import Book, open_book
+from coordinator.sequences.ledger import LedgerReader, open_book
 from coordinator.storage import Storage
 from coordinator.testing.faults import DROP_ANSWER, RESET_AFTER, FaultProxy, delayed
 from tests.support.reliability import Cell, Table
@@ -49,7 +49,7 @@ class Fleet:
         except KennelError as error:
             self.errors.append(error)
 
-    def book(self) -> Book:
+    def book(self) -> LedgerReader:
         return open_book(self.admin, NAME)
 
     @property

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from dashboard.api.metrics import FleetCollector
-from dashboard.fleet import Fleet, Headline, StorageView
+from dashboard.live.fleet import Fleet, Headline, StorageView
 from tests.support.readme import PROJECT
 
 DEPLOY = PROJECT / "deploy"

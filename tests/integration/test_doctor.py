@@ -23,9 +23,10 @@ from azure.storage.queue import QueueServiceClient
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from coordinator import Storage, protocol
+from coordinator import Storage
 from coordinator.clock import SystemClock
 from coordinator.doctor import Finding, examine
+from coordinator.realtime import protocol
 from coordinator.testing.azurite import ACCOUNT, KEY, Azurite
 from tests.support.ports import free_port
 

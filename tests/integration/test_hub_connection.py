@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 from websockets.asyncio.server import serve
 
-from coordinator import protocol
-from coordinator.bus import RESYNC, Hint
-from coordinator.hub import MAX_UNSENT, HubConnection
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import RESYNC, Hint
+from coordinator.realtime.hub_client import MAX_UNSENT, HubConnection
 
 
 def hello() -> protocol.Hello:
@@ -176,7 +176,7 @@ async def test_what_overflows_while_a_message_goes_out_is_the_oldest_and_nothing
 
 
 async def test_a_hub_that_needs_longer_than_was_waited_for_is_waited_for_longer(monkeypatch):
-    monkeypatch.setattr("coordinator.hub.OPEN_SECONDS", 0.05)
+    monkeypatch.setattr("coordinator.realtime.hub_client.OPEN_SECONDS", 0.05)
     hub = Hub()
     hub.thinks_seconds = 0.12
     async with hub.running(), connected(hub) as connection:

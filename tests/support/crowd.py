@@ -7,8 +7,8 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from coordinator import protocol
-from coordinator.protocol import GateStatus, Receipt, WorkerState
+from coordinator.realtime import protocol
+from coordinator.realtime.protocol import GateStatus, Receipt, WorkerState
 from tests.support.dashboard import BareWorker, Dashboard, until
 
 AT_ONCE = 50

@@ -27,9 +27,9 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 from websockets.asyncio.client import ClientConnection, connect
 
-from coordinator import protocol
-from coordinator.bus import Hint
-from coordinator.protocol import FromHub, FromWorker, GateStatus, Hello, State, WorkerState
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import Hint
+from coordinator.realtime.protocol import FromHub, FromWorker, GateStatus, Hello, State, WorkerState
 
 from .ports import free_port, wait_until_listening
 from .processes import start_server, stop_server

@@ -24,12 +24,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from coordinator import Storage, protocol
+from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import LeadershipLost
-from coordinator.hub import HubConnection
 from coordinator.leadership.fencing import FENCE_TABLE, fence_sql
 from coordinator.leadership.term import Term
+from coordinator.realtime import protocol
+from coordinator.realtime.hub_client import HubConnection
 
 
 def tell(event: str, node: str, **more: Any) -> None:

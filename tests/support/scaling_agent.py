@@ -10,7 +10,7 @@ from typing import Any
 
 from coordinator import LocalProcessDriver, ScalingPolicy, Storage
 from coordinator.config import StorageConfig
-from coordinator.scaling.azure_store import make_scaling_agent
+from coordinator.scaling.azure import make_scaling_agent
 from coordinator.scaling.observing import QueueObserver
 
 POLICY = ScalingPolicy(

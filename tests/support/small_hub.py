@@ -9,8 +9,8 @@ from typing import Self
 import websockets
 from websockets.asyncio.server import Server, ServerConnection, serve
 
-from coordinator import protocol
-from coordinator.bus import Hint
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import Hint
 
 
 class SmallHub:

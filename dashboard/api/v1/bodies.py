@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field, StringConstraints
 from coordinator.queues.cost import DEFAULT_PRICES
 from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.scaling.policy import ScalingPolicy
-from dashboard.actions.gates import FAR_SECONDS
-from dashboard.api.v1.describing import described
+from dashboard.api.v1.schema import described
+from dashboard.gates.actions import FAR_SECONDS
 
 # As `coordinator.config.check_name`, without looking ahead.
 NAME = r"^[a-z0-9]+(-[a-z0-9]+)*$"

@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
-from dashboard.api.v1 import doors, problems, replays
-from dashboard.api.v1.describing import described
-from dashboard.permissions import ACTIONS
+from dashboard.api.v1 import auth as doors
+from dashboard.api.v1 import idempotency as replays
+from dashboard.api.v1 import problems
+from dashboard.api.v1.schema import described
+from dashboard.core.permissions import ACTIONS
 
 READ_STATUSES = (400, 401, 403, 422, 429)
 WRITE_STATUSES = (400, 401, 403, 404, 409, 413, 422, 429, 503)

@@ -14,7 +14,7 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 from coordinator import errors
 from dashboard.actions import ActionFailed, Denied
 from dashboard.api.access import ANSWER_TYPE, PROBLEM_TYPE, encode
-from dashboard.middleware import request_id_var
+from dashboard.core.middleware import request_id_var
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,12 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from coordinator.errors import KennelError
-from dashboard import actions, audit, audit_heads
+from dashboard import actions
+from dashboard.audit import heads as audit_heads
+from dashboard.audit import log as audit
+from dashboard.core.csv import cell
+from dashboard.core.storage import call, storage
 from dashboard.models import AuditRow
-from dashboard.pages.export import cell
-from dashboard.storage import call, storage
 
 
 class Command(BaseCommand):

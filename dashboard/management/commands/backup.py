@@ -9,8 +9,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from coordinator.errors import KennelError
-from dashboard import backups
-from dashboard.storage import call, storage
+from dashboard.core import backups
+from dashboard.core.storage import call, storage
 
 
 class Command(BaseCommand):

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dashboard.models import LedgerBook
-from dashboard.sampling.ledger_index import clear
+from dashboard.sequences.ledger_index import clear
 
 
 class Command(BaseCommand):

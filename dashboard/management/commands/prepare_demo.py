@@ -15,11 +15,11 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 
 from coordinator.errors import AlreadyExists, PreconditionFailed
-from coordinator.gates.azure_store import BlobGateStore
+from coordinator.gates.azure import BlobGateStore
 from coordinator.gates.state import GateState
 from coordinator.storage import Storage
+from dashboard.access import tokens
 from dashboard.demo.stack import GATE, Credentials
-from dashboard.hub import tokens
 
 
 class Command(BaseCommand):

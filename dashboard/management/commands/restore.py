@@ -10,8 +10,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from coordinator.errors import KennelError
-from dashboard import actions, backups
-from dashboard.storage import call, storage
+from dashboard import actions
+from dashboard.core import backups
+from dashboard.core.storage import call, storage
 
 
 class Command(BaseCommand):

@@ -16,11 +16,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection, transaction
 
 from coordinator.storage import Storage
-from dashboard import audit
+from dashboard.audit import log as audit
+from dashboard.core.runtime import current
+from dashboard.live.history import LEVELS, pack
 from dashboard.models import AuditHead, AuditRow, Chunk, LedgerBook, LedgerOwner, Outcome, Series
-from dashboard.runtime import current
-from dashboard.sampling.history import LEVELS, pack
-from dashboard.sampling.ledger_index import LedgerIndex
+from dashboard.sequences.ledger_index import LedgerIndex
 
 BATCH = 2000
 RANGE = 1000
@@ -91,7 +91,7 @@ ACTS = (
 
 
 def seed_audit(rows: int, queues: list[str], rng: random.Random) -> None:
-    """A chain as `dashboard.audit` writes it: intents and outcomes, some denied, some failed."""
+    """A chain as `dashboard.audit.log` writes it: intents and outcomes, some denied, some failed."""
     at, previous, batch = time.time() - rows * 60.0, "", []
     intent: dict[str, Any] | None = None
     with transaction.atomic():
@@ -208,7 +208,7 @@ def seed_index(scale: Scale) -> None:
 
 
 def _grants(storage: Storage, scale: Scale) -> None:
-    from coordinator.sequences.azure_store import BlobCounterStore, TableLedger
+    from coordinator.sequences.azure import BlobCounterStore, TableLedger
     from coordinator.sequences.grants import USED, Counter, Grant, Owner
 
     count, below = scale.grants, max(scale.grants, scale.index_rows)

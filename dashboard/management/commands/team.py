@@ -7,8 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dashboard import actions
+from dashboard.core.teams import KINDS, ROLES
 from dashboard.models import TeamRule
-from dashboard.scoping import KINDS, ROLES
 
 
 class Command(BaseCommand):

@@ -9,10 +9,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from dashboard import actions
-from dashboard.hub import tokens
+from dashboard.access import tokens
+from dashboard.core.teams import ROLES
 from dashboard.hub.allowance import Allowance
 from dashboard.models import Scope, WorkerToken
-from dashboard.scoping import ROLES
 
 
 class Command(BaseCommand):

@@ -33,7 +33,13 @@ from schemathesis.specs.openapi.checks import (
 
 from coordinator import Storage
 from coordinator.config import StorageConfig
-from coordinator.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus, WorkerState
+from coordinator.realtime.protocol import (
+    GateStatus,
+    LeadershipStatus,
+    ListenerStatus,
+    SequenceStatus,
+    WorkerState,
+)
 from coordinator.testing.azurite import Azurite
 from dashboard.api.v1.api import api
 from tests.support.azurite import started_azurite

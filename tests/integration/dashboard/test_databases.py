@@ -59,7 +59,7 @@ async def test_acts_of_many_at_once_make_one_sound_chain_and_history_is_kept(on_
             assert points
             on_database.stop()
             kept = on_database.manage(
-                code="import time\nfrom dashboard.sampling.history import read\n"
+                code="import time\nfrom dashboard.live.history import read\n"
                 "print(len(read('workers', time.time() - 600, time.time())))"
             )
             assert int(kept) >= 1

@@ -12,8 +12,8 @@ import psutil
 import pytest
 import websockets
 
-from coordinator import protocol
-from coordinator.protocol import Hello, State, WorkerState
+from coordinator.realtime import protocol
+from coordinator.realtime.protocol import Hello, State, WorkerState
 from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, until
 
 AT_ONCE = 8

@@ -9,7 +9,7 @@ from typing import Any
 import requests
 from requests.adapters import HTTPAdapter
 
-from dashboard.signing_in import FREE_TRIES
+from dashboard.accounts.sign_in import FREE_TRIES
 from tests.support.dashboard import PASSWORD, BareWorker, Dashboard, Person, audit_of, until
 
 LOGIN = "/accounts/login/"

@@ -9,7 +9,7 @@ import os
 import re
 from urllib.parse import urlencode
 
-from coordinator.protocol import SequenceStatus, WorkerState
+from coordinator.realtime.protocol import SequenceStatus, WorkerState
 from coordinator.storage import Storage
 from tests.support.dashboard import BareWorker, Dashboard, Person, until
 

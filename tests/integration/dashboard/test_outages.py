@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.bus import RESYNC, Hint
 from coordinator.clock import SystemClock
-from coordinator.hub import HubConnection
-from coordinator.protocol import GateStatus, Receipt, WorkerState
+from coordinator.realtime.bus import RESYNC, Hint
+from coordinator.realtime.hub_client import HubConnection
+from coordinator.realtime.protocol import GateStatus, Receipt, WorkerState
 from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, until

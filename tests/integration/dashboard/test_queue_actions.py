@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coordinator.config import StorageConfig
-from coordinator.queues.azure_claims import BlobClaims
+from coordinator.queues.azure import BlobClaims
 from coordinator.queues.poison import PoisonRecord
 from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import requests
 
-from dashboard.serving import BODY_SECONDS, HEAD_SECONDS, MAX_HEAD_BYTES
+from dashboard.core.serving import BODY_SECONDS, HEAD_SECONDS, MAX_HEAD_BYTES
 from tests.support.dashboard import Dashboard, Person
 
 ADDRESSES = [

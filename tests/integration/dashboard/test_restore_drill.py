@@ -10,7 +10,7 @@ import pytest
 
 from coordinator import Storage
 from coordinator.config import StorageConfig
-from coordinator.gates.azure_store import list_gates
+from coordinator.gates.azure import list_gates
 from coordinator.gates.state import phase
 from coordinator.journal import Journal
 from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, audit_of, until

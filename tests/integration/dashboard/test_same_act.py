@@ -15,9 +15,9 @@ import pytest
 import websockets
 from websockets.asyncio.client import ClientConnection
 
-from coordinator import protocol
 from coordinator.client import Client
 from coordinator.errors import ApiError
+from coordinator.realtime import protocol
 from tests.support.dashboard import PROJECT, Dashboard, Person, audit_of
 
 REASON = "stock check"

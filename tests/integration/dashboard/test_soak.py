@@ -9,8 +9,8 @@ import time
 import psutil
 import pytest
 
-from coordinator.bus import Hint
-from coordinator.protocol import Announce, GateStatus, ListenerStatus, Receipt, WorkerState
+from coordinator.realtime.bus import Hint
+from coordinator.realtime.protocol import Announce, GateStatus, ListenerStatus, Receipt, WorkerState
 from tests.support.dashboard import BareWorker, Dashboard, Person, until
 
 GATE = "start-order-processing"

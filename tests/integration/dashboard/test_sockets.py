@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 import websockets
 
-from coordinator import Storage, protocol
-from coordinator.bus import Hint
+from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import NotFound
 from coordinator.leadership.election import Election
-from coordinator.protocol import Announce, Receipt, State, WorkerState
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import Hint
+from coordinator.realtime.protocol import Announce, Receipt, State, WorkerState
 from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, audit_of, until
 from tests.support.fleet import Fleet, fleet

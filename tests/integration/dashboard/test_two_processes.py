@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from coordinator import Worker, protocol
-from coordinator.bus import Hint
-from coordinator.protocol import Announce, GateStatus, Receipt, WorkerState
+from coordinator import Worker
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import Hint
+from coordinator.realtime.protocol import Announce, GateStatus, Receipt, WorkerState
 from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, audit_of, until
 from tests.support.ports import free_port, wait_until_listening

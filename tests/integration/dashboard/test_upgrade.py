@@ -18,7 +18,8 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from coordinator import Storage, Worker, protocol
+from coordinator import Storage, Worker
+from coordinator.realtime import protocol
 from tests.support.dashboard import TOKEN, Dashboard, Person, until
 
 GATE = "start-order-processing"
@@ -251,7 +252,7 @@ async def test_this_worker_is_released_by_the_push_of_an_older_and_of_a_newer_hu
 async def test_a_worker_that_shares_no_version_with_its_hub_says_so_and_polls(
     connection_string: str, storage_prefix: str, storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="coordinator.hub")
+    caplog.set_level("INFO", logger="coordinator.realtime.hub_client")
     hub = OtherHub('{"type":"welcome","version":7,"heartbeat_seconds":1.0,"server_time":1.0}')
     async with _worker_at(hub, connection_string, storage_prefix) as (_, waiting):
         await until(lambda: len(hub.sockets) >= 2)

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from coordinator import ListeningRelease, PollingRelease, Release, Storage
-from coordinator.bus import Hint
 from coordinator.config import StorageConfig
 from coordinator.errors import ConfigurationError, GateTimeout, KennelError
+from coordinator.realtime.bus import Hint
 from tests.support.fleet import Fleet, fleet
 from tests.support.small_hub import SmallHub
 

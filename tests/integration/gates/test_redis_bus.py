@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from redis.asyncio import Redis
 
 from coordinator import ListeningRelease, Storage
-from coordinator.bus import RESYNC, Hint
-from coordinator.bus_redis import RedisBus
 from coordinator.config import StorageConfig
+from coordinator.realtime.bus import RESYNC, Hint
+from coordinator.realtime.redis_bus import RedisBus
 
 
 @contextlib.asynccontextmanager

@@ -11,8 +11,7 @@ import pytest
 
 from coordinator import Storage
 from coordinator.config import StorageConfig
-from coordinator.leadership.azure_store import list_leaders
-from coordinator.leadership.azure_terms import list_terms
+from coordinator.leadership.azure import list_leaders, list_terms
 from coordinator.leadership.terms import RAN_OUT
 from tests.support.fleet import fleet
 from tests.support.small_hub import SmallHub

@@ -13,11 +13,11 @@ from coordinator import Saga, SagaContext, Storage
 from coordinator.__main__ import main
 from coordinator.config import StorageConfig
 from coordinator.errors import ConfigurationError, NotFound
-from coordinator.pipeline.azure_store import list_batches
-from coordinator.pipeline.retention import Pruned, prune
-from coordinator.scaling.azure_store import scaling_history
+from coordinator.pipelines.azure import list_batches
+from coordinator.pipelines.retention import Pruned, prune
+from coordinator.scaling.azure import scaling_history
 from coordinator.scaling.decision import Decision, Memory, Observation
-from coordinator.tables.azure_store import saga_heads
+from coordinator.tables.azure import saga_heads
 
 DAY = 86_400.0
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from coordinator import Storage
-from coordinator.bus import Hint, LocalBus
 from coordinator.config import StorageConfig
 from coordinator.errors import ConfigurationError, KennelError
+from coordinator.realtime.bus import Hint, LocalBus
 from coordinator.testing.queues import memory_queue
 
 

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from coordinator import Queue, Storage
+from coordinator.azure.metering import TRAFFIC
 from coordinator.config import StorageConfig
-from coordinator.meter import TRAFFIC
 from coordinator.testing.azurite import find_node
 
 KIB, MIB = 1024, 1024 * 1024

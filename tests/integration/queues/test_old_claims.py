@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.config import StorageConfig
-from coordinator.queues.azure_claims import BlobClaims, OldClaim, old_claims
+from coordinator.queues.azure import BlobClaims, OldClaim, old_claims
 from coordinator.storage import Storage
 
 

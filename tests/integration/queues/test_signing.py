@@ -12,11 +12,11 @@ from azure.core.credentials import AccessToken, AzureSasCredential
 from azure.storage.queue import AccountSasPermissions, ResourceTypes, Services, generate_account_sas
 
 from coordinator import Storage
-from coordinator.credentials import AZURITE_ACCOUNT, AZURITE_KEY, Endpoints
+from coordinator.azure.credentials import AZURITE_ACCOUNT, AZURITE_KEY, Endpoints
+from coordinator.azure.rest import signer_for
 from coordinator.errors import AccessDenied, StorageUnreachable
-from coordinator.gates.azure_store import BlobGateStore
+from coordinator.gates.azure import BlobGateStore
 from coordinator.gates.state import GateState
-from coordinator.signed import signer_for
 
 
 def with_credential(connection_string: str, credential: object) -> Storage:

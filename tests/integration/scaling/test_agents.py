@@ -11,7 +11,7 @@ import pytest
 
 from coordinator import LocalProcessDriver, Storage
 from coordinator.config import StorageConfig
-from coordinator.scaling.azure_store import scaling_history
+from coordinator.scaling.azure import scaling_history
 
 ROOT = Path(__file__).parents[3]
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from coordinator import LocalProcessDriver, Storage
-from coordinator.leadership.azure_store import list_leaders
-from coordinator.scaling.azure_store import scaling_history
+from coordinator.leadership.azure import list_leaders
+from coordinator.scaling.azure import scaling_history
 from coordinator.scaling.history import ScalingRecord
 from tests.support.stack import LiveStack, Visitor, live_stack, wait_until
 

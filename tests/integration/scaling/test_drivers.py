@@ -18,7 +18,7 @@ from aiohttp import web
 from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import ConfigurationError, StorageUnreachable
-from coordinator.scaling.azure_store import (
+from coordinator.scaling.azure import (
     ScalingFigure,
     list_scaling,
     make_scaling_agent,

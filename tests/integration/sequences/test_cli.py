@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from coordinator.cli.ids import ids
 from coordinator.config import StorageConfig
-from coordinator.sequences.cli import ids
 from coordinator.storage import Storage
 
 

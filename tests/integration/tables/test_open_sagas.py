@@ -11,8 +11,8 @@ import pytest
 
 from coordinator import ANY, Delete, Saga, SagaContext, Storage
 from coordinator.config import StorageConfig
-from coordinator.queues.outcomes import Reject
-from coordinator.tables.azure_store import open_sagas, retry_saga, saga_heads, saga_names
+from coordinator.queues.delivery import Reject
+from coordinator.tables.azure import open_sagas, retry_saga, saga_heads, saga_names
 
 
 @pytest.fixture

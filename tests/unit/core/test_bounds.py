@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 import coordinator
-from coordinator import bounds, protocol
+from coordinator import bounds
 from coordinator.errors import ProtocolViolation
+from coordinator.realtime import protocol
 
 # Made here for people and programs, never decoded from what others wrote.
 OUTGOING = {
@@ -25,7 +26,7 @@ OUTGOING = {
 # Not bounded yet. This list only gets shorter.
 WAITING = {
     "coordinator.client": "answers of the dashboard",
-    "coordinator.pipeline.parts": "messages and rows of a pipeline",
+    "coordinator.pipelines.messages": "messages and rows of a pipeline",
     "coordinator.queues.cost": "prices",
     "coordinator.scaling.decision": "rows of the scaling agent",
     "coordinator.scaling.policy": "the stored policy",

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from coordinator import protocol
 from coordinator.gates import state as gates
 from coordinator.queues import envelope as envelopes
+from coordinator.realtime import protocol
 
 STATE = (
     '{"gates":[{"name":"sale","state":"closed","epoch":4,"waiting":true,"passed_epoch":3}],"listeners":[{"queue":'

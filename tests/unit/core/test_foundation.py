@@ -2,14 +2,14 @@ import random
 
 import pytest
 
+from coordinator.azure.credentials import AZURITE_KEY, Endpoints
+from coordinator.azure.metering import Meter, Request
+from coordinator.azure.transport import classify
 from coordinator.backoff import Backoff
-from coordinator.bus import RESYNC, Hint, LocalBus
 from coordinator.config import StorageConfig, check_name
-from coordinator.credentials import AZURITE_KEY, Endpoints
 from coordinator.errors import ConfigurationError
-from coordinator.meter import Meter, Request
+from coordinator.realtime.bus import RESYNC, Hint, LocalBus
 from coordinator.storage import Storage
-from coordinator.transport import classify
 
 
 def test_back_off_grows_to_its_cap_and_never_above():

@@ -14,9 +14,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 
 from coordinator import Storage, Worker, metrics
+from coordinator.azure.metering import Request
 from coordinator.errors import ConfigurationError
-from coordinator.meter import Request
-from coordinator.protocol import (
+from coordinator.realtime.protocol import (
     GateStatus,
     LeadershipStatus,
     ListenerStatus,

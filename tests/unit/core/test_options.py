@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.pipeline.azure_store import PipelineOptions
-from coordinator.pipeline.pipeline import Pipeline
-from coordinator.queues.azure_store import QueueOptions
+from coordinator.azure.account import Account, StorageOptions
+from coordinator.pipelines.azure import PipelineOptions
+from coordinator.pipelines.pipeline import Pipeline
+from coordinator.queues.azure import QueueOptions
 from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.queue import Queue
-from coordinator.storage import Storage, StorageOptions
+from coordinator.storage import Storage
 
 
 def keywords(function: Callable[..., Any]) -> set[str]:
@@ -22,7 +23,7 @@ def keywords(function: Callable[..., Any]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("options", "function"), [(ListenerOptions, QueueListener.__init__), (StorageOptions, Storage.__init__)]
+    ("options", "function"), [(ListenerOptions, QueueListener.__init__), (StorageOptions, Account.__init__)]
 )
 def test_the_typed_options_are_those_of_the_function(options: Any, function: Callable[..., Any]):
     assert set(options.__annotations__) == keywords(function)

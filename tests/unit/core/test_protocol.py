@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import protocol
-from coordinator.bus import Hint
 from coordinator.errors import ProtocolViolation
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import Hint
 
 HELLO = protocol.Hello(
     version=1,

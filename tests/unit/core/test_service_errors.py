@@ -8,15 +8,15 @@ from azure.data.tables import TableErrorCode
 from azure.storage.blob import StorageErrorCode as BlobErrorCode
 from azure.storage.queue import StorageErrorCode as QueueErrorCode
 
-from coordinator.errors import NotFound, StorageBusy, StorageError, StorageUnreachable
-from coordinator.meter import Meter
-from coordinator.service_errors import BY_CODE, translate, translated
-from coordinator.transport import (
+from coordinator.azure.errors import BY_CODE, translate, translated
+from coordinator.azure.metering import Meter
+from coordinator.azure.transport import (
     CountingAioTransport,
     CountingRequestsTransport,
     aio_session,
     blocking_session,
 )
+from coordinator.errors import NotFound, StorageBusy, StorageError, StorageUnreachable
 
 # Of services and features that Kennel never calls: files, shares, tiers, page blobs, copies, snapshots.
 _FOREIGN = re.compile(

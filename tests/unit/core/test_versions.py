@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator import protocol
 from coordinator.errors import ProtocolViolation
+from coordinator.realtime import protocol
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from coordinator.azure.errors import refused
 from coordinator.backoff import Backoff, retry, retry_blocking
 from coordinator.errors import StorageBusy
-from coordinator.service_errors import refused
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.faults import FaultyStore, throttled
 from coordinator.testing.queues import MemoryQueueTransport

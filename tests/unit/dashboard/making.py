@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator import protocol
-from coordinator.protocol import GateStatus, Hello, WorkerState
-from dashboard.fleet import WorkerView
+from coordinator.realtime import protocol
+from coordinator.realtime.protocol import GateStatus, Hello, WorkerState
+from dashboard.live.fleet import WorkerView
 
 NOW = 1_700_000_000.0
 

@@ -13,11 +13,11 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
-from dashboard import scoping
+from dashboard.access import tokens
 from dashboard.actions import Actor, Denied, add_rule, by_name
-from dashboard.hub import tokens
+from dashboard.core import teams as scoping
+from dashboard.core.permissions import ACTIONS, role_may
 from dashboard.models import AuditRow, Scope, WorkerToken
-from dashboard.permissions import ACTIONS, role_may
 
 pytestmark = pytest.mark.django_db
 

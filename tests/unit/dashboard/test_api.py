@@ -11,12 +11,12 @@ from django.test import Client
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dashboard import selectors
+from dashboard.access import tokens
 from dashboard.api.metrics import FleetCollector
-from dashboard.fleet import Fleet, Headline, QueueView, StorageView
-from dashboard.hub import tokens
+from dashboard.live import queries as selectors
+from dashboard.live.fleet import Fleet, Headline, QueueView, StorageView
+from dashboard.live.history import LEVELS, Recorder
 from dashboard.models import Chunk, Scope
-from dashboard.sampling.history import LEVELS, Recorder
 
 pytestmark = pytest.mark.django_db
 

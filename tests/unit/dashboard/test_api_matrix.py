@@ -13,12 +13,12 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
-from dashboard import scoping
+from dashboard.access import tokens
 from dashboard.actions import Actor, add_rule
 from dashboard.api.v1.api import api
-from dashboard.hub import tokens
+from dashboard.core import teams as scoping
+from dashboard.core.permissions import ACTIONS, role_may
 from dashboard.models import AuditRow, Scope, WorkerToken
-from dashboard.permissions import ACTIONS, role_may
 
 pytestmark = pytest.mark.django_db
 

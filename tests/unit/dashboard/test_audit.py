@@ -15,9 +15,11 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 from pytest_django import Settings
 
-from dashboard import audit, audit_heads, selectors
+from dashboard.access import tokens
 from dashboard.actions import ActionFailed, Actor, Denied, by_name, create_token, revoke_token, worker_command
-from dashboard.hub import tokens
+from dashboard.audit import heads as audit_heads
+from dashboard.audit import log as audit
+from dashboard.live import queries as selectors
 from dashboard.models import AuditHead, AuditRow, Outcome, WorkerToken
 
 pytestmark = pytest.mark.django_db

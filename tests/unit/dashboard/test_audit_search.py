@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from dashboard import audit, selectors
 from dashboard.actions import Actor
+from dashboard.audit import log as audit
+from dashboard.live import queries as selectors
 from dashboard.models import AuditRow, Outcome
 
 pytestmark = pytest.mark.django_db
@@ -72,7 +73,7 @@ def test_what_is_found_is_paged_by_key() -> None:
 def test_neither_a_search_nor_its_pages_read_the_whole_table() -> None:
     if connection.vendor != "sqlite":
         pytest.fail("this reads the plans of SQLite")
-    from dashboard.audit_search import _SQLITE
+    from dashboard.audit.search import _SQLITE
 
     with connection.cursor() as cursor:
         cursor.execute("EXPLAIN QUERY PLAN " + _SQLITE, ['"olga"*', 10, 50])

@@ -10,9 +10,10 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 
-from dashboard import audit, backups
+from dashboard.access import tokens
 from dashboard.actions import ActionFailed, Actor, add_rule, create_token
-from dashboard.hub import tokens
+from dashboard.audit import log as audit
+from dashboard.core import backups
 from dashboard.models import AuditHead, AuditRow, Scope, TeamRule, WorkerToken
 
 pytestmark = pytest.mark.django_db

@@ -8,7 +8,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from pytest_django import Settings
 
-from dashboard.checks import problems, refuse_unsafe
+from dashboard.core.checks import problems, refuse_unsafe
 
 SAFE: dict[str, Any] = {
     "DEBUG": False,

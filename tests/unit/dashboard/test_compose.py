@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from coordinator.gates.state import GateState
-from coordinator.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus
-from dashboard.fleet import Fleet, GrantView, LeaderView, SequenceView, StorageView, WorkerView
-from dashboard.sampling.compose import Rates, compose
-from dashboard.sampling.sample import Depth, Sample
+from coordinator.realtime.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus
+from dashboard.live.compose import Rates, compose
+from dashboard.live.fleet import Fleet, GrantView, LeaderView, SequenceView, StorageView, WorkerView
+from dashboard.live.sample import Depth, Sample
 
 from .making import NOW, worker
 

@@ -7,17 +7,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.fleet import Point
-from dashboard.sampling.history import (
-    LEVELS,
-    MOST_POINTS,
-    Recorder,
-    level_for,
-    pack,
-    step_for,
-    unpack,
-    with_gaps,
-)
+from dashboard.live.fleet import Point
+from dashboard.live.history import LEVELS, MOST_POINTS, Recorder, level_for, pack, step_for, unpack, with_gaps
 
 
 @given(st.lists(st.floats(allow_nan=False), max_size=100))

@@ -14,15 +14,15 @@ from django.db import connection
 from django.test import Client
 
 from coordinator.logs import LineFormatter
+from dashboard.access import tokens
 from dashboard.actions import ActionFailed, Actor, add_rule, create_token
 from dashboard.api import health
-from dashboard.hub import tokens
+from dashboard.core.csv import cell
 from dashboard.models import Pricing, Scope
-from dashboard.pages.export import cell
 from tests.support.readme import PROJECT
 
 ADAM = Actor("adam", "admin")
-FORGED = "orders\n2026-01-01 00:00:00 INFO dashboard.audit: olga opened start-it"
+FORGED = "orders\n2026-01-01 00:00:00 INFO dashboard.audit.log: olga opened start-it"
 
 
 def line_of(record: logging.LogRecord) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator import protocol
-from dashboard import lifespan
+from coordinator.realtime import protocol
+from dashboard.core import lifespan
 
 
 @pytest.fixture

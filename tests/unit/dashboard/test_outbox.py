@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator import protocol
-from coordinator.bus import Hint
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import Hint
 from dashboard.hub.announcing import RateLimit
+from dashboard.hub.backplane import Backplane
 from dashboard.hub.fanout import FanoutBus, Outbox, WorkerSockets
-from dashboard.hub.link import Link
 
 
 async def test_a_socket_that_takes_nothing_is_closed_with_the_reason() -> None:
@@ -48,7 +48,7 @@ async def test_a_hint_reaches_every_socket_in_order_but_not_the_one_it_came_from
         boxes.append(box)
         sockets.join(name, box)
     heard: list[str] = []
-    bus = FanoutBus(sockets, Link())
+    bus = FanoutBus(sockets, Backplane())
     bus.subscribe("gate:x", lambda hint: heard.append(hint.topic))
     bus.tell(Hint("gate:x", 1), but="a")
     await bus.publish(Hint("gate:x", 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth.models import AnonymousUser, Group, User
 
-from dashboard import permissions
+from dashboard.core import permissions
 
 
 @pytest.mark.parametrize("action", sorted(permissions.ACTIONS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.protocol import GateStatus, ListenerStatus, Receipt, WorkerState
+from coordinator.realtime.protocol import GateStatus, ListenerStatus, Receipt, WorkerState
 from coordinator.testing.clock import ManualClock
 from dashboard.hub.presence import FORGET_SECONDS, Presence, quantile
 

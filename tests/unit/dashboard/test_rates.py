@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinator.testing.clock import ManualClock
-from dashboard.fleet import StorageView
-from dashboard.hub.link import Link
+from dashboard.hub.backplane import Backplane
 from dashboard.hub.presence import Presence
-from dashboard.sampling.board import Board
-from dashboard.sampling.sample import NOTHING, Depth
+from dashboard.live.fleet import StorageView
+from dashboard.live.fleet_state import FleetState
+from dashboard.live.sample import NOTHING, Depth
 
 from .making import hello
 
@@ -17,7 +17,7 @@ from .making import hello
 async def test_a_rate_stays_what_it_was_while_storage_cannot_be_read() -> None:
     clock = ManualClock()
     presence = Presence("here", clock=clock)
-    board = Board(presence, Link(clock=clock), clock=clock)
+    board = FleetState(presence, Backplane(clock=clock), clock=clock)
     presence.joined(hello("a"))
     presence.done["orders"] = 0
 

@@ -12,8 +12,8 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from pytest_django import Settings
 
-from dashboard import audit
 from dashboard.actions import ActionFailed, Actor, Denied, prune_audit
+from dashboard.audit import log as audit
 from dashboard.hub.housekeeping import tidy_audit
 from dashboard.models import AuditRow, Outcome
 

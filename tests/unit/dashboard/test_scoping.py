@@ -9,10 +9,12 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 
-from dashboard import permissions, regions, scoping
 from dashboard.actions import ActionFailed, Actor, Denied, add_rule, by_name, remove_rule, set_member
+from dashboard.core import permissions
+from dashboard.core import teams as scoping
+from dashboard.core.teams import Reach, Rule, role_on
+from dashboard.live import fragments as regions
 from dashboard.models import AuditRow, TeamRule
-from dashboard.scoping import Reach, Rule, role_on
 from tests.unit.pages.fleets import full
 
 ADAM = Actor("adam", "admin")

@@ -19,8 +19,8 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import Settings
 
+from dashboard.accounts.sign_in import FREE_TRIES
 from dashboard.models import AuditRow
-from dashboard.signing_in import FREE_TRIES
 
 pytestmark = pytest.mark.django_db
 

@@ -15,13 +15,13 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import Settings
 
-from dashboard import sessions
+from dashboard.access import tokens
+from dashboard.accounts import sessions
+from dashboard.accounts.sessions import SEEN
 from dashboard.actions import ActionFailed, Actor, Denied, create_token, end_session, end_sessions
-from dashboard.hub import tokens
+from dashboard.core.retention import tidy
 from dashboard.hub.housekeeping import standings_now
 from dashboard.models import AuditRow, Scope, WorkerToken
-from dashboard.sessions import SEEN
-from dashboard.tidying import tidy
 
 pytestmark = pytest.mark.django_db
 

@@ -14,10 +14,9 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import Settings
 
-from dashboard import hashing
-from dashboard.hashing import PooledHasher
-from dashboard.models import AuditRow, SignInTries
-from dashboard.signing_in import (
+from dashboard.accounts import hashing
+from dashboard.accounts.hashing import PooledHasher
+from dashboard.accounts.sign_in import (
     FREE_TRIES,
     FREE_TRIES_OF_ADDRESS,
     FREE_TRIES_OF_NAME,
@@ -26,6 +25,7 @@ from dashboard.signing_in import (
     LONGEST_LOCK_SECONDS,
     lock_seconds,
 )
+from dashboard.models import AuditRow, SignInTries
 
 pytestmark = pytest.mark.django_db
 
@@ -159,7 +159,7 @@ def test_what_was_typed_for_a_name_that_nobody_has_is_not_in_the_audit(client: C
 def test_a_full_line_before_the_hashing_threads_is_answered_at_once(
     client: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.PASSWORD_HASHERS = ["dashboard.hashing.PooledHasher"]
+    settings.PASSWORD_HASHERS = ["dashboard.accounts.hashing.PooledHasher"]
     User.objects.create_user("otto", password=PASSWORD)
     monkeypatch.setattr(hashing._pool, "waiting", hashing.MOST_WAITING + hashing.THREADS)
     busy = sign_in(client, "otto", PASSWORD)

@@ -8,8 +8,8 @@ import pytest
 from django.contrib.auth.models import Group, User
 from pytest_django import Settings
 
+from dashboard.accounts.single_sign_on import _take_role, role_from
 from dashboard.models import AuditRow
-from dashboard.single_sign_on import _take_role, role_from
 
 GROUPS = {"kennel-admins": "admin", "ops": "operator", "a=b": "viewer"}
 

@@ -6,13 +6,13 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from coordinator.meter import Meter, Request
-from coordinator.protocol import WorkerState
+from coordinator.azure.metering import Meter, Request
+from coordinator.realtime.protocol import WorkerState
 from coordinator.testing.clock import ManualClock
-from dashboard.hub.link import Link
+from dashboard.hub.backplane import Backplane
 from dashboard.hub.presence import Presence
-from dashboard.sampling.board import DAY_SECONDS, Board
-from dashboard.sampling.sample import NOTHING
+from dashboard.live.fleet_state import DAY_SECONDS, FleetState
+from dashboard.live.sample import NOTHING
 
 from .making import hello
 
@@ -35,7 +35,7 @@ def test_queues_are_added_up_over_workers_and_their_restarts() -> None:
 async def test_today_is_what_was_sent_since_midnight_and_since_it_was_counted() -> None:
     clock = ManualClock()
     presence = Presence("here", clock=clock)
-    board = Board(presence, Link(clock=clock), clock=clock)
+    board = FleetState(presence, Backplane(clock=clock), clock=clock)
     old = replace(hello("old", state=state(1000)), started_at=clock.time() - 3 * DAY_SECONDS)
     presence.joined(old)
     board.apply(replace(NOTHING, at=clock.time(), requests={OPERATION: 100}))

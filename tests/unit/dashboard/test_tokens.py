@@ -10,8 +10,8 @@ from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
+from dashboard.access import tokens
 from dashboard.actions import ActionFailed, Actor, Denied, create_token, revoke_token
-from dashboard.hub import tokens
 from dashboard.models import AuditRow, Scope, WorkerToken
 
 pytestmark = pytest.mark.django_db

@@ -15,7 +15,7 @@ from django.template.base import Lexer, TokenType
 from django.template.loader import get_template
 from django.utils import translation
 
-from dashboard import words
+from dashboard.core import js_strings as words
 
 TEMPLATES = Path(settings.BASE_DIR) / "templates"
 READ_ALOUD = ("title", "aria-label", "placeholder", "alt", "data-label")

@@ -7,22 +7,22 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from coordinator.bus import Hint
 from coordinator.gates.state import GateState
-from coordinator.protocol import GateStatus, ListenerStatus, Receipt, WorkerState
+from coordinator.realtime.bus import Hint
+from coordinator.realtime.protocol import GateStatus, ListenerStatus, Receipt, WorkerState
 from coordinator.testing.clock import ManualClock
 from dashboard.actions import ActionFailed
-from dashboard.actions.named import _number
-from dashboard.fleet import StorageView
+from dashboard.core.dispatch import _number
 from dashboard.hub import announcing, presence
 from dashboard.hub.announcing import Announcements
+from dashboard.hub.backplane import Backplane
 from dashboard.hub.gate_news import GateNews
-from dashboard.hub.link import Link
 from dashboard.hub.loops import DEAD_SECONDS, Loops
 from dashboard.hub.presence import Presence
-from dashboard.sampling import compose as composing
-from dashboard.sampling.board import Board
-from dashboard.sampling.sample import Depth, Sample
+from dashboard.live import compose as composing
+from dashboard.live.fleet import StorageView
+from dashboard.live.fleet_state import FleetState
+from dashboard.live.sample import Depth, Sample
 
 from .making import hello
 
@@ -159,8 +159,8 @@ def sample(at: float, *epochs: int, **fields: object) -> Sample:
     return Sample(at=at, **values)  # type: ignore[arg-type]
 
 
-def board_at(clock: ManualClock) -> Board:
-    return Board(Presence("here", clock=clock), Link(clock=clock), clock=clock)
+def board_at(clock: ManualClock) -> FleetState:
+    return FleetState(Presence("here", clock=clock), Backplane(clock=clock), clock=clock)
 
 
 @pytest.mark.parametrize("now", [0, 2], ids=["deleted", "restored"])

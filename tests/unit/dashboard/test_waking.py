@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.protocol import ListenerStatus
-from dashboard.sampling.sample import Depth
-from dashboard.sampling.waking import UNKNOWN_AT_ONCE, Waker
+from coordinator.realtime.protocol import ListenerStatus
+from dashboard.live.queue_notifier import UNKNOWN_AT_ONCE, QueueNotifier
+from dashboard.live.sample import Depth
 
 WAITING = Depth("orders", 3, 0, 1.0, oldest_at=1.0)
 ASLEEP = ListenerStatus("orders", state="idle")
@@ -31,19 +31,19 @@ ASLEEP = ListenerStatus("orders", state="idle")
 def test_a_hint_goes_out_for_visible_messages_that_nobody_takes(
     queue: Depth, listeners: list[ListenerStatus], announced: bool
 ) -> None:
-    assert Waker().due([queue], listeners, now=0.0) == (["orders"] if announced else [])
+    assert QueueNotifier().due([queue], listeners, now=0.0) == (["orders"] if announced else [])
 
 
 @pytest.mark.parametrize(("listeners", "seconds"), [([ASLEEP], 10.0), ([], 60.0)])
 def test_it_is_repeated_with_a_pause_while_they_wait(listeners: list[ListenerStatus], seconds: float) -> None:
-    waker = Waker()
+    waker = QueueNotifier()
     assert waker.due([WAITING], listeners, now=0.0)
     assert not waker.due([WAITING], listeners, now=seconds - 1)
     assert waker.due([WAITING], listeners, now=seconds)
 
 
 def test_work_that_comes_after_the_queue_was_empty_is_told_at_once() -> None:
-    waker = Waker()
+    waker = QueueNotifier()
     assert waker.due([WAITING], [ASLEEP], now=0.0)
     assert not waker.due([], [ASLEEP], now=1.0)
     assert waker.due([WAITING], [ASLEEP], now=2.0)
@@ -51,7 +51,7 @@ def test_work_that_comes_after_the_queue_was_empty_is_told_at_once() -> None:
 
 def test_of_many_queues_without_a_known_listener_one_is_told_at_each_look_and_all_in_turn() -> None:
     queues = [Depth(f"q{number:02}", 1, 0, 1.0, oldest_at=1.0) for number in range(12)]
-    waker = Waker()
+    waker = QueueNotifier()
     told = [waker.due([*queues, WAITING], [ASLEEP], now=second / 10) for second in range(12)]
     assert [len(names) for names in told] == [UNKNOWN_AT_ONCE + 1, *[UNKNOWN_AT_ONCE] * 11]
     assert sorted(name for names in told for name in names) == ["orders", *(queue.name for queue in queues)]

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dashboard import audit, webhooks
 from dashboard.actions import Actor
+from dashboard.audit import log as audit
+from dashboard.core import webhooks
 from dashboard.models import AuditRow, Outcome, WebhookMark
 from tests.support.ports import free_port
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 from django.http import QueryDict
 
-from coordinator.tables.azure_store import SagaHead
-from dashboard import readings
-from dashboard.fleet import StorageView
-from dashboard.sampling.attention import attention
-from dashboard.sampling.sample import Sample
-from dashboard.work import Work, sagas
+from coordinator.tables.azure import SagaHead
+from dashboard.batches.workloads import Work, sagas
+from dashboard.live import view_models as readings
+from dashboard.live.conditions import attention
+from dashboard.live.fleet import StorageView
+from dashboard.live.sample import Sample
 from tests.unit.pages.fleets import NOW, batch, full, work
 
 

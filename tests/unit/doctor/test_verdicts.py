@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
+from coordinator.cli.doctor import describe
 from coordinator.doctor import rights, software
-from coordinator.doctor.cli import describe
 from coordinator.doctor.findings import Finding
 from coordinator.doctor.reach import judge
 from coordinator.offset import ClockOffset

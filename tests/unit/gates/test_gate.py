@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.bus import RESYNC, Hint, LocalBus
 from coordinator.errors import AccessDenied, ConfigurationError, GateMoved, GateTimeout, StorageUnreachable
 from coordinator.gates.gate import Gate, GateConfig, Release
 from coordinator.gates.state import GateState
+from coordinator.realtime.bus import RESYNC, Hint, LocalBus
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.gates import MemoryGateStore
 from coordinator.testing.leadership import MemoryEpochs

@@ -10,11 +10,11 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from coordinator.bus import RESYNC, Hint, LocalBus
 from coordinator.errors import ConfigurationError, StorageUnreachable
 from coordinator.gates import state as rules
 from coordinator.gates.gate import Gate, Release
 from coordinator.gates.state import GateState
+from coordinator.realtime.bus import RESYNC, Hint, LocalBus
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.gates import MemoryGateStore
 

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from coordinator.bus import RESYNC, Hint, LocalBus
 from coordinator.errors import AccessDenied, ConfigurationError, GateTimeout, StorageUnreachable
 from coordinator.gates.listening import ListeningRelease
 from coordinator.gates.polling import PollingRelease
+from coordinator.realtime.bus import RESYNC, Hint, LocalBus
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.gates import MemoryFlag
 

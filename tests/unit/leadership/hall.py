@@ -6,12 +6,12 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from coordinator.bus import Bus, LocalBus
 from coordinator.errors import (
     StorageUnreachable,
 )
 from coordinator.leadership.election import Election
 from coordinator.leadership.term import Term
+from coordinator.realtime.bus import Bus, LocalBus
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.leadership import MemoryLeaseStore
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from coordinator.bus import Hint, LocalBus
 from coordinator.errors import (
     AccessDenied,
     ConfigurationError,
@@ -21,6 +20,7 @@ from coordinator.errors import (
 )
 from coordinator.leadership.lease import LeaderInfo
 from coordinator.leadership.term import LeaseConfig, Term
+from coordinator.realtime.bus import Hint, LocalBus
 from coordinator.testing.leadership import MemoryLeaseStore, MemoryTermLog
 from tests.unit.leadership.hall import Hall, cut_off
 

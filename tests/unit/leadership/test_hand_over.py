@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from coordinator.bus import LocalBus
 from coordinator.errors import StorageUnreachable
-from coordinator.leadership.lease import Nominee
+from coordinator.leadership.lease import Successor
+from coordinator.realtime.bus import LocalBus
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.leadership import MemoryLeaseStore, MemoryTermLog
 from tests.unit.leadership.hall import Hall
@@ -68,7 +68,7 @@ async def test_a_nominee_that_died_delays_the_others_by_two_seconds_only(hall: H
     await hall.clock.settle()
     hall.campaign(hall.election("new", bus=bus))
     await hall.clock.advance(7)
-    await hall.store.nominate(Nominee("dead", "dead-id"))
+    await hall.store.nominate(Successor("dead", "dead-id"))
     assert first.step_down()
     await hall.clock.advance(1.9)
     assert hall.log[-1] == ("end", "old", 1)

@@ -10,11 +10,11 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from coordinator.bus import Hint, LocalBus
 from coordinator.errors import StorageUnreachable
 from coordinator.leadership.election import Election
-from coordinator.leadership.lease import LeaderInfo, Nominee
+from coordinator.leadership.lease import LeaderInfo, Successor
 from coordinator.leadership.term import Term
+from coordinator.realtime.bus import Hint, LocalBus
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.leadership import MemoryLeaseStore
 
@@ -70,11 +70,11 @@ class Line:
         written: str = await self._send(lambda: self._store.write(info, lease_id=lease_id, etag=etag))
         return written
 
-    async def nominate(self, nominee: Nominee) -> None:
+    async def nominate(self, nominee: Successor) -> None:
         await self._send(lambda: self._store.nominate(nominee))
 
-    async def nominee(self) -> Nominee | None:
-        found: Nominee | None = await self._send(self._store.nominee)
+    async def nominee(self) -> Successor | None:
+        found: Successor | None = await self._send(self._store.nominee)
         return found
 
 

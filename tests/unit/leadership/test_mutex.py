@@ -13,7 +13,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from coordinator.bus import Bus, LocalBus
 from coordinator.errors import (
     KennelError,
     LeadershipLost,
@@ -21,6 +20,7 @@ from coordinator.errors import (
     StorageUnreachable,
 )
 from coordinator.leadership.mutex import BlobDistributedMutex
+from coordinator.realtime.bus import Bus, LocalBus
 from tests.unit.leadership.hall import Hall
 
 

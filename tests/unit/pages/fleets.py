@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from coordinator.pipeline.status import BatchStatus
-from coordinator.protocol import GateStatus, ListenerStatus, WorkerState
-from coordinator.tables.azure_store import SagaHead
-from dashboard.fleet import (
+from coordinator.pipelines.status import BatchStatus
+from coordinator.realtime.protocol import GateStatus, ListenerStatus, WorkerState
+from coordinator.tables.azure import SagaHead
+from dashboard.batches.workloads import Decided, Pool, Work
+from dashboard.live.fleet import (
     Attention,
     Fleet,
     GateView,
@@ -18,7 +19,6 @@ from dashboard.fleet import (
     StorageView,
     WorkerView,
 )
-from dashboard.work import Decided, Pool, Work
 
 NOW = 1_800_000_000.0
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from coordinator.errors import ConfigurationError
-from coordinator.protocol import WorkerState
 from coordinator.queues.cost import Budget, Prices
-from dashboard.cost import bill
-from dashboard.fleet import Today
-from dashboard.pricing import settled
-from dashboard.regions import render
-from dashboard.sampling.attention import attention
+from coordinator.realtime.protocol import WorkerState
+from dashboard.cost.prices import settled
+from dashboard.cost.queries import bill
+from dashboard.live.conditions import attention
+from dashboard.live.fleet import Today
+from dashboard.live.fragments import render
 from tests.unit.pages.fleets import NOW, full, nothing, worker
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from dashboard.fleet import GrantView
-from dashboard.templatetags.drawings import histogram, range_map
+from dashboard.live.fleet import GrantView
+from dashboard.templatetags.charts import histogram, range_map
 
 
 def grants(*owners: str) -> list[GrantView]:

@@ -8,10 +8,11 @@ import io
 import pytest
 from asgiref.sync import async_to_sync
 
-from dashboard import audit, selectors
 from dashboard.actions import Actor
-from dashboard.pages import export
-from dashboard.pages.export import _lines, _streamed, cell
+from dashboard.audit import log as audit
+from dashboard.core import csv as export
+from dashboard.core.csv import _lines, _streamed, cell
+from dashboard.live import queries as selectors
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1"])

@@ -24,13 +24,13 @@ from coordinator.sequences.grants import (
     Owner,
     SequenceConfig,
 )
-from coordinator.sequences.ledger import Book
+from coordinator.sequences.ledger import LedgerReader
 from coordinator.testing.sequences import MemoryLedger, MemoryStore
+from dashboard.core.csv import ledger_parts
 from dashboard.hub.presence import Presence
 from dashboard.models import LedgerBook, LedgerRow
-from dashboard.pages.export import ledger_parts
-from dashboard.sampling import ledger, ledger_index
-from dashboard.sampling.ledger_index import read_span
+from dashboard.sequences import ledger, ledger_index
+from dashboard.sequences.ledger_index import read_span
 
 pytestmark = pytest.mark.django_db
 ANN, BOB = Owner("ann", "here", 11, 5, "1.0"), Owner("bob", "there", 12)
@@ -212,8 +212,8 @@ def test_after_any_history_the_index_says_of_each_number_what_the_ledger_says(se
                 if one.first < one.last:
                     maker.give_back([(one, rng.randrange(one.first, one.last))])
             case _:
-                copy(rows, Book("orders", store, rows).counter(), size=3) if held else None
-    book = Book("orders", store, rows)
+                copy(rows, LedgerReader("orders", store, rows).counter(), size=3) if held else None
+    book = LedgerReader("orders", store, rows)
     for _ in range(20):  # enough looks for every span that may have changed
         copy(rows, book.counter(), size=3)
     ends = {end for one in book.rows() for end in (one.first, one.covers_to)}

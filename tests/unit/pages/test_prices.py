@@ -11,10 +11,10 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from coordinator.queues.cost import DEFAULT_PRICES, Prices
-from dashboard import pricing
 from dashboard.actions import ActionFailed, Actor, Denied, set_prices
+from dashboard.cost import prices as pricing
+from dashboard.cost.prices import PriceSettings
 from dashboard.models import AuditRow, Pricing
-from dashboard.pricing import InForce
 
 pytestmark = pytest.mark.django_db
 
@@ -96,16 +96,16 @@ def test_viewers_see_them_and_change_nothing() -> None:
     assert "Changing prices and budget is for operators and admins." in page
     assert "/cost/prices" not in page
     with pytest.raises(Denied):
-        set_prices(Actor("vera", "viewer"), InForce(CHANGED))
+        set_prices(Actor("vera", "viewer"), PriceSettings(CHANGED))
     assert AuditRow.objects.get(actor="vera").outcome == "denied"
     assert not Pricing.objects.exists()
 
 
 def test_a_budget_that_is_none_is_refused_by_the_act_itself_and_in_the_audit() -> None:
     with pytest.raises(ActionFailed, match="more than 0"):
-        set_prices(Actor("olga", "operator"), InForce(CHANGED, -1.0))
+        set_prices(Actor("olga", "operator"), PriceSettings(CHANGED, -1.0))
     with pytest.raises(ActionFailed, match="more than 200 characters"):
-        set_prices(Actor("olga", "operator"), InForce(Prices(source="x" * 201)))
+        set_prices(Actor("olga", "operator"), PriceSettings(Prices(source="x" * 201)))
     assert AuditRow.objects.filter(actor="olga", outcome="failed").count() == 2
 
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from django.http import QueryDict
 
-from dashboard import readings
-from dashboard.fleet import QueueView, Release
-from dashboard.pages.search import find
+from dashboard.live import view_models as readings
+from dashboard.live.fleet import QueueView, Release
+from dashboard.overview.search import find
 from dashboard.templatetags import kennel
 from tests.unit.pages.fleets import full
 

@@ -10,8 +10,8 @@ import warnings
 import msgspec
 import pytest
 
-from dashboard import regions
-from dashboard.fleet import Fleet, GateView
+from dashboard.live import fragments as regions
+from dashboard.live.fleet import Fleet, GateView
 from tests.unit.pages.fleets import NOW, full, nothing
 
 PAGES = tuple(regions.OWN)

@@ -12,9 +12,9 @@ from html import unescape
 import pytest
 from msgspec.structs import replace
 
-from coordinator.protocol import ListenerStatus, WorkerState
-from dashboard import regions
-from dashboard.fleet import (
+from coordinator.realtime.protocol import ListenerStatus, WorkerState
+from dashboard.live import fragments as regions
+from dashboard.live.fleet import (
     Fleet,
     GateView,
     Headline,

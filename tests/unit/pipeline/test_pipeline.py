@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 from coordinator.errors import ConfigurationError, NotFound, StorageUnreachable
-from coordinator.pipeline import sending
-from coordinator.pipeline.control import PipelineError
-from coordinator.pipeline.counting import STUMBLES
-from coordinator.pipeline.ledger import Ledger
-from coordinator.pipeline.parts import BatchOrder, Head
-from coordinator.pipeline.pipeline import CHUNK_ATTEMPTS, Pipeline
-from coordinator.pipeline.sending import next_items
-from coordinator.queues.outcomes import Reject
+from coordinator.pipelines import sending
+from coordinator.pipelines.aggregating import STUMBLES
+from coordinator.pipelines.control import PipelineError
+from coordinator.pipelines.ledger import Ledger
+from coordinator.pipelines.messages import BatchOrder, Head
+from coordinator.pipelines.pipeline import CHUNK_ATTEMPTS, Pipeline
+from coordinator.pipelines.sending import next_items
+from coordinator.queues.delivery import Reject
 from coordinator.tables.operations import Insert
 from coordinator.tables.optimistic import optimistic_update
 from coordinator.tables.table import Table
@@ -447,7 +447,7 @@ async def test_a_chunk_whose_process_ends_each_time_is_given_up_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Site()
-    monkeypatch.setattr("coordinator.pipeline.pipeline._attempt", lambda: CHUNK_ATTEMPTS + 1)
+    monkeypatch.setattr("coordinator.pipelines.pipeline._attempt", lambda: CHUNK_ATTEMPTS + 1)
     await site.pipeline.start("b1", 5)
     await site.run()
     assert (await site.pipeline.status("b1")).state == "partial"

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from coordinator.pipeline.counting import _ended, _item_seconds
-from coordinator.pipeline.parts import ChunkResult, Counted, Head
+from coordinator.pipelines.aggregating import _ended, _item_seconds
+from coordinator.pipelines.messages import ChunkResult, Counted, Head
 
 
 def result(size, seconds):

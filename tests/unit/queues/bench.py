@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from coordinator.bus import LocalBus
 from coordinator.queues.listener import QueueListener
 from coordinator.queues.queue import Queue
+from coordinator.realtime.bus import LocalBus
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.invariants import checked
 from coordinator.testing.queues import MemoryQueueTransport, memory_queue

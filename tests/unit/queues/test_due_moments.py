@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.bus import Hint
-from coordinator.queues.announcing import MOST_MOMENTS
-from coordinator.queues.outcomes import Retry
+from coordinator.queues.delivery import Retry
+from coordinator.queues.notifications import MOST_MOMENTS
+from coordinator.realtime.bus import Hint
 from tests.unit.queues.bench import Bench, ConnectedBus
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from coordinator.bus import LocalBus
 from coordinator.errors import ConfigurationError, StorageUnreachable
-from coordinator.queues.keeping import keeping
+from coordinator.queues.delivery import Retry
+from coordinator.queues.handlers import MessageContext, current_message
+from coordinator.queues.idempotency import once
+from coordinator.queues.inline import keeping
 from coordinator.queues.listener import QueueListener
-from coordinator.queues.once import once
-from coordinator.queues.outcomes import Retry
 from coordinator.queues.queue import Queue
-from coordinator.queues.running import MessageContext, current_message
 from coordinator.queues.shards import ShardedQueue
+from coordinator.realtime.bus import LocalBus
 from coordinator.tables.table import Table
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.queues import MemoryQueueTransport, MemoryShards, memory_queue

@@ -17,8 +17,8 @@ import msgspec
 import psutil
 import pytest
 
-from coordinator.bus import LocalBus
 from coordinator.queues.poison import PoisonRecord
+from coordinator.realtime.bus import LocalBus
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.queues import MemoryQueueTransport, memory_queue
 

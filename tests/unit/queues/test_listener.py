@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from coordinator.queues.outcomes import Done, Reject, Retry
+from coordinator.queues.delivery import Done, Reject, Retry
 from coordinator.queues.settling import RetryPolicy
 from tests.unit.queues.bench import Bench
 

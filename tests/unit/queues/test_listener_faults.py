@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from coordinator.errors import ConfigurationError, ReceiptStale
-from coordinator.queues.delivery import Delivery
+from coordinator.queues.delivery import Delivery, Done, Retry
 from coordinator.queues.envelope import Envelope, encode, encode_item
-from coordinator.queues.once import once
-from coordinator.queues.outcomes import Done, Retry
-from coordinator.queues.running import current_batch, current_message
+from coordinator.queues.handlers import current_batch, current_message
+from coordinator.queues.idempotency import once
 from coordinator.queues.settling import RetryPolicy, TryFailed
 from coordinator.tables.table import Table
 from coordinator.testing.faults import DROP_ANSWER, FaultyStore

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.bus import LocalBus
 from coordinator.gates.gate import Gate
-from coordinator.queues.hints import follow
+from coordinator.queues.notifications import follow
+from coordinator.realtime.bus import LocalBus
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.gates import MemoryGateStore
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.bus import Hint
 from coordinator.errors import AccessDenied, ConfigurationError, StorageUnreachable
 from coordinator.gates.gate import Gate
 from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected
-from coordinator.queues.transport import Received
+from coordinator.queues.transport import ReceivedMessage
+from coordinator.realtime.bus import Hint
 from coordinator.testing.gates import MemoryGateStore
 from coordinator.testing.queues import memory_queue
 from tests.unit.queues.bench import Bench, ConnectedBus
@@ -75,7 +75,7 @@ async def test_a_trigger_that_comes_during_a_look_in_vain_is_not_lost(bench: Ben
     transport = bench.transport
     original = transport.get
 
-    async def slow_get(count: int, *, visibility_seconds: float) -> list[Received]:
+    async def slow_get(count: int, *, visibility_seconds: float) -> list[ReceivedMessage]:
         found = await original(count, visibility_seconds=visibility_seconds)
         if not found and bench.clock.monotonic() > 1500 and not await transport.count():
             await bench.queue.put(5)  # arrives after the service looked and before its answer is here
@@ -188,7 +188,7 @@ async def test_an_outage_of_20_s_is_waited_out(bench: Bench) -> None:
     await bench.queue.create()
     original = bench.transport.get
 
-    async def away(count: int, *, visibility_seconds: float) -> list[Received]:
+    async def away(count: int, *, visibility_seconds: float) -> list[ReceivedMessage]:
         raise StorageUnreachable("gone")
 
     async with bench.listening() as listener:
@@ -203,7 +203,7 @@ async def test_an_outage_of_20_s_is_waited_out(bench: Bench) -> None:
 
 
 async def test_a_credential_refused_from_the_start_ends_the_listener(bench: Bench) -> None:
-    async def refused(count: int, *, visibility_seconds: float) -> list[Received]:
+    async def refused(count: int, *, visibility_seconds: float) -> list[ReceivedMessage]:
         raise AccessDenied("wrong key")
 
     bench.transport.get = refused  # type: ignore[method-assign]
@@ -303,7 +303,7 @@ async def test_nothing_is_taken_before_the_gate_opens_nor_after_it_closed_again(
 
 
 async def test_a_queue_credential_refused_after_the_gate_ends_the_listener(bench: Bench) -> None:
-    async def refused(count: int, *, visibility_seconds: float) -> list[Received]:
+    async def refused(count: int, *, visibility_seconds: float) -> list[ReceivedMessage]:
         raise AccessDenied("wrong key")
 
     gate = Gate(MemoryGateStore("start"), identity="me", bus=lambda: bench.bus, clock=bench.clock)

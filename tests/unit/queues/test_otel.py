@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind
 
 from coordinator.errors import ConfigurationError
 from coordinator.queues import otel
-from coordinator.queues.outcomes import Reject
+from coordinator.queues.delivery import Reject
 from tests.unit.queues.bench import Bench
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.queues.outcomes import Reject
+from coordinator.queues.delivery import Reject
 from coordinator.queues.queue import Queue
 from coordinator.queues.requeue import move, requeue_poison
 from coordinator.testing.clock import ManualClock

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from coordinator.bus import LocalBus
 from coordinator.errors import ConfigurationError
 from coordinator.queues.rules import (
     Measured,
@@ -17,6 +16,7 @@ from coordinator.queues.rules import (
     decode_rule,
     encode_rule,
 )
+from coordinator.realtime.bus import LocalBus
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.queues import MemoryRules, memory_queue
 

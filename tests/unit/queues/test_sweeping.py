@@ -7,7 +7,7 @@ import random
 import pytest
 
 from coordinator.errors import StorageUnreachable
-from coordinator.queues.azure_claims import OldClaim
+from coordinator.queues.azure import OldClaim
 from coordinator.queues.envelope import Envelope, encode
 from coordinator.queues.poison import PoisonRecord
 from coordinator.queues.queue import Queue

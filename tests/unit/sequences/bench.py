@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from coordinator.sequences.allocator import RangeAllocator
 from coordinator.sequences.grants import Grant, Owner, SequenceConfig
-from coordinator.sequences.ledger import Book
+from coordinator.sequences.ledger import LedgerReader
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.sequences import MemoryLedger, MemoryStore
 
@@ -43,8 +43,8 @@ class Bench:
         self.meanwhile = acts
         return False
 
-    def book(self) -> Book:
-        return Book("orders", self.store, self.ledger)
+    def book(self) -> LedgerReader:
+        return LedgerReader("orders", self.store, self.ledger)
 
 
 def span(grant: Grant) -> tuple[int, int]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 from coordinator.sequences.grants import SequenceConfig
-from coordinator.sequences.pacing import LONGEST_WINDOW_SECONDS, Pace
+from coordinator.sequences.pacing import LONGEST_WINDOW_SECONDS, ContentionBackoff
 from coordinator.sequences.prefetch import Consumption, RefillTime, next_range_size, numbers_needed
 
 
 def test_a_lone_writer_never_pauses_and_never_reads() -> None:
-    pace, now = Pace(random.Random(1)), 0.0
+    pace, now = ContentionBackoff(random.Random(1)), 0.0
     for _ in range(100):
         assert pace.before_try(now) == 0.0
         assert pace.trusts_last_write
@@ -19,7 +19,7 @@ def test_a_lone_writer_never_pauses_and_never_reads() -> None:
 
 
 def test_the_window_widens_with_lost_races_and_narrows_without_within_bounds() -> None:
-    pace = Pace(random.Random(1))
+    pace = ContentionBackoff(random.Random(1))
     assert pace.window_after(0.1, 0) < 0.1 < pace.window_after(0.1, 1) < pace.window_after(0.1, 5)
     assert pace.window_after(1e9, 3) <= LONGEST_WINDOW_SECONDS
     assert pace.window_after(-1.0, 0) > 0.0
@@ -27,21 +27,21 @@ def test_the_window_widens_with_lost_races_and_narrows_without_within_bounds() -
 
 def test_who_lost_stays_away_by_the_window_on_the_counter_whatever_it_met_before() -> None:
     def mean(window: float) -> float:
-        return sum(Pace(random.Random(seed)).lost(window) for seed in range(300)) / 300
+        return sum(ContentionBackoff(random.Random(seed)).lost(window) for seed in range(300)) / 300
 
     assert 0.2 < mean(0.5) < 0.3
     assert mean(1e9) <= LONGEST_WINDOW_SECONDS
 
 
 def test_after_a_write_others_that_want_the_counter_go_first() -> None:
-    pace = Pace(random.Random(1))
+    pace = ContentionBackoff(random.Random(1))
     pace.met()
     pace.won(0.1, 0.0, 0.005)
     assert 0.05 <= pace.before_try(0.005) <= 0.15
 
 
 def test_after_a_loss_the_counter_is_read_before_it_is_written() -> None:
-    pace = Pace(random.Random(1))
+    pace = ContentionBackoff(random.Random(1))
     pace.lost(0.02)
     assert not pace.trusts_last_write
     for _ in range(10):

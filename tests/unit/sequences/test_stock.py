@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.sequences.grants import Grant, Owner
-from coordinator.sequences.stock import Block, Stock
+from coordinator.sequences.stock import Block, RangeBuffer
 
 ANN = Owner("ann")
 
@@ -15,7 +15,7 @@ def grant(first: int, last: int, step: int = 1) -> Grant:
     return Grant(first, last, ANN, f"n{first}", 0.0, step)
 
 
-def drained(stock: Stock) -> list[int]:
+def drained(stock: RangeBuffer) -> list[int]:
     numbers = []
     while True:
         try:
@@ -26,13 +26,13 @@ def drained(stock: Stock) -> list[int]:
 
 
 def test_an_empty_stock_gives_nothing() -> None:
-    assert drained(Stock()) == []
-    assert Stock().take_block(1) is None
-    assert Stock().left == 0
+    assert drained(RangeBuffer()) == []
+    assert RangeBuffer().take_block(1) is None
+    assert RangeBuffer().left == 0
 
 
 def test_grants_are_given_out_in_order_and_told_when_finished() -> None:
-    stock = Stock()
+    stock = RangeBuffer()
     stock.add(grant(1, 100))
     stock.add(grant(201, 230))
     assert drained(stock) == [*range(1, 101), *range(201, 231)]
@@ -41,7 +41,7 @@ def test_grants_are_given_out_in_order_and_told_when_finished() -> None:
 
 
 def test_a_block_comes_from_one_grant_if_one_has_it_all() -> None:
-    stock = Stock()
+    stock = RangeBuffer()
     stock.add(grant(1, 5))
     stock.add(grant(101, 150))
     block = stock.take_block(10)
@@ -50,7 +50,7 @@ def test_a_block_comes_from_one_grant_if_one_has_it_all() -> None:
 
 
 def test_a_block_that_fits_nowhere_is_pieced_together_and_says_so() -> None:
-    stock = Stock()
+    stock = RangeBuffer()
     stock.add(grant(1, 5))
     stock.add(grant(101, 105))
     block = stock.take_block(8)
@@ -59,7 +59,7 @@ def test_a_block_that_fits_nowhere_is_pieced_together_and_says_so() -> None:
 
 
 def test_neighbouring_grants_are_one_run() -> None:
-    stock = Stock()
+    stock = RangeBuffer()
     stock.add(grant(1, 5))
     stock.add(grant(6, 10))
     block = stock.take_block(8)
@@ -74,7 +74,7 @@ def test_a_block_is_a_sequence() -> None:
 
 
 def test_what_is_given_up_begins_after_the_last_number_issued() -> None:
-    stock = Stock()
+    stock = RangeBuffer()
     stock.add(grant(1, 100, step=10))
     stock.add(grant(101, 110))
     stock.open_next()
@@ -94,7 +94,7 @@ def test_what_is_given_up_begins_after_the_last_number_issued() -> None:
 def test_every_number_is_issued_or_given_up_exactly_once(
     sizes: list[int], steps: list[tuple[str, int]]
 ) -> None:
-    stock, first, everything = Stock(), 1, set[int]()
+    stock, first, everything = RangeBuffer(), 1, set[int]()
     for size in sizes:
         stock.add(grant(first, first + size - 1))
         everything |= set(range(first, first + size))

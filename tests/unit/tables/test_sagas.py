@@ -11,9 +11,9 @@ import pytest
 
 from coordinator.backoff import Backoff
 from coordinator.errors import AlreadyExists, ConfigurationError, LeadershipLost, StorageUnreachable
-from coordinator.queues.outcomes import Reject, Retry
+from coordinator.queues.delivery import Reject, Retry
 from coordinator.queues.queue import Queue
-from coordinator.tables.columns import gather, spread
+from coordinator.tables.columns import chunk_columns, join_columns
 from coordinator.tables.operations import ANY, Insert, Merge
 from coordinator.tables.outbox import Outbox
 from coordinator.tables.progress import MAX_RUNNERS, SagaError
@@ -346,13 +346,13 @@ def as_stored_by_place(trip: Trip, *, history: bool = True) -> None:
     row = trip.store.rows[key]
     kept = ("saga", "key", "input", "state", "done", "tries", "epoch", "started_at", "changed_at", "deadline_at",
             "error", "results", "queue", "history")  # fmt: skip
-    progress = json.loads(gather("progress", row.values))
+    progress = json.loads(join_columns("progress", row.values))
     old = {name: value for name, value in progress.items() if name in kept}
     if not history:
         old["history"] = []
     values = {name: row.values[name] for name in ("state", "epoch", "changed_at")}
     trip.store.rows[key] = Row(
-        key, {**values, **spread("progress", json.dumps(old).encode())}, row.etag, row.nonces
+        key, {**values, **chunk_columns("progress", json.dumps(old).encode())}, row.etag, row.nonces
     )
     for index in [each for each in trip.store.rows if each.row.startswith("open|")]:
         del trip.store.rows[index]

@@ -1,0 +1,269 @@
+"""Gates and flags in blobs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import TypedDict
+from urllib.parse import quote
+
+from anyio.from_thread import BlockingPortal
+
+from coordinator.azure.account import Account
+from coordinator.azure.ensure import ensure_container
+from coordinator.azure.epochs import TableEpochs
+from coordinator.azure.errors import translated
+from coordinator.azure.metering import Request
+from coordinator.azure.rest import RestResponse, SignedRest
+from coordinator.blocking import call_blocking
+from coordinator.config import check_blob, check_container
+from coordinator.errors import GateCorrupt, NotFound
+from coordinator.gates import state as rules
+from coordinator.gates.gate import Gate, GateConfig
+from coordinator.gates.sharing import SharedReads
+from coordinator.gates.state import GateState
+from coordinator.gates.store import Answer
+from coordinator.offset import parse_date
+
+_MIRROR = "gate"
+MOST_FOREIGN = 20
+
+
+class BlobGateStore:
+    """One gate in the blob `{prefix}gates/{name}`: JSON, mirrored in the metadata so that one request lists all.
+
+    `container` and `blob` name another place.
+    """
+
+    def __init__(
+        self,
+        storage: Account,
+        name: str,
+        *,
+        container: str = "",
+        blob: str = "",
+        request_seconds: float = 5.0,
+    ) -> None:
+        self.name = name
+        self._storage = storage
+        self._request_seconds = request_seconds
+        self._container = container or storage.config.container("gates")
+        self._rest = SignedRest(storage, storage.endpoints.blob)
+        self._path = f"/{self._container}/{quote(blob or name, safe='')}"
+
+    @property
+    def key(self) -> str:
+        """What no other gate of the account has."""
+        return self._path
+
+    async def read(self, etag: str) -> Answer:
+        # What is larger than a gate can be is not read whole. An empty blob has no first byte: 416.
+        headers = {"x-ms-range": f"bytes=0-{rules.MAX_BYTES}"} | ({"If-None-Match": etag} if etag else {})
+        answer = await self._ask("read the gate", "GetBlob", "GET", headers, passing=(304, 404, 416))
+        date = parse_date(answer.headers.get("Date"))
+        if answer.status == 404:
+            return Answer(GateState(name=self.name), "", date)
+        if answer.status == 304:
+            return Answer(None, etag, date)
+        if answer.status == 416:
+            return Answer(rules.decode(self.name, b"", await self._etag_of_nothing()), "", date)
+        found = answer.headers["ETag"]
+        return Answer(rules.decode(self.name, answer.content, found), found, date)
+
+    async def _etag_of_nothing(self) -> str:
+        answer = await self._ask("read the gate", "GetBlobProperties", "HEAD", {}, passing=(404,))
+        return answer.headers.get("ETag", "")
+
+    async def write(self, state: GateState, etag: str) -> str:
+        text = rules.encode(state)
+        headers = {
+            "x-ms-blob-type": "BlockBlob",
+            "x-ms-blob-content-type": "application/json",
+            f"x-ms-meta-{_MIRROR}": text,
+            **({"If-Match": etag} if etag else {"If-None-Match": "*"}),
+        }
+
+        async def upload() -> str:
+            answer = await self._ask("change the gate", "PutBlob", "PUT", headers, text.encode())
+            return answer.headers["ETag"]
+
+        return await ensure_container(self._storage, self._container, upload)
+
+    async def _ask(
+        self, action: str, operation: str, method: str, headers: dict[str, str], body: bytes = b"", passing: tuple[int, ...] = ()
+    ) -> RestResponse:  # fmt: skip
+        counted = Request("blob", operation, self._container)
+        with translated(action, self.name):
+            async with asyncio.timeout(self._request_seconds):
+                return await self._rest.send(
+                    action, self.name, counted, method, self._path, headers=headers, body=body, passing=passing
+                )  # fmt: skip
+
+
+class SharedGateStore:
+    """The same, for all gates of that name on one event loop: what they ask at the same time is asked once."""
+
+    def __init__(self, store: BlobGateStore, storage: Account) -> None:
+        self.name = store.name
+        self._store = store
+        self._storage = storage
+
+    async def read(self, etag: str) -> Answer:
+        reads: SharedReads = self._storage.aio.shared.setdefault(
+            ("gate", self._store.key), SharedReads(self._store)
+        )
+        return await reads.read(etag)
+
+    async def write(self, state: GateState, etag: str) -> str:
+        return await self._store.write(state, etag)
+
+
+class BlobFlag:
+    """A flag whose blob is there or not (S2). See `GlobalFlag`."""
+
+    def __init__(self, storage: Account, blob: str, *, container: str, request_seconds: float = 5.0) -> None:
+        self._storage = storage
+        self._container = container
+        self._blob = blob
+        self._request_seconds = request_seconds
+
+    async def get_flag(self) -> bool:
+        """Whether the blob is there."""
+        with translated("look for the flag", self._blob):
+            async with asyncio.timeout(self._request_seconds):
+                blob = self._storage.aio.blobs.get_blob_client(self._container, self._blob)
+                return bool(await blob.exists())
+
+    async def set_flag(self, value: bool) -> None:
+        """Make or delete the blob; harmless when repeated."""
+
+        async def upload() -> None:
+            with translated("set the flag", self._blob):
+                async with asyncio.timeout(self._request_seconds):
+                    blob = self._storage.aio.blobs.get_blob_client(self._container, self._blob)
+                    await blob.upload_blob(b"", overwrite=True)
+
+        async def delete() -> None:
+            with translated("clear the flag", self._blob):
+                async with asyncio.timeout(self._request_seconds):
+                    blob = self._storage.aio.blobs.get_blob_client(self._container, self._blob)
+                    await blob.delete_blob()
+
+        if value:
+            await ensure_container(self._storage, self._container, upload)
+        else:
+            try:
+                await delete()
+            except NotFound:
+                return
+
+    def get_flag_blocking(self) -> bool:
+        """`get_flag` for threads."""
+        return call_blocking(self._portal, "get_flag_blocking", "await flag.get_flag()", self.get_flag)
+
+    def set_flag_blocking(self, value: bool) -> None:
+        """`set_flag` for threads."""
+        call_blocking(self._portal, "set_flag_blocking", "await flag.set_flag()", self.set_flag, value)
+
+    def _portal(self) -> BlockingPortal:
+        return self._storage.portal
+
+
+class GateOptions(TypedDict, total=False):
+    """What `storage.gate` and `worker.gate` take beside the name.
+
+    `identity`: who waits here, default the storage's. `container`, `blob`: where the gate is stored, default
+    `{prefix}gates` and its name. `config`, `rng`: see `Gate`.
+    """
+
+    identity: str
+    container: str
+    blob: str
+    config: GateConfig | None
+    rng: random.Random | None
+
+
+def make_gate(
+    storage: Account,
+    name: str,
+    *,
+    identity: str = "",
+    container: str = "",
+    blob: str = "",
+    config: GateConfig | None = None,
+    rng: random.Random | None = None,
+) -> Gate:
+    """The gate of that name; see `GateOptions`."""
+    store = BlobGateStore(storage, name, container=check_container(container), blob=check_blob(blob))
+    return Gate(
+        SharedGateStore(store, storage),
+        identity=identity or storage.identity,
+        bus=lambda: storage.bus,
+        clock=storage.clock,
+        config=config,
+        rng=rng,
+        portal=lambda: storage.portal,
+        epochs=TableEpochs(storage, f"gate {store.key.replace('/', ' ').strip()}"),
+    )
+
+
+def make_flag(storage: Account, name: str, *, container: str = "", blob: str = "") -> BlobFlag:
+    """The flag in the blob `blob` (default: the name) of `container`, by default `{prefix}flags`."""
+    return BlobFlag(
+        storage,
+        check_blob(blob) or name,
+        container=check_container(container) or storage.config.container("flags"),
+    )
+
+
+@dataclass(frozen=True)
+class GateReading:
+    """What is stored under a gate's name: its state, or (None) what is wrong with it."""
+
+    name: str
+    state: GateState | None
+    problem: str = ""
+
+
+async def read_gates(storage: Account) -> list[GateReading]:
+    """All gates, by name; one request for up to 5,000 of them, and one for each that another program wrote.
+
+    What does not hold a gate is an item with its problem. Of others' gates the first `MOST_FOREIGN` are read.
+    """
+    container = storage.config.container("gates")
+    found: list[GateReading] = []
+    unknown: list[str] = []
+    try:
+        with translated("list the gates in", container):
+            async for blob in storage.aio.blobs.get_container_client(container).list_blobs(
+                include=["metadata"]
+            ):
+                try:
+                    mirror = (blob.metadata or {}).get(_MIRROR, "")
+                    found.append(GateReading(blob.name, rules.decode(blob.name, mirror)))
+                except GateCorrupt:
+                    unknown.append(blob.name)
+    except NotFound:
+        return []
+    for name in unknown[MOST_FOREIGN:]:
+        found.append(
+            GateReading(
+                name, None, f"not read: it is one of more than {MOST_FOREIGN} that Kennel did not write"
+            )
+        )
+    for name in unknown[
+        :MOST_FOREIGN
+    ]:  # written by somebody else's program, or damaged: the blob itself decides
+        try:
+            answer = await BlobGateStore(storage, name).read("")
+        except GateCorrupt as error:
+            found.append(GateReading(name, None, f"unreadable: {error}"))
+        else:
+            found.append(GateReading(name, answer.state))
+    return sorted(found, key=lambda reading: reading.name)
+
+
+async def list_gates(storage: Account) -> list[GateState]:
+    """All gates that can be read, by name; see `read_gates` for those that cannot."""
+    return [reading.state for reading in await read_gates(storage) if reading.state is not None]

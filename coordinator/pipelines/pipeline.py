@@ -1,0 +1,325 @@
+"""`Pipeline`: initiator, processors, controller over queues, each item counted once (S12)."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Unpack
+
+import msgspec
+
+from coordinator.backoff import TRANSIENT
+from coordinator.errors import AlreadyExists, ConfigurationError, NotFound
+from coordinator.pipelines.aggregating import Fold, Reporter, Reports, ResultAggregator
+from coordinator.pipelines.control import BatchControl, PipelineError
+from coordinator.pipelines.items import ItemRunner, failure
+from coordinator.pipelines.ledger import MAX_RESULT_BYTES, Ledger, fitted
+from coordinator.pipelines.messages import BatchDone, BatchOrder, Chunk, ChunkResult, Head, ItemFailure
+from coordinator.pipelines.sending import CHUNK_SECONDS, Initiator, Sender
+from coordinator.pipelines.status import BatchStatus
+from coordinator.queues.envelope import encode_item
+from coordinator.queues.handlers import current_message
+from coordinator.queues.listener import ListenerOptions, QueueListener
+from coordinator.queues.queue import Queue
+from coordinator.queues.settling import RetryPolicy
+from coordinator.tables.operations import Insert
+from coordinator.tables.outbox import RELAY_SECONDS, Outbox, RelayingListener
+from coordinator.tables.rows import check_key
+from coordinator.tables.stepping import said
+
+_log = logging.getLogger("coordinator.pipelines")
+_WANTED_SECONDS = 2.0
+# Items fail by themselves; a chunk as a whole fails for storage or a crash only, and must not be given up for that.
+_RETRIES = RetryPolicy(attempts=1_000_000, base_seconds=0.5, cap_seconds=30.0)
+# A chunk that never gets as far as an answer ends its process, or its time.
+CHUNK_ATTEMPTS = 20
+ORDER_ATTEMPTS = 50
+
+
+class Pipeline:
+    """Splits batches into items, has them processed in parallel, counts each once, and writes one report a batch.
+
+    Guarantees: a started batch is split wholly, and every item is counted exactly once, as a result or as a failure,
+    whatever crashes and however often anything is delivered; the report is written once; memory stays constant in
+    the size of the batch, in every part. Does not guarantee that an item is *processed* once (its processor must bear
+    a repetition), nor an order.
+
+    `initiator(source)` yields the items (see `Sender`); `processor(item)` returns the result of one, or raises to have it
+    on the failure list; `combine(results)` may shrink the results of a chunk before they travel (sums per customer);
+    `controller(total, results)` adds results to a total that starts as None; `reporter(total)` makes the report's bytes
+    (default: JSON). `item` and `result` are the types. `chunk_items` is how many items travel together at most (1-10,000), and
+    `chunk_seconds` (default 0.5) about how long they should take a processor: the first chunks are small, later ones as large as
+    the measured time allows; 0 gives every chunk `chunk_items`. More is cheaper and coarser, and the results of a chunk must fit
+    in a row (900 KiB). `item_seconds` (default 600; 0: no bound) bounds one try of an item, `item_attempts` (default 1) is how
+    often a failing one is tried before it is on the failure list. A ``def`` processor cannot be stopped: past its time its
+    item has failed, and its thread is left behind. `done` gets a `BatchDone` for each complete batch.
+
+    A failing initiator, controller, reporter or store of reports is tried five times; then the batch is `failed`, with the
+    cause, and `retry_failed` has it go on where it stopped.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        initiator: Initiator,
+        processor: Callable[[Any], Any],
+        controller: Fold,
+        *,
+        ledger: Ledger,
+        reports: Reports,
+        orders: Queue[BatchOrder],
+        work: Queue[Chunk],
+        results: Queue[ChunkResult],
+        done: Queue[BatchDone] | None = None,
+        item: Any = Any,
+        result: Any = Any,
+        combine: Callable[[list[Any]], list[Any]] | None = None,
+        reporter: Reporter = msgspec.json.encode,
+        chunk_items: int = 500,
+        chunk_seconds: float = CHUNK_SECONDS,
+        item_seconds: float = 600.0,
+        item_attempts: int = 1,
+        identity: Callable[[], str] = lambda: "",
+    ) -> None:
+        if not 1 <= chunk_items <= 10_000:
+            raise ConfigurationError(f"chunk_items must be between 1 and 10,000, got {chunk_items}")
+        if chunk_seconds < 0 or item_seconds < 0 or item_attempts < 1:
+            raise ConfigurationError(
+                "chunk_seconds and item_seconds must not be negative, and item_attempts at least 1"
+            )
+        self.name = name
+        self._items = ItemRunner(
+            processor,
+            msgspec.json.Decoder(item),
+            seconds=item_seconds,
+            attempts=item_attempts,
+            clock=orders.clock,
+        )
+        self.chunk_items = chunk_items
+        self.orders, self.work, self.results = orders, work, results
+        self._ledger = ledger
+        self._combine, self._reports = combine, reports
+        self._identity = identity
+        self._clock = orders.clock
+        self._sender = Sender(ledger, initiator, work, chunk_seconds=chunk_seconds)
+        self._outbox = Outbox(ledger.heads, orders)
+        self.control = BatchControl(ledger, self._outbox, clock=self._clock)
+        self._wanted: dict[str, tuple[float, bool]] = {}
+        self._counter = ResultAggregator(
+            ledger,
+            controller=controller,
+            result_type=result,
+            reporter=reporter,
+            reports=reports,
+            done=done,
+            clock=self._clock,
+            is_wanted=self._is_wanted,
+        )
+
+    # --- batches ------------------------------------------------------------------------------------------------
+
+    async def start(
+        self, batch: str, source: Any, *, sla_seconds: float = 0.0, expected_items: int = 0
+    ) -> bool:
+        """Order a batch; False if there is one of that name already. `source` (any JSON) is what the initiator gets.
+
+        `sla_seconds` after now it should be complete (0: no such promise); `expected_items`, if known, makes the time
+        left known from the start.
+        """
+        check_key((self.name, batch))
+        if sla_seconds < 0 or expected_items < 0:
+            raise ConfigurationError("sla_seconds and expected_items must not be negative")
+        head = Head(
+            source=msgspec.json.encode(source).decode(),
+            state="running",
+            chunk_items=self.chunk_items,
+            started_at=self._clock.time(),
+            by=self._identity(),
+            expected_items=expected_items,
+            sla_seconds=sla_seconds,
+            orders_queue=self.orders.name,
+            first_items=self._sender.first_items(self.chunk_items),
+            report_name=await self._report_name(batch),
+        )
+        insert = Insert((self.name, batch), msgspec.structs.asdict(head))
+        try:
+            await self._outbox.commit(self.name, [insert], BatchOrder(batch), intent=batch)
+        except AlreadyExists:
+            await self._outbox.relay_one(self.name, batch)
+            return False
+        return True
+
+    async def _report_name(self, batch: str) -> str:
+        """A report outlives its batch. One that bears the name of a forgotten batch must not pass for ours."""
+        name = f"{self.name}/{batch}.json"
+        if not await self._reports.exists(name):
+            return name
+        return f"{self.name}/{batch}-{secrets.token_hex(4)}.json"
+
+    async def status(self, batch: str) -> BatchStatus:
+        """How the batch goes; two requests. Raises `NotFound`."""
+        return await self.control.status(batch)
+
+    async def wait(self, batch: str, *, poll_seconds: float = 0.2) -> BatchStatus:
+        """Look again and again until the batch runs no more."""
+        while (status := await self.status(batch)).state == "running":
+            await self._clock.sleep(poll_seconds)
+        return status
+
+    async def cancel(self, batch: str) -> None:
+        """Stop a batch: what is on its way is dropped within seconds, no report is written. Final."""
+        await self.control.cancel(batch)
+        self._wanted.pop(batch, None)
+
+    def failures(self, batch: str) -> AsyncIterator[ItemFailure]:
+        """The items that failed and were not put right since, in their order."""
+        return self.control.failures(batch)
+
+    async def results_of(self, batch: str) -> AsyncIterator[Any]:
+        """Each result that was counted, in the order of the batch's chunks, in constant memory; see `exports`."""
+        async for chunk in self._ledger.results(batch):
+            for raw in chunk.results:
+                yield self._counter.decode(raw)
+
+    async def retry_failed(self, batch: str) -> None:
+        """Process the failed items of a `partial` batch again, or have a `failed` one go on. Raises `PipelineError` otherwise."""
+        await self.control.retry_failed(batch)
+
+    async def accept_failures(self, batch: str) -> None:
+        """Complete a `partial` batch without its failed items."""
+        head = (await self._ledger.head(batch)).value
+        self.control.must_be_partial(batch, head)
+        (sent, _), (counted, etag) = await self._ledger.progress(batch)
+        await self._counter.finish(batch, sent, counted, etag, head)
+
+    # --- the three parts, for any number of processes ---------------------------------------------------------------
+
+    def initiators(
+        self, *, relay_seconds: float = RELAY_SECONDS, **options: Unpack[ListenerOptions]
+    ) -> QueueListener[BatchOrder]:
+        """A listener that splits batches; options as of `QueueListener`."""
+        options.setdefault("retries", _RETRIES)
+        options.setdefault("tasks", range(1, 5))
+        return RelayingListener(
+            self._outbox, self.name, self.initiate, relay_seconds=relay_seconds, **options
+        )
+
+    def processors(self, **options: Unpack[ListenerOptions]) -> QueueListener[Chunk]:
+        """A listener that processes items."""
+        options.setdefault("retries", _RETRIES)
+        return self.work.listener(self.process, **options)
+
+    def controllers(self, **options: Unpack[ListenerOptions]) -> QueueListener[ChunkResult]:
+        """A listener that counts results. One task a process is best: it counts up to 32 chunks at a time."""
+        options.setdefault("retries", _RETRIES)
+        options.setdefault("tasks", range(1, 2))
+        options.setdefault("batch", 32)
+        return self.results.listener(self._counter.handle, **options)
+
+    async def initiate(self, order: BatchOrder) -> None:
+        """Split a batch, or go on where an initiator that died had stopped."""
+        try:
+            head = (await self._ledger.head(order.batch)).value
+        except NotFound:
+            _log.warning("Batch %s of %s is gone; its order is dropped", order.batch, self.name)
+            return
+
+        async def is_wanted() -> bool:
+            return await self._is_wanted(order.batch)
+
+        if head.state != "running" or order.round != head.round:
+            await self._counter.settle(order.batch)
+            return
+        if (attempt := _attempt()) > ORDER_ATTEMPTS:
+            error = PipelineError(
+                f"its order was tried {attempt - 1} times without an answer: it may end its process"
+            )
+            await self._counter.stumbled(order.batch, "the initiator", error, is_final=True)
+            return
+        try:
+            if order.round:
+                is_sent = await self._sender.send_failed(order.batch, order.round, is_wanted=is_wanted)
+            else:
+                source = msgspec.json.decode(head.source)
+                is_sent = await self._sender.send(order.batch, source, head, is_wanted=is_wanted)
+        except TRANSIENT:
+            raise  # the order comes again, until storage is back
+        except Exception as error:
+            await self._counter.stumbled(order.batch, "the initiator", error)
+            return
+        if is_sent and head.stumbles:
+            await self._counter.save_head(
+                order.batch, lambda now: msgspec.structs.replace(now, stumbles=0, cause="")
+            )
+        if is_sent:
+            await self._counter.settle(order.batch)
+
+    async def process(self, chunk: Chunk) -> None:
+        """Process the items of a chunk and send on what came out."""
+        if not await self._is_wanted(chunk.batch):
+            return
+        asked = self._clock.monotonic()
+        attempt = _attempt()
+        if attempt > CHUNK_ATTEMPTS:
+            why = f"its chunk was tried {attempt - 1} times without an answer: an item may end its process"
+            done, failures = list[Any](), [failure(chunk, place, why) for place in range(len(chunk.items))]
+        else:
+            done, failures = await self._items.run(chunk)
+        packed, failures = await self._pack(chunk, done, failures)
+        result = ChunkResult(
+            batch=chunk.batch,
+            number=chunk.number,
+            size=len(chunk.items),
+            results=packed,
+            failures=failures,
+            round=chunk.round,
+            seconds=self._clock.monotonic() - asked,
+        )
+        await self.results.put(fitted(result))
+
+    async def _pack(
+        self, chunk: Chunk, done: list[Any], failures: list[ItemFailure]
+    ) -> tuple[list[msgspec.Raw], list[ItemFailure]]:
+        """The results as they travel. What cannot travel has failed: nobody could count it."""
+        try:
+            if self._combine is not None and done:
+                done = self._combine(done)
+            packed = [encode_item(each) for each in done]
+        except Exception as error:
+            return [], _all_failed(chunk, failures, f"its results cannot be combined or sent: {said(error)}")
+        size = sum(len(bytes(each)) + 1 for each in packed)
+        if size > MAX_RESULT_BYTES:
+            why = (
+                f"the results of its chunk have {size} bytes; at most {MAX_RESULT_BYTES} can be stored. Use combine=, a smaller "
+                "chunk_items, or results that name a blob"
+            )
+            return [], _all_failed(chunk, failures, why)
+        return packed, failures
+
+    async def _is_wanted(self, batch: str) -> bool:
+        """Whether the batch was not cancelled, as known for two seconds at most."""
+        seen = self._wanted.get(batch)
+        now = self._clock.monotonic()
+        if seen is None or now - seen[0] > _WANTED_SECONDS:
+            try:
+                state = (await self._ledger.head(batch)).value.state
+            except NotFound:
+                state = "cancelled"
+            if len(self._wanted) > 1000:
+                self._wanted.clear()
+            seen = self._wanted[batch] = (now, state != "cancelled")
+        return seen[1]
+
+
+def _attempt() -> int:
+    try:
+        return current_message().attempt
+    except LookupError:
+        return 1
+
+
+def _all_failed(chunk: Chunk, failures: list[ItemFailure], why: str) -> list[ItemFailure]:
+    known = {each.index: each for each in failures}
+    every = [failure(chunk, place, why) for place in range(len(chunk.items))]
+    return [known.get(each.index, each) for each in every]

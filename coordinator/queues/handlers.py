@@ -1,0 +1,292 @@
+"""Calling handlers: coroutines on the loop, plain functions in threads, one item or many, wrapped in middleware."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.clock import Clock
+from coordinator.errors import ConfigurationError
+from coordinator.queues.delivery import DONE, Done, HandlerEnded, Loss, Outcome, WorkItem
+from coordinator.queues.envelope import Envelope
+
+Handler = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class MessageContext:
+    """What a handler or middleware can know about the item in hand; `current_message()` gives it.
+
+    `attempt` counts from 1. `id` is equal for all deliveries of this item. `waited_seconds` is from put to
+    the handler, by wall clocks. `lost` is when this process no longer holds the message: `await context.lost`, or
+    `context.lost.wait(seconds)` in a thread.
+    """
+
+    queue: str
+    id: str
+    attempt: int
+    item: Any
+    inserted_at: float
+    taken_at: float
+    waited_seconds: float
+    envelope: Envelope
+    lost: Loss = field(default_factory=Loss, compare=False, repr=False)
+
+    @property
+    def held(self) -> bool:
+        """Whether the message is still this process's. False once another may have it, or its time-out passed: stop then."""
+        return self.lost.held
+
+
+Middleware = Callable[[MessageContext], AbstractAsyncContextManager[Any]]
+
+
+def handler_name(handler: Handler) -> str:
+    """What a handler is called in log lines."""
+    return getattr(handler, "__qualname__", "") or type(handler).__qualname__
+
+
+def is_async(handler: Handler) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - objects with an async __call__
+    )
+
+
+class Run:
+    """One call of the handler, while it lasts. `task` awaits it; `waiting` is set for a `def` handler's thread."""
+
+    __slots__ = (
+        "_contexts",
+        "_runner",
+        "batch",
+        "cancelled_at",
+        "started_at",
+        "task",
+        "units",
+        "waiting",
+        "warned_at",
+    )
+
+    def __init__(
+        self, runner: Runner, units: list[WorkItem], task: asyncio.Task[Any], started_at: float
+    ) -> None:
+        self.units = units
+        self.started_at = started_at
+        self.warned_at = started_at
+        self.cancelled_at: float | None = None
+        self.task = task
+        self.waiting: asyncio.Future[Any] | None = None
+        self.batch = runner.batch > 0
+        self._runner = runner
+        self._contexts: tuple[MessageContext, ...] = ()
+
+    @property
+    def contexts(self) -> tuple[MessageContext, ...]:
+        if not self._contexts:
+            self._contexts = tuple(self._runner.context(unit) for unit in self.units)
+        return self._contexts
+
+
+_current: contextvars.ContextVar[Run] = contextvars.ContextVar("kennel_message")
+
+
+def current_message() -> MessageContext:
+    """The message that the running handler processes; `LookupError` outside of one. For a batch see `current_batch`."""
+    contexts = _current.get().contexts
+    if len(contexts) != 1:
+        raise LookupError("this handler has a batch of items: use current_batch()")
+    return contexts[0]
+
+
+def current_batch() -> tuple[MessageContext, ...]:
+    """The message of each item that the running batch handler got, in their order; `LookupError` outside of one."""
+    return _current.get().contexts
+
+
+def in_batch() -> bool:
+    """Whether a batch handler is running here."""
+    run = _current.get(None)
+    return run is not None and run.batch
+
+
+def current_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of the listener whose handler runs here, also in a thread; `LookupError` outside of one."""
+    return _current.get().task.get_loop()
+
+
+class Runner:
+    """Runs one handler for units of work; every failure comes back as an outcome, none escapes.
+
+    Set `stopping` before a task that is in `run` is cancelled: any other cancellation is the handler's own failure.
+    `timeout` (seconds) ends a call: an `async def` handler is cancelled; a thread goes on, but its item counts as failed.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        handler: Handler,
+        *,
+        batch: int,
+        middleware: Sequence[Middleware],
+        threads: int,
+        clock: Clock,
+        timeout: float | None = None,
+    ) -> None:
+        if batch and middleware:
+            raise ConfigurationError("middleware wraps single items; a batch handler has none")
+        self._queue, self.handler, self.batch = queue, handler, batch
+        self._middleware = tuple(middleware)
+        self.name = handler_name(handler)
+        self.is_async = is_async(handler)
+        self.timeout = timeout
+        self.running: dict[Run, None] = {}
+        self.stopping = False
+        self._threads = threads
+        self._clock = clock
+        self._executor: ThreadPoolExecutor | None = None
+
+    async def run(self, units: list[WorkItem], task: asyncio.Task[Any], started_at: float) -> list[Outcome]:
+        """The outcome of each unit; raises only `asyncio.CancelledError`, once `stopping`. `task` is the running one."""
+        run = Run(self, units, task, started_at)
+        self.running[run] = None
+        token = _current.set(run)
+        try:
+            if self.batch:
+                outcomes = outcomes_of(await self._call(run, [unit.item for unit in units]), len(units))
+            elif self._middleware:
+                async with AsyncExitStack() as stack:
+                    for middleware in self._middleware:
+                        await stack.enter_async_context(middleware(run.contexts[0]))
+                    await self._call(run, units[0].item)
+                outcomes = [DONE]
+            else:
+                item = units[0].item
+                await (self.handler(item) if self.is_async else self._call(run, item))
+                outcomes = [DONE]
+        except asyncio.CancelledError as error:
+            if run.cancelled_at is not None:
+                return self._timed_out(run, task, error)
+            if self.stopping:
+                raise
+            while task.cancelling():  # a handler may have cancelled its own task
+                task.uncancel()
+            return [_ended("the handler raised CancelledError", error)] * len(units)
+        except Exception as error:
+            if run.cancelled_at is not None:
+                return self._timed_out(run, task, error)
+            return [error] * len(units)
+        except (
+            BaseException
+        ) as error:  # sys.exit() in a handler must not end the listener and leave the message
+            if run.cancelled_at is not None:
+                return self._timed_out(run, task, error)
+            return [_ended(f"the handler raised {type(error).__name__}({error})", error)] * len(units)
+        finally:
+            _current.reset(token)
+            del self.running[run]
+        if run.cancelled_at is not None and task.cancelling():
+            task.uncancel()  # it was done all the same
+        return outcomes
+
+    def _timed_out(self, run: Run, task: asyncio.Task[Any], error: BaseException) -> list[Outcome]:
+        if task.cancelling() and task.uncancel():
+            raise asyncio.CancelledError from error
+        return [_ended(f"it took longer than its time-out of {self.timeout:g} s", error)] * len(run.units)
+
+    def time_out(self, run: Run, now: float) -> None:
+        """End a call whose time is over."""
+        run.cancelled_at = now
+        for unit in run.units:
+            unit.delivery.loss.happened("its time-out passed")
+        if run.waiting is not None:
+            if not run.waiting.done():
+                run.waiting.set_exception(TimeoutError())
+            if self._executor is not None:  # its thread may never end: others must not have to wait for it
+                self._executor.shutdown(wait=False)
+                self._executor = None
+        else:
+            run.task.cancel()
+
+    async def _call(self, run: Run, argument: Any) -> Any:
+        if self.is_async:
+            return await self.handler(argument)
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix=f"queue-{self._queue}")
+        loop = asyncio.get_running_loop()
+        context, done = contextvars.copy_context(), loop.create_future()
+
+        def work() -> None:
+            answer: Any = None
+            error: BaseException | None = None
+            try:
+                answer = context.run(self.handler, argument)
+            except BaseException as raised:
+                error = raised
+            try:
+                loop.call_soon_threadsafe(finish, answer, error)
+            except RuntimeError:
+                return  # the loop ended first
+
+        def finish(answer: Any, error: BaseException | None) -> None:
+            if done.done():
+                return
+            if isinstance(error, StopIteration):  # which no future can hold
+                error = _ended("the handler raised StopIteration", error)
+            done.set_result(answer) if error is None else done.set_exception(error)
+
+        run.waiting = done
+        self._executor.submit(work)
+        result = await done
+        if not inspect.isawaitable(result):
+            return result
+        run.waiting = None
+        return await result
+
+    def context(self, unit: WorkItem) -> MessageContext:
+        delivery = unit.delivery
+        envelope = delivery.envelope
+        inserted_at = envelope.at or delivery.message.inserted_at
+        return MessageContext(
+            queue=self._queue,
+            id=f"{envelope.id or delivery.message.id}/{unit.index}",
+            attempt=delivery.attempt,
+            item=unit.item,
+            inserted_at=inserted_at,
+            taken_at=delivery.taken_at,
+            waited_seconds=max(0.0, self._clock.time() - inserted_at),
+            envelope=envelope,
+            lost=delivery.loss,
+        )
+
+    def close(self) -> None:
+        """Let go of the threads; the process ends when their handlers have."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+
+
+def _ended(reason: str, cause: BaseException) -> HandlerEnded:
+    ended = HandlerEnded(reason)
+    ended.__cause__ = cause
+    return ended
+
+
+def outcomes_of(answer: Any, count: int) -> list[Outcome]:
+    """A batch handler's answer as one outcome an item: None means all are done."""
+    if answer is None:
+        return [DONE] * count
+    outcomes = list(answer)
+    if len(outcomes) != count:
+        raise ConfigurationError(
+            f"a batch handler must return None or one outcome for each item: it got {count} items and gave {len(outcomes)}"
+        )
+    for outcome in outcomes:
+        if outcome is not None and not isinstance(outcome, Done | Exception):
+            raise ConfigurationError(f"a batch handler's outcomes are Done, Retry or Reject, not {outcome!r}")
+    return [DONE if outcome is None else outcome for outcome in outcomes]

@@ -1,0 +1,252 @@
+"""The worker's end of the socket to the dashboard: hints in, telemetry out, reconnecting for ever.
+
+Cutting it loses nothing but speed: hints only make receivers look again, receipts wait here until they can be sent,
+and every (re)connection starts with the whole state and a `RESYNC`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Event
+from websockets.typing import Subprotocol
+
+from coordinator.backoff import Backoff
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import ProtocolViolation
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import RESYNC, Hint, LocalBus
+
+log = logging.getLogger(__name__)
+
+RECONNECT = Backoff(base_seconds=0.2, cap_seconds=3.0)
+OPEN_SECONDS, MOST_OPEN_SECONDS = 5.0, 60.0
+PING_SECONDS = 5.0
+MAX_UNSENT = 256
+# A release is about passing: the receipts of a fleet follow when it has passed, and not all in one instant.
+RECEIPTS_AFTER = (0.1, 0.3)
+STATE_AFTER = 0.2
+
+
+class HintsFirst(ClientConnection):
+    """A connection that hands over hints as they are read, without a queue and a task's turn between.
+
+    `take` gets each text message that came in one piece and says whether it took it; all else is received as usual.
+    """
+
+    take: Callable[[str | bytes], bool] | None = None
+
+    def process_event(self, event: Event) -> None:
+        frame = event if isinstance(event, Frame) and event.opcode is Opcode.TEXT and event.fin else None
+        if self.take is not None and frame is not None and self.take(bytes(frame.data)):
+            return
+        super().process_event(event)
+
+
+class HubConnection(LocalBus):
+    """A `Bus` over the dashboard's websocket (S3, S9), and the sender of this worker's telemetry.
+
+    Guarantees: subscribers get `RESYNC` whenever the connection comes or goes; a silent connection is noticed within
+    two pings (10 s); each gate's newest receipt is sent again after every reconnect. Not guaranteed: that any hint
+    arrives. `hello` makes the first frame, `state` each heartbeat; `on_command` gets what operators ask for.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        hello: Callable[[], protocol.Hello],
+        on_command: Callable[[protocol.Command], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__()
+        self._url, self._token = url, token
+        self._hello, self._on_command, self._clock = hello, on_command, clock
+        self._unsent: deque[protocol.Receipt | protocol.Announce] = deque(maxlen=MAX_UNSENT)
+        self._going_out: protocol.Receipt | protocol.Announce | None = None
+        self._passed: dict[str, protocol.Receipt] = {}
+        self._wake = asyncio.Event()
+        self._state_due = False
+        self._state_soon = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._connected = False
+        self._attempt = self._timeouts = 0
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected
+
+    @property
+    def _has_unsent(self) -> bool:
+        return self._going_out is not None or bool(self._unsent)
+
+    async def publish(self, hint: Hint) -> None:
+        self.deliver(hint)
+        if self._connected:
+            self._unsent.append(protocol.Announce(hint))
+            self._on_loop(self._wake.set)
+
+    def receipt(self, receipt: protocol.Receipt) -> None:
+        """Queue a receipt, to go out in a moment; from any thread."""
+        self._passed[receipt.gate] = receipt
+        self._unsent.append(receipt)
+        self._on_loop(self._rouse_later)
+
+    def refresh(self) -> None:
+        """Send the state now rather than at the next heartbeat; from any thread."""
+        self._state_due = True
+        self._on_loop(self._wake.set)
+
+    def refresh_soon(self) -> None:
+        """As `refresh`, in a moment, together with what else changes until then: at most five states a second."""
+        self._on_loop(self._state_later)
+
+    def _state_later(self) -> None:
+        if self._loop is not None and not self._state_soon:
+            self._state_soon = True
+            self._loop.call_later(STATE_AFTER, self._refresh_now)
+
+    def _refresh_now(self) -> None:
+        self._state_soon = False
+        self.refresh()
+
+    def _rouse_later(self) -> None:
+        if self._loop is not None:
+            self._loop.call_later(random.uniform(*RECEIPTS_AFTER), self._wake.set)
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        if threading.get_ident() == self._thread:
+            call()
+        elif self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call)
+
+    async def run(self) -> None:
+        """Connect, serve, reconnect with jitter, until cancelled."""
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        while True:
+            reason = ""
+            try:
+                async with connect(
+                    self._url,
+                    additional_headers={"Authorization": f"Bearer {self._token}"},
+                    subprotocols=[Subprotocol(protocol.SUBPROTOCOL)],
+                    max_size=protocol.MAX_FRAME_BYTES,
+                    open_timeout=self._patience,
+                    close_timeout=1.0,
+                    ping_interval=PING_SECONDS,
+                    ping_timeout=PING_SECONDS,
+                    compression=None,
+                    create_connection=HintsFirst,
+                ) as socket:
+                    assert isinstance(socket, HintsFirst)
+                    await self._serve(socket)
+            except websockets.InvalidStatus as error:
+                reason = f"the hub refused the connection with status {error.response.status_code}"
+                if error.response.status_code in (401, 403):
+                    reason += "; check KENNEL_WORKER_TOKEN"
+                    self._attempt = max(self._attempt, 4)
+            except websockets.ConnectionClosed as error:
+                reason = (
+                    f"the hub closed the connection: {error.rcvd.reason or error.rcvd.code}"
+                    if error.rcvd
+                    else ""
+                )
+            except ProtocolViolation as error:
+                reason = str(error)
+            except (OSError, TimeoutError, websockets.WebSocketException) as error:
+                reason = f"{type(error).__name__}"
+                self._timeouts += isinstance(error, TimeoutError)
+            finally:
+                self._set_connected(False)
+            pause = RECONNECT.delay(self._attempt)
+            log.info("Hub away (%s); next try in %.1f s", reason or "connection ended", pause)
+            await self._clock.sleep(pause)
+            self._attempt += 1
+
+    @property
+    def _patience(self) -> float:
+        """How long to wait for the hub's answer: longer each time that this was too short.
+
+        A hub that needs longer for a whole fleet at once than each worker waits would never finish with any.
+        """
+        return min(MOST_OPEN_SECONDS, OPEN_SECONDS * (1 + self._timeouts))
+
+    def _take_hint(self, frame: str | bytes) -> bool:
+        try:
+            message = protocol.decode_from_hub(frame)
+        except ProtocolViolation:
+            return False
+        if isinstance(message, protocol.Hinted):
+            self.deliver(message.hint)
+            return True
+        return False
+
+    async def _serve(self, socket: HintsFirst) -> None:
+        await socket.send(protocol.encode(self._hello()))
+        async with asyncio.timeout(self._patience):
+            welcome = protocol.decode_from_hub(await socket.recv())
+        if not isinstance(welcome, protocol.Welcome):
+            raise ProtocolViolation(f"the hub's first frame was {type(welcome).__name__}, not Welcome")
+        protocol.agreed(welcome.version, 0)
+        # A hub that was restarted knows of no release: the newest receipts are part of the whole state.
+        self._unsent.extend(receipt for receipt in self._passed.values() if receipt not in self._unsent)
+        sender = asyncio.create_task(self._keep_sending(socket, welcome.heartbeat_seconds), name="hub-sender")
+        socket.take = self._take_hint
+        self._attempt = self._timeouts = 0
+        self._set_connected(True)
+        log.info("Connected to the hub")
+        try:
+            async for frame in socket:
+                match protocol.decode_from_hub(frame):
+                    case protocol.Hinted(hint):
+                        self.deliver(hint)
+                    case protocol.Command() as command:
+                        self._on_command(command)
+                    case protocol.Unknown(what):
+                        log.info("Skipped what only newer releases know: %s", what)
+                    case protocol.Welcome():
+                        raise ProtocolViolation("the hub sent a second Welcome")
+        finally:
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+
+    async def _keep_sending(self, socket: ClientConnection, heartbeat_seconds: float) -> None:
+        next_state = self._clock.monotonic()
+        try:
+            while True:
+                self._wake.clear()
+                while self._has_unsent:
+                    # Taken out of line before it is sent: others push in meanwhile, and a full line loses its head.
+                    self._going_out = self._going_out or self._unsent.popleft()
+                    await socket.send(protocol.encode(self._going_out))
+                    self._going_out = None
+                # A receipt does not bring the state along: in a release of a thousand that would be a thousand more.
+                if self._state_due or self._clock.monotonic() >= next_state:
+                    self._state_due = False
+                    next_state = self._clock.monotonic() + heartbeat_seconds
+                    await socket.send(protocol.encode(protocol.State(self._hello().state)))
+                await self._clock.wait(self._wake, next_state - self._clock.monotonic())
+        except websockets.ConnectionClosed:
+            return
+
+    async def farewell(self) -> None:
+        """Give what is unsent a moment to go out before the worker ends."""
+        self.refresh()
+        deadline = self._clock.monotonic() + 1.0
+        while self._connected and self._has_unsent and self._clock.monotonic() < deadline:
+            await self._clock.sleep(0.02)
+
+    def _set_connected(self, connected: bool) -> None:
+        if connected != self._connected:
+            self._connected = connected
+            self.deliver(Hint(topic=RESYNC))

@@ -1,0 +1,100 @@
+"""A `Bus` over Redis pub/sub, for fleets that have a Redis and no dashboard (S3, S9). Needs the extra `redis`."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from coordinator.backoff import Backoff
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.realtime.bus import RESYNC, Hint, LocalBus
+
+log = logging.getLogger(__name__)
+
+RECONNECT = Backoff(base_seconds=0.2, cap_seconds=3.0)
+ALIVE_SECONDS = 5.0
+
+
+class RedisBus(LocalBus):
+    """Hints through one Redis channel (S3, S9).
+
+    Guarantees: a hint reaches this process's subscribers at once and those of each connected process at most once;
+    `RESYNC` comes whenever the connection does or goes; a silent connection is noticed within 10 s. Not guaranteed:
+    that any hint arrives. Nothing is read from Redis but hints, so whoever can write there can wake a fleet but not
+    release it.
+
+    `url`: as redis-py takes it, ``redis://HOST:6379``; `channel`: the same for all processes of one fleet.
+    Run `run()` as a task for as long as hints are wanted.
+    """
+
+    def __init__(self, url: str, *, channel: str = "kennel", clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__()
+        self._redis = Redis.from_url(
+            url,
+            socket_timeout=ALIVE_SECONDS,
+            socket_connect_timeout=ALIVE_SECONDS,
+            health_check_interval=ALIVE_SECONDS,
+        )
+        self._channel = channel
+        self._clock = clock
+        self._connected = False
+        self._here = uuid.uuid4().hex
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected
+
+    async def publish(self, hint: Hint) -> None:
+        self.deliver(hint)
+        try:
+            await self._redis.publish(self._channel, msgspec.json.encode((self._here, hint)))
+        except (RedisError, OSError) as error:
+            log.info("The hint %s reached this process only: %s", hint.topic, type(error).__name__)
+
+    async def run(self) -> None:
+        """Connect, listen, reconnect with jitter, until cancelled."""
+        attempt = 0
+        try:
+            while True:
+                try:
+                    async with self._redis.pubsub() as channel:
+                        await channel.subscribe(self._channel)
+                        while True:
+                            # A turn without a message makes redis-py ask the server whether it is there.
+                            message = await channel.get_message(timeout=ALIVE_SECONDS / 5)
+                            if message is not None:
+                                attempt = 0
+                                self._take(message)
+                except (RedisError, OSError) as error:
+                    log.info("Redis away: %s", type(error).__name__)
+                finally:
+                    self._set_connected(False)
+                await self._clock.sleep(RECONNECT.delay(attempt))
+                attempt += 1
+        finally:
+            await self._redis.aclose()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["type"] == "subscribe":
+            self._set_connected(True)
+        elif message["type"] == "message":
+            try:
+                origin, hint = msgspec.json.decode(message["data"], type=tuple[str, Hint])
+            except msgspec.DecodeError as error:
+                log.warning("A message on %s is no hint and was ignored: %s", self._channel, error)
+                return
+            if origin != self._here:
+                self.deliver(hint)
+
+    def _set_connected(self, connected: bool) -> None:
+        if connected != self._connected:
+            self._connected = connected
+            self.deliver(Hint(RESYNC))
+
+
+__all__ = ["RedisBus"]

@@ -1,0 +1,112 @@
+"""Scaling agents of a storage account: made, listed, and read as one figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator.azure.account import Account
+from coordinator.bounds import is_moment, one_line
+from coordinator.errors import KennelError, NotFound
+from coordinator.leadership.azure import list_leaders
+from coordinator.scaling.agent import Observe, ScalingAgent
+from coordinator.scaling.drivers import Driver
+from coordinator.scaling.history import LATEST, ScalingHistory, ScalingRecord, decode_record
+from coordinator.scaling.policy import ScalingPolicy, decode_policy, encode_policy
+from coordinator.tables.azure import make_table
+from coordinator.tables.optimistic import optimistic_update
+from coordinator.tables.rows import Values
+
+POLICY = "b-policy"
+
+
+@dataclass(frozen=True)
+class ScalingFigure:
+    """How many instances a pool should have, and how old that is: what KEDA's metrics-api scaler asks for."""
+
+    pool: str
+    wanted: int
+    age_seconds: float
+
+
+def make_scaling_agent(
+    storage: Account,
+    pool: str,
+    driver: Driver,
+    *,
+    observe: Observe,
+    policy: ScalingPolicy,
+    every_seconds: float = 15.0,
+) -> ScalingAgent:
+    """The agent of that pool. `policy` is in force until an operator stores another (see `save_policy`)."""
+
+    async def in_force() -> ScalingPolicy:
+        return await read_policy(storage, pool) or policy
+
+    return ScalingAgent(
+        pool,
+        driver,
+        policy=in_force,
+        observe=observe,
+        history=scaling_history(storage, pool),
+        identity=storage.identity,
+        clock=storage.clock,
+        every_seconds=every_seconds,
+    )
+
+
+def scaling_history(storage: Account, pool: str) -> ScalingHistory:
+    """What was decided for that pool."""
+    return ScalingHistory(make_table(storage, storage.config.table("scaling")), pool)
+
+
+async def list_scaling(storage: Account, *, odd: Callable[[str], None] | None = None) -> list[ScalingRecord]:
+    """The newest decision of each pool, by name; one request for up to 1,000 rows looked at.
+
+    With `odd`, a row that cannot be read is told to it in a sentence, and the others are returned.
+    """
+    table = make_table(storage, storage.config.table("scaling"))
+    found = []
+    async for row in table.scan(prefix=LATEST):
+        try:
+            record = decode_record(row)
+            if not is_moment(record.at) or not is_moment(record.memory.stepped_at):
+                raise ValueError("a moment is out of bounds")
+        except (KennelError, ValueError, TypeError, KeyError, OverflowError) as error:
+            if odd is None:
+                raise
+            odd(f"pool {one_line(row.key.partition)}: unreadable: {one_line(str(error))}")
+        else:
+            found.append(record)
+    return found
+
+
+async def read_figure(storage: Account, pool: str) -> ScalingFigure | None:
+    """The figure for an external scaler; None if no agent ever decided. Look at its age before you trust it."""
+    latest = await scaling_history(storage, pool).latest()
+    if latest is None:
+        return None
+    return ScalingFigure(pool, latest.wanted, storage.clock.time() - latest.at)
+
+
+async def read_policy(storage: Account, pool: str) -> ScalingPolicy | None:
+    """The policy that an operator stored; None if there is none."""
+    table = make_table(storage, storage.config.table("scaling"))
+    try:
+        row = await table.read((pool, POLICY))
+    except NotFound:
+        return None
+    return decode_policy(row["policy"])
+
+
+async def save_policy(storage: Account, pool: str, policy: ScalingPolicy, *, by: str) -> ScalingPolicy | None:
+    """Store a policy; the agent follows at its next turn. Returns the one before."""
+    table = make_table(storage, storage.config.table("scaling"))
+    values: Values = {"policy": encode_policy(policy), "by": by, "at": storage.clock.time()}
+    update = await optimistic_update(table, (pool, POLICY), lambda row: values, create={})
+    return decode_policy(update.old["policy"]) if update.old else None
+
+
+async def leader_names(storage: Account) -> set[str]:
+    """Who leads any election now, by name: for drivers, which retire them last."""
+    return {leader.holder for leader in await list_leaders(storage) if leader.is_held}

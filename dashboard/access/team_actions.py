@@ -1,0 +1,102 @@
+"""Who belongs to which team, and what teams act on."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.utils.translation import gettext as _
+
+from dashboard.core.actions import ActionFailed, Actor, audited
+from dashboard.core.teams import KINDS, ROLES
+from dashboard.models import TeamRule
+
+_TEAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}")
+_PATTERN = re.compile(r"[a-z0-9*?\[\]!-]{1,80}")
+
+
+def add_rule(actor: Actor, team: str, kind: str, pattern: str, role: str, *, reason: str = "") -> None:
+    """Give a team a role on the gates or queues whose names match, and take it from all others but administrators.
+
+    Makes the team if there is none of that name; a rule of the same team, kind and pattern is replaced.
+    """
+    with audited(actor, "team.rule", team, reason) as act:
+        if kind not in KINDS:
+            raise ActionFailed(
+                _("A rule is for {kinds}, not for {kind!r}.").format(kinds=" or ".join(KINDS), kind=kind[:40])
+            )
+        if role not in ROLES:
+            raise ActionFailed(
+                _("A role is {roles}, not {role!r}.").format(roles=", ".join(ROLES), role=role[:40])
+            )
+        if not _PATTERN.fullmatch(pattern):
+            raise ActionFailed(
+                _("A pattern is a name, with * for any letters and ? for one, such as orders-*.")
+            )
+        group = _team(team)
+        old = TeamRule.objects.filter(team=group, kind=kind, pattern=pattern).first()
+        act.before = _told(old) if old is not None else ""
+        row, _made = TeamRule.objects.update_or_create(
+            team=group, kind=kind, pattern=pattern, defaults={"role": role}
+        )
+        act.after = _told(row)
+
+
+def remove_rule(actor: Actor, rule_id: int, *, reason: str = "") -> None:
+    """Take a rule away. What no rule covers is everybody's again, by their roles."""
+    row = TeamRule.objects.select_related("team").filter(pk=rule_id).first()
+    with audited(actor, "team.rule", row.team.name if row is not None else f"#{rule_id}", reason) as act:
+        if row is None:
+            raise ActionFailed(_("There is no such rule any more."))
+        act.before = _told(row)
+        row.delete()
+
+
+def set_member(actor: Actor, team: str, user: str, *, member: bool, reason: str = "") -> None:
+    """Take somebody into a team, or out of it; it counts at once, on open sockets within seconds."""
+    with audited(actor, "team.member", user, reason) as act:
+        found = get_user_model().objects.filter(username=user).first()
+        if found is None:
+            raise ActionFailed(_("There is no user {user!r}.").format(user=user[:80]))
+        group = _team(team, make=member)
+        act.before = json.dumps(sorted(found.groups.values_list("name", flat=True)))
+        if member:
+            found.groups.add(group)
+        else:
+            found.groups.remove(group)
+        act.after = json.dumps(sorted(found.groups.values_list("name", flat=True)))
+
+
+_SEEN_AS = str.maketrans({"0": "o", "1": "i", "l": "i", "|": "i", "3": "e", "5": "s", "4": "a", "7": "t"})
+
+
+def _looks_like(name: str) -> str:
+    """What people read when they see a name: case, separators and signs of like shape make no difference."""
+    letters = re.sub(r"[^a-z]", "", name.casefold().translate(_SEEN_AS))
+    return letters.replace("rn", "m").replace("vv", "w")
+
+
+_RESERVED = {_looks_like(word + end) for word in (*ROLES, "administrator", "superuser") for end in ("", "s")}
+
+
+def _team(name: str, *, make: bool = True) -> Group:
+    if _looks_like(name) in _RESERVED:
+        raise ActionFailed(
+            _("{name} is a role, or reads like one; choose another name for the team.").format(name=name)
+        )
+    if not _TEAM.fullmatch(name):
+        raise ActionFailed(
+            _("A team has a name of 1-80 letters, digits, spaces, dots, hyphens and underscores.")
+        )
+    if make:
+        return Group.objects.get_or_create(name=name)[0]
+    found = Group.objects.filter(name=name).first()
+    if found is None:
+        raise ActionFailed(_("There is no team {name!r}.").format(name=name))
+    return found
+
+
+def _told(rule: TeamRule) -> str:
+    return json.dumps({"kind": rule.kind, "pattern": rule.pattern, "role": rule.role})

@@ -1,0 +1,129 @@
+"""Making and revoking tokens: one's own by everybody with a role, all others by administrators."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from django.contrib.auth.models import Group
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from dashboard.access import tokens
+from dashboard.audit import log as audit
+from dashboard.core.actions import ActionFailed, Actor, Denied, audited
+from dashboard.core.permissions import lower_role
+from dashboard.core.teams import ROLES
+from dashboard.hub.allowance import Allowance, encode
+from dashboard.models import Scope, WorkerToken
+
+MAX_DAYS = 3660.0
+MAX_DAYS_OF_PERSON = 366.0
+
+
+def create_token(
+    actor: Actor,
+    name: str,
+    *,
+    scope: str = Scope.WORKER,
+    days: float | None = None,
+    owner: Any = None,
+    role: str = "",
+    team: str = "",
+    allowance: Mapping[str, Any] | None = None,
+    reason: str = "",
+) -> str:
+    """Make a token and return it: the only time that it can be seen.
+
+    With `owner` (a user) it is personal, needs `days`, and is capped by what they may; people make their own. Without,
+    it is a service's or a fleet's, with a `role` and perhaps a `team` of its own, and made by administrators.
+    `allowance` is what the workers of a fleet's token may claim, fields of `dashboard.hub.allowance.Allowance`.
+    """
+    name = name.strip()
+    own = owner is not None and owner.get_username() == actor.name
+    action = "token.create_own" if own else "token.create"
+    if actor.by_token:
+        # One that leaked could outlive its end and its revocation by those it made.
+        audit.denied(actor, action, name, reason=reason)
+        raise Denied(_("A token makes no other token: sign in, or use manage.py worker_token."))
+    with audited(actor, action, name, reason) as act:
+        if not 1 <= len(name) <= 100:
+            raise ActionFailed(_("Say in 1-100 characters what the token is for."))
+        if scope not in Scope.values:
+            raise ActionFailed(
+                _("A token is for {scopes}, not for {scope!r}.").format(
+                    scopes=" or ".join(Scope.values), scope=scope[:40]
+                )
+            )
+        most = MAX_DAYS if owner is None else MAX_DAYS_OF_PERSON
+        if days is not None and not 0 < days <= most:
+            raise ActionFailed(_("A token may be valid for up to {most:,.0f} days.").format(most=most))
+        if owner is not None and days is None:
+            raise ActionFailed(_("A personal token must expire: say after how many days."))
+        if owner is not None and scope == Scope.WORKER:
+            raise ActionFailed(
+                _("Workers belong to nobody: their tokens are made by administrators, without an owner.")
+            )
+        role = _role(scope, role)
+        if lower_role(role, actor.role) != role:
+            raise ActionFailed(
+                _("You may give a token no more than you have: {role}.").format(role=actor.role)
+            )
+        found = Group.objects.exclude(name__in=ROLES).filter(name=team).first() if team else None
+        if team and found is None:
+            raise ActionFailed(_("There is no team {team!r}.").format(team=team[:80]))
+        if allowance and scope != Scope.WORKER:
+            raise ActionFailed(_("Only a token of workers has names and numbers that they may claim."))
+        allowed = _allowance(allowance or {})
+        expires = timezone.now() + datetime.timedelta(days=days) if days is not None else None
+        made = tokens.create(
+            name, scope=scope, expires_at=expires, owner=owner, role=role, team=found, allowance=allowed
+        )
+        told = {
+            "token": made[: tokens.SHOWN] + "…",
+            "scope": scope,
+            "role": role,
+            "team": team,
+            "allowance": encode(allowed),
+        }
+        act.after = json.dumps({key: value for key, value in told.items() if value})
+    return made
+
+
+def revoke_token(actor: Actor, token_id: int, *, reason: str = "") -> None:
+    """End a token; sockets that were opened with it are closed within seconds."""
+    row = WorkerToken.objects.filter(pk=token_id).select_related("owner").first()
+    own = row is not None and row.owner is not None and row.owner.get_username() == actor.name
+    target = str(row) if row is not None else f"#{token_id}"
+    with audited(actor, "token.revoke_own" if own else "token.revoke", target, reason) as act:
+        if row is None or row.revoked_at is not None:
+            raise ActionFailed(_("There is no such valid token."))
+        row.revoked_at = timezone.now()
+        row.save(update_fields=["revoked_at"])
+        act.after = json.dumps({"token": "revoked"})
+
+
+def _allowance(given: Mapping[str, Any]) -> Allowance:
+    try:
+        return msgspec.convert(dict(given), Allowance, strict=False)
+    except msgspec.ValidationError as error:
+        raise ActionFailed(
+            _("What its workers may claim is out of bounds: {error}.").format(error=error)
+        ) from error
+
+
+def _role(scope: str, role: str) -> str:
+    if scope == Scope.WORKER:
+        if role:
+            raise ActionFailed(_("A worker's token has no role: it opens the hub and nothing else."))
+        return ""
+    if role and role not in ROLES:
+        raise ActionFailed(
+            _("A role is {roles}, not {role!r}.").format(roles=", ".join(ROLES), role=role[:40])
+        )
+    if scope == Scope.ACT and not role:
+        raise ActionFailed(_("A token that acts needs a role."))
+    return lower_role(role or "viewer", "viewer") if scope == Scope.READ else role

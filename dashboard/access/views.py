@@ -1,0 +1,195 @@
+"""Access: who one is here and where one is signed in, tokens, and teams with what only they act on."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from dashboard import actions
+from dashboard.accounts import sessions
+from dashboard.core.permissions import may, requires, role_of, teams_of
+from dashboard.core.teams import KINDS, RANK, ROLES
+from dashboard.core.views import act, show, text
+from dashboard.live import queries as selectors
+from dashboard.models import Scope, TeamRule
+
+
+@require_safe
+@requires("page.view")
+def access(request: HttpRequest) -> HttpResponse:
+    return _page(request)
+
+
+@require_POST
+@never_cache
+@requires("token.create_own")
+def create_token(request: HttpRequest) -> HttpResponse:
+    """Make a token: one's own, or (`kind` service or worker) another, for administrators. Its secret is in this answer alone."""
+    kind, role = text(request, "kind"), text(request, "role")
+    scope = Scope.WORKER if kind == "worker" else Scope.READ if role in ("", "viewer") else Scope.ACT
+    try:
+        made = actions.create_token(
+            actions.Actor.from_request(request),
+            text(request, "name"),
+            scope=scope,
+            days=_days(text(request, "days", 8)),
+            owner=None if kind in ("service", "worker") else request.user,
+            role="" if kind == "worker" else role,
+            team=text(request, "team") if kind == "service" else "",
+            allowance=_claims(request) if kind == "worker" else None,
+        )
+    except actions.ActionFailed as error:
+        status = 403 if isinstance(error, actions.Denied) else 422
+        messages.error(request, str(error))
+        return _page(request, status=status)
+    return _page(request, made=made)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("token.revoke_own")
+def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
+    """Asks for the typed name, then ends the token. Those of others are for administrators."""
+    back = reverse("access")
+    found = next((each for each in selectors.tokens() if each.id == token), None)
+    name = found.name if found is not None else ""
+    if request.method == "POST" and (found is None or text(request, "typed") == name):
+        actor = actions.Actor.from_request(request)
+        return act(
+            request,
+            lambda _actor: actions.revoke_token(actor, token),
+            _("%(name)s opens nothing any more.") % {"name": name},
+            back=back,
+        )
+    mine = found is not None and found.owner == request.user.get_username()
+    if found is None or found.state != "valid" or not (mine or may(request.user, "token.revoke")):
+        raise Http404(token)
+    return show(
+        request,
+        "confirm.html",
+        "other",
+        live=False,
+        status=422 if request.method == "POST" else 200,
+        name=name,
+        title=_("Revoke %(name)s?") % {"name": name},
+        verb=_("Revoke it"),
+        consequences=(
+            _("Whatever uses it is refused from now on."),
+            _("Sockets that were opened with it are closed within seconds."),
+            _("It cannot be made valid again; a new one can be made."),
+        ),
+        back=back,
+        problem=_("Nothing was done: what you typed is not %(name)s.") % {"name": name}
+        if request.method == "POST"
+        else "",
+    )
+
+
+@require_POST
+@requires("session.end_own")
+def end_session(request: HttpRequest, session: int) -> HttpResponse:
+    """Sign one browser out; those of others are for administrators."""
+    return act(
+        request,
+        lambda actor: actions.end_session(actor, session),
+        _("Signed out there. Its open pages stop within seconds."),
+        back=reverse("access"),
+    )
+
+
+@require_POST
+@requires("session.end_own")
+def end_sessions(request: HttpRequest) -> HttpResponse:
+    """Sign somebody out everywhere, oneself in all other browsers."""
+    user = text(request, "user") or request.user.get_username()
+    own = user == request.user.get_username()
+    return act(
+        request,
+        lambda actor: actions.end_sessions(actor, user, but=str(request.session.session_key) if own else ""),
+        _("You are signed out everywhere else.")
+        if own
+        else _("%(user)s is signed out everywhere.") % {"user": user},
+        back=reverse("access"),
+    )
+
+
+@require_POST
+@requires("team.rule")
+def add_rule(request: HttpRequest) -> HttpResponse:
+    team, kind, pattern, role = (text(request, name) for name in ("team", "kind", "pattern", "role"))
+    return act(
+        request,
+        lambda actor: actions.add_rule(actor, team, kind, pattern, role),
+        _("What matches %(pattern)s belongs to %(team)s now.") % {"pattern": pattern, "team": team},
+        back=reverse("access"),
+    )
+
+
+@require_POST
+@requires("team.rule")
+def remove_rule(request: HttpRequest, rule: int) -> HttpResponse:
+    return act(
+        request,
+        lambda actor: actions.remove_rule(actor, rule),
+        _("The rule is gone; what no rule covers is everybody's, by their roles."),
+        back=reverse("access"),
+    )
+
+
+@require_POST
+@requires("team.member")
+def set_member(request: HttpRequest) -> HttpResponse:
+    """Take somebody into a team, or with `leave` out of it."""
+    team, user, leave = text(request, "team"), text(request, "user"), bool(text(request, "leave"))
+    said = _("%(user)s left %(team)s.") if leave else _("%(user)s is in %(team)s.")
+    return act(
+        request,
+        lambda actor: actions.set_member(actor, team, user, member=not leave),
+        said % {"user": user, "team": team},
+        back=reverse("access"),
+    )
+
+
+def _claims(request: HttpRequest) -> dict[str, str]:
+    given = {name: text(request, name) for name in ("workers", "gates", "queues", "connections")}
+    return {name: value for name, value in given.items() if value}
+
+
+def _page(request: HttpRequest, *, made: str = "", status: int = 200) -> HttpResponse:
+    role = role_of(request.user)
+    everything = may(request.user, "token.create")
+    name = request.user.get_username()
+    answer = show(
+        request,
+        "access.html",
+        "access",
+        live=False,
+        status=status,
+        made=made,
+        sessions=sessions.listed(
+            None if everything else request.user, current=str(request.session.session_key)
+        ),
+        tokens=selectors.tokens(None if everything else name),
+        rules=TeamRule.objects.select_related("team").order_by("kind", "pattern", "team__name"),
+        teams=Group.objects.exclude(name__in=ROLES).prefetch_related("user_set").order_by("name"),
+        people=get_user_model().objects.filter(is_active=True).order_by("username") if everything else (),
+        everything=everything,
+        own_teams=sorted(teams_of(request.user)),
+        roles=[each for each in ROLES if RANK[each] <= RANK[role]],
+        all_roles=ROLES,
+        kinds=KINDS,
+    )
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+def _days(written: str) -> float | None:
+    try:
+        return float(written) if written else None
+    except ValueError:
+        return -1.0  # refused with the bounds

@@ -1,0 +1,126 @@
+"""Who acts, and the frame of every act: permission and audit intent before it, audit outcome after it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest
+from django.utils.translation import gettext
+
+from coordinator.errors import KennelError
+from dashboard.accounts import sessions
+from dashboard.audit import log as audit
+from dashboard.core import teams as scoping
+from dashboard.core.middleware import request_id_var
+from dashboard.core.permissions import ACTIONS, FRESH, role_may, role_of, teams_of
+from dashboard.models import Outcome
+
+log = logging.getLogger(__name__)
+
+MAX_REASON = 500
+CONFIRM_PATH = "/accounts/confirm/"
+
+
+class ActionFailed(Exception):
+    """The act was not done, or it is not known whether it was; the text says which and what to do."""
+
+
+class Denied(ActionFailed):
+    """The actor may not do this."""
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who does something, and from where."""
+
+    name: str
+    role: str
+    address: str = ""
+    request_id: str = ""
+    teams: frozenset[str] = frozenset()
+    by_token: bool = field(default=False, compare=False)
+    """Whether a token acts, and not a person at a keyboard."""
+    fresh: bool = field(default=True, compare=False)
+    """Whether the sign-in behind it is recent enough for what destroys. Tokens and the command line have none to repeat."""
+
+    @classmethod
+    def from_request(cls, request: HttpRequest) -> Actor:
+        made = cls.of(
+            request.user, address=request.META.get("REMOTE_ADDR") or "", request_id=request_id_var.get()
+        )
+        return replace(made, fresh=sessions.is_fresh(request.session))
+
+    @classmethod
+    def of(cls, user: Any, *, address: str = "", request_id: str = "") -> Actor:
+        """The user as the database knows them now; None and anonymous may do nothing."""
+        name = user.get_username() if user is not None else ""
+        role = role_of(user) if user is not None else ""
+        return cls(name or "anonymous", role, address, request_id, teams_of(user))
+
+
+class Act:
+    """What an action tells the audit."""
+
+    before = ""
+    after = ""
+
+
+@contextmanager
+def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterator[Act]:
+    """Permission and intent before the block, outcome after it."""
+    if len(reason) > MAX_REASON:
+        raise ActionFailed(
+            gettext("The reason has {length} characters; at most {most} are kept.").format(
+                length=len(reason), most=MAX_REASON
+            )
+        )
+    if not role_may(actor.role, action, target, actor.teams):
+        audit.denied(actor, action, target, reason=reason)
+        needed = ACTIONS.get(action, "nobody")
+        whose = scoping.whose(action.partition(".")[0], target)
+        of = f", in the team {' or '.join(whose)} that {target} belongs to" if whose else ""
+        raise Denied(
+            gettext("{name} may not do this: {action} needs the role {needed}{of}.").format(
+                name=actor.name, action=action, needed=needed, of=of
+            )
+        )
+    if action in FRESH and not actor.fresh:
+        audit.denied(actor, action, target, reason=reason)
+        raise Denied(
+            gettext("Your sign-in is too long ago for this: confirm it at {path}, then try again.").format(
+                path=CONFIRM_PATH
+            )
+        )
+    try:
+        row = audit.intent(actor, action, target, reason=reason)
+    except (OperationalError, InterfaceError) as error:
+        raise ActionFailed(
+            gettext("Nothing was done: the dashboard's database is busy or away. Try again in a few seconds.")
+        ) from error
+    act = Act()
+    try:
+        yield act
+    except ActionFailed as error:
+        audit.settle(row, Outcome.FAILED, before=act.before, after=str(error))
+        raise
+    except KennelError as error:
+        maybe = bool(getattr(error, "maybe_done", False))
+        result = Outcome.UNKNOWN if maybe else Outcome.FAILED
+        audit.settle(row, result, before=act.before, after=str(error))
+        hint = gettext("It may have been carried out all the same: look again before you repeat it.")
+        told = _sentence(str(error))
+        raise ActionFailed(f"{told} {hint}" if maybe else told) from error
+    except Exception as error:
+        audit.settle(row, Outcome.UNKNOWN, before=act.before, after=type(error).__name__)
+        log.exception("%s of %s failed", action, target)
+        raise ActionFailed(gettext("Something went wrong inside the dashboard; see its log.")) from error
+    audit.settle(row, Outcome.DONE, before=act.before, after=act.after)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")

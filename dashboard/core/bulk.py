@@ -1,0 +1,233 @@
+"""The same act on several ticked things: each is permitted, done and audited by itself; what stops work or destroys asks first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django.views.decorators.http import require_POST
+
+from dashboard import actions
+from dashboard.actions import ActionFailed, Actor
+from dashboard.audit import log as audit
+from dashboard.core.permissions import may, requires
+from dashboard.core.views import show, text
+from dashboard.live import queries as selectors
+
+MOST = 200
+MOST_TOLD = 5
+
+Act = Callable[[Actor, str], object]
+
+
+@require_POST
+@requires("gate.open")
+def unleash(request: HttpRequest) -> HttpResponse:
+    """Open every gate that is ticked, one after the other; pressing twice opens each once."""
+    reason = text(request, "reason")
+    return _each(
+        request,
+        _ticked(request),
+        lambda actor, gate: actions.unleash(actor, gate, reason=reason),
+        lambda n: ngettext("Unleashed {n} gate.", "Unleashed {n} gates.", n),
+        back=reverse("gates"),
+    )
+
+
+@require_POST
+@requires("worker.drain")
+def drain(request: HttpRequest) -> HttpResponse:
+    return _command(
+        request,
+        "drain",
+        lambda n: ngettext(
+            "{n} worker finishes what it has in hand and takes nothing new.",
+            "{n} workers finish what they have in hand and take nothing new.",
+            n,
+        ),
+    )
+
+
+@require_POST
+@requires("worker.resume")
+def resume(request: HttpRequest) -> HttpResponse:
+    return _command(
+        request, "resume", lambda n: ngettext("{n} worker works again.", "{n} workers work again.", n)
+    )
+
+
+@require_POST
+@requires("worker.stop")
+def stop(request: HttpRequest) -> HttpResponse:
+    """Asks for "stop n", then tells each of them to end."""
+    ticked = _ticked(request)
+    names = {each.instance: each.name for each in selectors.fleet().workers}
+    phrase = _("stop {n}").format(n=len(ticked))
+    if not ticked or text(request, "typed").casefold() == phrase:
+        return _command(
+            request,
+            "stop",
+            lambda n: ngettext("{n} worker was asked to stop.", "{n} workers were asked to stop.", n),
+        )
+    return _confirm(
+        request,
+        ticked,
+        phrase=phrase,
+        title=ngettext("Stop {n} worker?", "Stop {n} workers?", len(ticked)).format(n=len(ticked)),
+        verb=_("Stop them"),
+        back=reverse("workers"),
+        consequences=(
+            _some(names.get(instance, instance) for instance in ticked),
+            _("They finish or give back the messages they have in hand, then their processes end."),
+            _("Elections they lead go to workers that stand by."),
+            _("Only whoever runs the workers can start them again, not this page."),
+        ),
+    )
+
+
+@require_POST
+@requires("queue.requeue")
+def requeue(request: HttpRequest) -> HttpResponse:
+    """Asks for "requeue n" with the poison messages of each, then requeues them."""
+    return _queues(
+        request,
+        "requeue",
+        actions.requeue_poison,
+        lambda queue: queue.poison,
+        title=lambda n: ngettext("Requeue the poison messages of {n} queue?", "Requeue the poison messages of {n} queues?", n),
+        line=_("{queue}: {count} poison messages"),
+        verb=_("Requeue them"),
+        done=lambda n: ngettext("The poison messages of {n} queue are being tried again.", "The poison messages of {n} queues are being tried again.", n),
+        consequences=(_("Each message is tried again from the start."),),
+    )  # fmt: skip
+
+
+@require_POST
+@requires("queue.clear", back="queues")
+def clear(request: HttpRequest) -> HttpResponse:
+    """Asks for "clear n" with what each queue holds, then deletes every message in them."""
+    return _queues(
+        request,
+        "clear",
+        actions.clear_queue,
+        lambda queue: queue.depth,
+        title=lambda n: ngettext("Clear {n} queue?", "Clear {n} queues?", n),
+        line=_("{queue}: about {count} messages are deleted"),
+        verb=_("Clear them"),
+        done=lambda n: ngettext("{n} queue was cleared.", "{n} queues were cleared.", n),
+        consequences=(
+            _("What workers have in hand is deleted under them: it is processed, and not tried again if that fails."),
+            _("This cannot be undone."),
+        ),
+    )  # fmt: skip
+
+
+def _queues(
+    request: HttpRequest,
+    act: str,
+    action: Act,
+    count: Callable[[Any], int | None],
+    *,
+    title: Callable[[int], str],
+    line: str,
+    verb: str,
+    done: Callable[[int], str],
+    consequences: tuple[str, ...],
+) -> HttpResponse:
+    back = reverse("queues")
+    ticked = [name for name in _ticked(request) if _allowed(request, f"queue.{act}", name)]
+    phrase = f"{act} {len(ticked)}"
+    if not ticked or text(request, "typed").casefold() == phrase:
+        return _each(request, ticked, action, done, back=back)
+    known = {queue.name: queue for queue in selectors.fleet().queues}
+    lines = []
+    for name in ticked:
+        held = count(known[name]) if name in known else None
+        lines.append(
+            line.format(queue=name, count=_("an unknown number of") if held is None else f"{held:,}")
+        )
+    return _confirm(
+        request,
+        ticked,
+        phrase=phrase,
+        title=title(len(ticked)).format(n=len(ticked)),
+        verb=verb,
+        back=back,
+        consequences=(*lines, *consequences),
+    )
+
+
+def _allowed(request: HttpRequest, action: str, target: str) -> bool:
+    """Asked before anything is confirmed, so that nobody confirms what is then denied. A denial is audited and told."""
+    if may(request.user, action, target):
+        return True
+    audit.denied(Actor.from_request(request), action, target)
+    messages.error(
+        request, _("You may not do this to {target}: {action}.").format(target=target, action=action)
+    )
+    return False
+
+
+def _command(request: HttpRequest, verb: str, done: Callable[[int], str]) -> HttpResponse:
+    return _each(
+        request,
+        _ticked(request),
+        lambda actor, instance: actions.worker_command(actor, instance, verb),
+        done,
+        back=reverse("workers"),
+    )
+
+
+def _ticked(request: HttpRequest) -> list[str]:
+    return list(dict.fromkeys(name[:200] for name in request.POST.getlist("name")[:MOST] if name))
+
+
+def _each(
+    request: HttpRequest, names: list[str], action: Act, done: Callable[[int], str], *, back: str
+) -> HttpResponse:
+    """Do it to each, whatever becomes of the others; tell how many, and what went wrong with which."""
+    actor = Actor.from_request(request)
+    problems = []
+    for name in names:
+        try:
+            action(actor, name)
+        except ActionFailed as error:
+            problems.append(str(error))
+    if len(names) > len(problems):
+        n = len(names) - len(problems)
+        messages.success(request, done(n).format(n=n))
+    for problem in problems[:MOST_TOLD]:
+        messages.error(request, problem)
+    if len(problems) > MOST_TOLD:
+        messages.error(request, _("{n} more failed; the audit has each.").format(n=len(problems) - MOST_TOLD))
+    if not names and not request.POST.getlist("name"):
+        messages.warning(request, _("Nothing was done: tick one or more first."))
+    return redirect(back)
+
+
+def _some(names: Iterable[str]) -> str:
+    given = list(names)
+    shown = ", ".join(given[:20])
+    return shown if len(given) <= 20 else _("{names} and {n} more").format(names=shown, n=len(given) - 20)
+
+
+def _confirm(request: HttpRequest, ticked: list[str], *, phrase: str, back: str, **more: Any) -> HttpResponse:
+    typed = "typed" in request.POST
+    return show(
+        request,
+        "confirm.html",
+        "other",
+        live=False,
+        status=422 if typed else 200,
+        name=phrase,
+        ticked=ticked,
+        back=back,
+        problem=_("Nothing was done: what you typed is not {name}.").format(name=phrase) if typed else "",
+        **more,
+    )

@@ -1,0 +1,181 @@
+"""The tables of the pages as files: CSV for spreadsheets, JSON for programs; filtered and sorted as the page is."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from io import StringIO
+from typing import Any
+
+import msgspec
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.utils.timezone import now
+from django.views.decorators.http import require_safe
+
+from dashboard.core.csv import cell
+from dashboard.core.permissions import requires
+from dashboard.cost import queries as cost
+from dashboard.leaders import queries as terms
+from dashboard.live import queries as selectors
+from dashboard.live import view_models as readings
+from dashboard.live.fleet import Fleet
+
+Row = dict[str, object]
+ALL = 100_000
+
+
+@require_safe
+@requires("page.view")
+def table(request: HttpRequest, name: str, form: str) -> HttpResponse:
+    """All rows that the page of that query would show, on however many pages. None is unknown, in CSV an empty cell."""
+    make = TABLES.get(name)
+    if make is None:
+        raise Http404(f"no table {name}; there are {', '.join(sorted(TABLES))}")
+    rows = list(make(selectors.fleet(), request.GET))
+    file = f"{name}-{now():%Y%m%dT%H%M%SZ}.{form}"
+    if form == "csv":
+        answer = HttpResponse(_as_csv(rows), content_type="text/csv; charset=utf-8")
+    else:
+        answer = HttpResponse(msgspec.json.encode(rows), content_type="application/json")
+    answer["Content-Disposition"] = f'attachment; filename="{file}"'
+    return answer
+
+
+def _gates(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
+    for each in readings.pressing_gates(fleet):
+        release = each.release
+        yield {
+            "gate": each.name, "state": each.state, "epoch": each.epoch, "by": each.by, "reason": each.reason,
+            "since": _moment(each.since), "opens_at": _moment(each.not_before), "share": each.share,
+            "waiting": len(each.waiting), "workers": each.workers,
+            "released": release.passed if release else None, "expected": release.expected if release else None,
+            "p50_ms": release.p50_ms if release else None, "p99_ms": release.p99_ms if release else None,
+            "problem": each.problem,
+        }  # fmt: skip
+
+
+def _queues(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
+    for each in readings.sorted_queues(fleet, query):
+        yield {
+            "queue": each.name, "depth": each.depth, "oldest_seconds": each.oldest_seconds,
+            "active_tasks": each.active_tasks, "total_tasks": each.total_tasks,
+            "in_per_second": each.in_per_second, "out_per_second": each.out_per_second, "in_hand": each.in_hand,
+            "poison": each.poison, "workers": each.workers, "as_of": _moment(each.as_of),
+        }  # fmt: skip
+
+
+def _workers(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
+    for each in readings.sorted_workers(fleet, query, ALL).rows:
+        state = each.state
+        yield {
+            "worker": each.name, "instance": each.instance, "host": each.host, "pid": each.pid,
+            "software": each.software, "presence": each.presence, "last_seen": _moment(each.last_seen),
+            "started_at": _moment(each.started_at), "mode": state.mode, "memory_bytes": state.memory_bytes or None,
+            "gates": _several(f"{gate.name}:{'waiting' if gate.waiting else gate.state}" for gate in state.gates),
+            "queues": _several(listener.queue for listener in state.listeners),
+            "active_tasks": sum(listener.active_tasks for listener in state.listeners),
+            "in_hand": sum(listener.in_hand for listener in state.listeners),
+            "leads": _several(each.name for each in state.elections if each.role == "leader"),
+        }  # fmt: skip
+
+
+def _leaders(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
+    for each in readings.pressing_leaders(fleet):
+        yield {
+            "election": each.name, "holder": each.holder, "epoch": each.epoch, "lease": each.lease,
+            "since": _moment(each.since), "standing_by": _several(each.standbys), "as_of": _moment(each.as_of),
+            "problem": each.problem,
+        }  # fmt: skip
+
+
+def _terms(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
+    for each in terms.newest(query.get("election", "")[:63]).rows:
+        yield {
+            "epoch": each.epoch, "leader": each.holder, "from": _moment(each.since), "to": _moment(each.ended),
+            "how": each.how,
+        }  # fmt: skip
+
+
+def _sequences(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
+    for each in readings.pressing_sequences(fleet):
+        yield {
+            "sequence": each.name, "next_number": each.next_number, "per_second": each.per_second,
+            "runway_seconds": each.runway_seconds, "owners": each.owners, "problem": each.problem,
+            "as_of": _moment(each.as_of),
+        }  # fmt: skip
+
+
+def _batches(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
+    for each in readings.sorted_batches(fleet, query):
+        yield {
+            "pipeline": each.pipeline, "batch": each.batch, "state": each.state, "by": each.by,
+            "started_at": _moment(each.started_at), "finished_at": _moment(each.finished_at or None),
+            "items_total": each.items_total, "items_sent": each.items_sent, "items_counted": each.items_counted,
+            "items_failed": each.items_failed, "per_second": each.per_second, "eta_seconds": each.eta_seconds,
+            "sla_seconds": each.sla_seconds or None, "sla_risk": each.sla_risk,
+            "stalled": each.is_stalled, "progressed_at": _moment(each.progressed_at or None), "cause": each.cause,
+        }  # fmt: skip
+
+
+def _sagas(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
+    for each in fleet.work.sagas:
+        yield {
+            "saga": each.saga, "key": each.key, "state": each.state, "runners": each.epoch,
+            "changed_at": _moment(each.changed_at),
+        }  # fmt: skip
+
+
+def _pools(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
+    for each in fleet.work.pools:
+        told = each.latest
+        yield {
+            "pool": told.pool, "wanted": told.wanted, "actual": told.actual, "reason": told.reason, "agent": told.by,
+            "epoch": told.epoch, "decided_at": _moment(told.at),
+        }  # fmt: skip
+
+
+def _cost(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
+    bill = cost.current(fleet)
+    for by, lines in (("operation", bill.lines), ("queue", bill.queues), ("worker", bill.workers)):
+        for line in lines:
+            yield {
+                "by": by, "name": line.operation, "requests": line.requests, "share": round(line.share, 6),
+                "dollars": round(line.dollars, 8),
+            }  # fmt: skip
+
+
+def _as_csv(rows: list[Row]) -> str:
+    text = StringIO()
+    if rows:
+        writer = csv.writer(text)
+        writer.writerow(rows[0])
+        writer.writerows([cell(value) for value in row.values()] for row in rows)
+    return text.getvalue()
+
+
+def _moment(at: float | None) -> str | None:
+    if at is None:
+        return None
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError, TypeError):
+        return "unreadable"
+
+
+def _several(names: Iterable[Any]) -> str:
+    return " ".join(str(name) for name in names)
+
+
+TABLES: dict[str, Callable[[Fleet, QueryDict], Iterable[Row]]] = {
+    "gates": _gates,
+    "queues": _queues,
+    "workers": _workers,
+    "leaders": _leaders,
+    "terms": _terms,
+    "sequences": _sequences,
+    "batches": _batches,
+    "sagas": _sagas,
+    "pools": _pools,
+    "cost": _cost,
+}

@@ -1,0 +1,159 @@
+"""Who may do what. Decided here, asked by views, consumers, commands and actions alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, cast
+
+from django.contrib import messages
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext
+
+from dashboard.core import teams as scoping
+from dashboard.core.teams import RANK as _RANK
+from dashboard.core.teams import ROLES, Role
+
+# The least role for each action; an action that is not listed may be done by nobody.
+ACTIONS: dict[str, Role] = {
+    "page.view": "viewer",
+    "audit.export": "viewer",
+    "audit.prune": "admin",
+    "gate.open": "operator",
+    "gate.close": "operator",
+    "gate.create": "operator",
+    "queue.create": "operator",
+    "queue.put": "operator",
+    "queue.peek": "operator",
+    "queue.requeue": "operator",
+    "queue.rule": "operator",
+    "scaling.policy": "operator",
+    "cost.prices": "operator",
+    "batch.retry": "operator",
+    "batch.cancel": "operator",
+    "saga.retry": "operator",
+    "queue.clear": "admin",
+    "queue.delete": "admin",
+    "leader.step_down": "operator",
+    "leader.break": "admin",
+    "worker.drain": "operator",
+    "worker.resume": "operator",
+    "worker.stop": "operator",
+    "token.create": "admin",
+    "token.revoke": "admin",
+    "team.rule": "admin",
+    "team.member": "admin",
+    "session.end": "admin",
+    "session.end_own": "viewer",
+    "token.create_own": "viewer",
+    "token.revoke_own": "viewer",
+}
+
+# What destroys: it needs a recent sign-in besides.
+FRESH = frozenset({"queue.clear", "queue.delete", "leader.break"})
+
+WANTS_FACTOR = "kennel_wants_factor"
+"""Attribute of a user whose role demands a second factor that they have not set up: until then they have no role."""
+
+IS_FRESH = "kennel_is_fresh"
+"""Attribute of a user whose sign-in is recent enough for what destroys."""
+
+
+def role_of(user: Any) -> Role:
+    """The highest role of a user; "" for nobody, inactive users and users in none of the groups."""
+    if not getattr(user, "is_authenticated", False) or not user.is_active:
+        return ""
+    if getattr(user, WANTS_FACTOR, False):
+        return ""
+    if user.is_superuser:
+        return "admin"
+    names = _groups(user)
+    return next((role for role in reversed(ROLES) if role in names), "")
+
+
+def teams_of(user: Any) -> frozenset[str]:
+    """The names of the teams of a user: their groups that are not roles."""
+    if not getattr(user, "is_authenticated", False):
+        return frozenset()
+    return _groups(user) - set(ROLES)
+
+
+def _groups(user: Any) -> frozenset[str]:
+    """Asks the database once for each user object, and not at all if its groups were prefetched."""
+    known: frozenset[str] | None = getattr(user, "_kennel_groups", None)
+    if known is None:
+        known = frozenset(group.name for group in user.groups.all())
+        user._kennel_groups = known
+    return known
+
+
+def lower_role(one: str, other: str) -> Role:
+    """The lesser of two roles; "" if either is none."""
+    return cast(Role, min(one, other, key=lambda role: _RANK.get(role, 0)))
+
+
+def role_may(role: str, action: str, target: str = "", teams: frozenset[str] = frozenset()) -> bool:
+    """Whether a role allows an action on a target to members of these teams; False for unknown roles and actions.
+
+    Reads the teams' rules for acts on gates and queues, except by administrators. With no target: whether there can be one.
+    """
+    needed = ACTIONS.get(action)
+    if needed is None:
+        return False
+    kind = action.partition(".")[0]
+    if kind in scoping.KINDS and role in ROLES and role != "admin" and (target or teams):
+        role = scoping.role_on(role, teams, kind, target, scoping.rules())
+    return _RANK.get(role, 0) >= _RANK[needed]
+
+
+def may(user: Any, action: str, target: str = "") -> bool:
+    """Whether this user may do this to that. Asks the database at most once per user object, and for the teams' rules."""
+    return role_may(role_of(user), action, target, teams_of(user))
+
+
+def requires(
+    action: str, *, back: str = ""
+) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+    """Decorate a view: the signed-in user must be allowed `action` on the view's first named argument.
+
+    Nobody signed in: to the sign-in page. Denied: written to the audit (page views excepted) and answered with 403. What
+    destroys and an old sign-in: to the page that asks for the password once more, and from there to `back` (the name of
+    an address; default: this one).
+    """
+    if action not in ACTIONS:
+        raise KeyError(f"{action!r} is not in permissions.ACTIONS")
+
+    def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        @wraps(view)
+        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if not request.user.is_authenticated:
+                return redirect_to_login(request.get_full_path())
+            if getattr(request.user, WANTS_FACTOR, False):
+                messages.warning(request, gettext("Your role needs a second factor: set it up to go on."))
+                return redirect("mfa_activate_totp")
+            target = str(next(iter(kwargs.values()), ""))
+            if may(request.user, action, target):
+                if action in FRESH and not getattr(request.user, IS_FRESH, False):
+                    after = reverse(back) if back else request.path
+                    return redirect(f"{reverse('account_reauthenticate')}?{urlencode({'next': after})}")
+                return view(request, *args, **kwargs)
+            if action != "page.view":
+                from dashboard.actions import Actor
+                from dashboard.audit import log as audit
+
+                audit.denied(Actor.from_request(request), action, target)
+            return render(
+                request,
+                "403.html",
+                {"action": action, "needed": ACTIONS[action], "role": role_of(request.user)},
+                status=403,
+            )
+
+        guarded.kennel_action = action  # type: ignore[attr-defined]
+        return guarded
+
+    return decorate

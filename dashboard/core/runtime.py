@@ -1,0 +1,425 @@
+"""What one dashboard process holds: its storage, its sockets, what it knows of the fleet.
+
+Made without I/O. `start()` and `stop()` belong to the ASGI lifespan; commands and tests may use it unstarted, through
+`call`, which then lends them an event loop of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
+
+import msgspec
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from channels.db import database_sync_to_async
+from django.conf import settings
+from django.utils.translation import gettext
+
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.gates.azure import BlobGateStore
+from coordinator.gates.state import GateState
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import Hint
+from coordinator.storage import Storage
+from dashboard.hub.announcing import Announcements
+from dashboard.hub.backplane import Backplane
+from dashboard.hub.fanout import FanoutBus, WorkerSockets
+from dashboard.hub.gate_news import GateNews
+from dashboard.hub.loops import Loops
+from dashboard.hub.presence import FORGET_SECONDS, Presence, ReleaseNews, WorkerNews
+
+if TYPE_CHECKING:
+    from coordinator.gates.gate import Gate
+    from dashboard.hub.viewers import Viewers
+    from dashboard.live.fleet_state import FleetState
+    from dashboard.live.sampler import Sampler
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+SUMMARY_SECONDS = 1.0
+RECEIPTS_SECONDS = 0.05
+MOST_RECEIPTS = 20_000
+HOUSEKEEPING_SECONDS = 2.0
+WEBHOOKS_SECONDS = 0.5
+RECONCILE_TURNS = 15
+LOOKED_SECONDS = 5.0
+ACT_THREADS = 8
+AWAY_SECONDS = 5.0
+FIRST_SWEEP_SECONDS = 300.0
+# Workers pass first; storage is looked at when they have.
+AFTER_RELEASE_SECONDS = 0.3
+
+
+class Socket(Protocol):
+    """A socket that housekeeping may close."""
+
+    token_id: int | None
+
+    async def go_away(self, code: int, reason: str) -> None: ...
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """An opening, as told to the other processes."""
+
+    gate: str
+    epoch: int
+    written_at: float
+    share: float
+
+
+class Runtime:
+    """One per process; see `current`."""
+
+    def __init__(self, storage: Storage | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        from dashboard.hub.viewers import Viewers
+        from dashboard.live.fleet_state import FleetState
+
+        self.clock = clock
+        self._storage = storage
+        self._lock = threading.RLock()
+        self._portal: BlockingPortal | None = None
+        self._borrowed: contextlib.ExitStack | None = None
+        self._stack: contextlib.AsyncExitStack | None = None
+        # No thread starts before the first act.
+        self.act_threads = ThreadPoolExecutor(ACT_THREADS, thread_name_prefix="act")
+        self.loops = Loops(clock=clock)
+        self.link = Backplane(clock=clock)
+        self.presence = Presence(self.link.home, clock=clock)
+        self.sockets = WorkerSockets()
+        self.consumers: set[Socket] = set()
+        self.bus = FanoutBus(self.sockets, self.link)
+        self.board: FleetState = FleetState(self.presence, self.link, clock=clock)
+        self.board.on_back = self._gate_went_back
+        self.board.troubles = self._troubles
+        self.viewers: Viewers = Viewers(self.board)
+        self.sampler: Sampler | None = None
+        self._gates: dict[str, Gate] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._looked_elsewhere = self.looked = float("-inf")
+        self.announcements = Announcements(self._pass_on, lambda: len(self.sockets), clock=clock)
+        self.gate_news = GateNews(
+            self._read_gate, self.board.epoch_of, self._gate_confirmed, self._count_receipt, clock=clock
+        )
+        self._receipts: list[tuple[str, protocol.Receipt]] = []
+        self._receipts_due = asyncio.Event()
+        self.link.on("presence", self._presence_from)
+        self.kept_head = 0
+        self._homes: dict[str, float] = {}
+        self._newcomer = False
+        self.link.on("receipts", self._receipts_from)
+        self.link.on("releases", self._releases_from)
+        self.link.on("opened", self._opened_from)
+        self.link.on("hint", lambda _, body: self.announced(msgspec.msgpack.decode(body, type=Hint)))
+        self.link.on("looking", self._looking_from)
+        self.link.on("command", self._command_from)
+
+    @property
+    def storage(self) -> Storage:
+        with self._lock:
+            if self._storage is None:
+                self._storage = Storage.from_env(settings.STORAGE_ENV)
+            self._storage.bus = self.bus
+            return self._storage
+
+    @property
+    def is_running(self) -> bool:
+        return self._stack is not None
+
+    # --- from threads to the event loop ---------------------------------------------------------------------------
+
+    def call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+        """Run a coroutine function on the process's event loop, from a thread, and return its result."""
+        with self._lock:
+            portal = self._portal
+            if portal is None:
+                self._borrowed = contextlib.ExitStack()
+                portal = self._portal = self._borrowed.enter_context(start_blocking_portal(name="kennel"))
+        return portal.call(function, *args)
+
+    def close(self) -> None:
+        """End what `call` had to start without a server; harmless otherwise."""
+        with self._lock:
+            borrowed, self._borrowed = self._borrowed, None
+            if borrowed is None:
+                return
+            portal, self._portal = self._portal, None
+        if portal is not None and self._storage is not None:
+            portal.call(self._storage.aclose)
+            self._storage.close()
+        borrowed.close()
+
+    # --- lifespan -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start everything that runs in the background of a server."""
+        from dashboard.live.sampler import Sampler
+
+        storage = self.storage
+        async with contextlib.AsyncExitStack() as stack:
+            self._portal = await stack.enter_async_context(BlockingPortal())
+            await self.link.start()
+            self._stack = stack.pop_all()
+        self._loop = asyncio.get_running_loop()
+        self.sampler = Sampler(storage, self.board, self.link, clock=self.clock)
+        self.sampler.watched = self._somebody_looks
+        self.sampler.turned = lambda: self.loops.alive("sampler")
+        self.sampler.failed = lambda error: self.loops.failed("sampler", error)
+        self.loops.alive("sampler")
+        start = self.loops.start
+        start("sampler", self.sampler.run)
+        start("viewers", self.viewers.run)
+        start("announcements", self.announcements.run)
+        start("gate-news", self.gate_news.run)
+        start("housekeeping", self._housekeeping)
+        if settings.SWEEP_SECONDS > 0:
+            start("claims", self._sweep_claims)
+        if settings.WEBHOOKS:
+            start("webhooks", self._webhooks)
+        if self.link.is_shared:
+            start("summaries", self._summaries)
+            start("receipts", self._send_receipts)
+        log.info("The dashboard watches prefix %s", storage.config.prefix)
+
+    async def stop(self) -> None:
+        """Close the sockets with a reason, end the background work, close the clients."""
+        stack, self._stack = self._stack, None
+        await asyncio.gather(
+            *(
+                consumer.go_away(protocol.CLOSE_GOING_AWAY, "the dashboard restarts")
+                for consumer in self.consumers
+            ),
+            return_exceptions=True,
+        )
+        if self.sampler is not None:
+            await self.sampler.stop()
+        await self.loops.stop()
+        self.sampler = self._loop = None
+        self._gates.clear()
+        await self.link.stop()
+        if self._storage is not None:
+            await self._storage.aclose()
+            await asyncio.to_thread(self._storage.close)
+        await asyncio.to_thread(self.act_threads.shutdown, cancel_futures=True)
+        self._portal = None
+        if stack is not None:
+            await stack.aclose()
+
+    # --- what workers tell, shared with the other processes --------------------------------------------------------
+
+    def gate(self, name: str) -> Gate:
+        """The gate of that name, kept: it knows what it last read. On the event loop only."""
+        if name not in self._gates:
+            self._gates[name] = self.storage.gate(name, identity=f"dashboard-{self.link.home}")
+        return self._gates[name]
+
+    def look_again(self) -> None:
+        """Something was changed in storage: sample now. From any thread."""
+        sampler, loop = self.sampler, self._loop
+        if sampler is not None and loop is not None:
+            loop.call_soon_threadsafe(sampler.forget_names)
+
+    async def _pass_on(self, hint: Hint, but: str) -> None:
+        """What a worker announced goes to the others. Of gates nothing is passed on but what storage confirms."""
+        self.bus.tell(hint, but=but, may_drop=True)
+        await self.bus.tell_others(hint)
+
+    async def _read_gate(self, gate: str) -> GateState | None:
+        return (await BlobGateStore(self.storage, gate).read("")).state
+
+    async def _gate_confirmed(self, state: GateState) -> None:
+        """A gate was changed by another program: now shown, and told to all workers."""
+        hint = Hint(f"gate:{state.name}", epoch=state.epoch, origin=state.by)
+        # Nothing was awaited since the read: nobody who waited has been heard to move yet.
+        self.announced(hint)
+        self.bus.tell(hint, first=True)
+        await self.bus.tell_others(hint)
+        await self.board.gate_changed(state)
+
+    def _count_receipt(self, instance: str, receipt: protocol.Receipt) -> None:
+        self.presence.passed(instance, receipt)
+        if self.link.is_shared:
+            if len(self._receipts) < MOST_RECEIPTS:
+                self._receipts.append((instance, receipt))
+            self._receipts_due.set()
+
+    def announced(self, hint: Hint) -> None:
+        """A hint came by: what it is about is worth a look."""
+        kind, _, name = hint.topic.partition(":")
+        if kind == "gate":
+            self.presence.hinted(name, hint.epoch)
+            self.viewers.hold()
+            if self.sampler is not None and self._loop is not None:
+                self._loop.call_later(AFTER_RELEASE_SECONDS, self.sampler.wake)
+
+    def _gate_went_back(self, gate: str, epoch: int) -> None:
+        """Storage was restored: what is kept of the gate is of another time, and all workers look again."""
+        self._gates.pop(gate, None)
+        if self._loop is not None:
+            self.bus.tell(Hint(f"gate:{gate}", epoch=epoch, origin="dashboard"))
+
+    def _troubles(self) -> tuple[str, ...]:
+        return tuple(
+            gettext('The dashboard\'s own work "{name}" failed within the last minute: {error}').format(
+                name=name, error=what
+            )
+            for name, what in self.loops.troubles().items()
+        )
+
+    async def opened(
+        self, gate: str, epoch: int, *, written_at: float, share: float, expected: dict[str, str]
+    ) -> None:
+        """An opening was written here."""
+        self.presence.opened(gate, epoch, expected=expected, written_at=written_at, share=share)
+        await self.link.publish("opened", msgspec.msgpack.encode(Opened(gate, epoch, written_at, share)))
+
+    async def command(self, instance: str, command: protocol.Command) -> bool:
+        """Send a command to a worker, wherever it is connected; False if it isn't connected anywhere we know of."""
+        if self.sockets.send_one(instance, command):
+            return True
+        entry = self.presence.entries.get(instance)
+        if entry is None or not entry.connected or entry.home == self.link.home:
+            return False
+        await self.link.publish("command", msgspec.msgpack.encode((instance, command)))
+        return True
+
+    def _somebody_looks(self) -> bool:
+        newest = max(self._looked_elsewhere, self.looked)
+        return bool(self.viewers) or self.clock.monotonic() - newest < LOOKED_SECONDS
+
+    def _looking_from(self, home: str, body: bytes) -> None:
+        self._looked_elsewhere = self.clock.monotonic()
+
+    def _presence_from(self, home: str, body: bytes) -> None:
+        now = self.clock.monotonic()
+        if now - self._homes.get(home, float("-inf")) > AWAY_SECONDS:
+            # It is new, or was cut off: it has missed receipts, and their workers won't send them again.
+            self._newcomer = True
+            self._homes = {
+                known: heard for known, heard in self._homes.items() if now - heard < FORGET_SECONDS
+            }
+        self._homes[home] = now
+        self.presence.merge(home, msgspec.msgpack.decode(body, type=list[WorkerNews]))
+
+    def _releases_from(self, home: str, body: bytes) -> None:
+        self.presence.merge_releases(msgspec.msgpack.decode(body, type=list[ReleaseNews]))
+
+    def _receipts_from(self, home: str, body: bytes) -> None:
+        for instance, receipt in msgspec.msgpack.decode(body, type=list[tuple[str, protocol.Receipt]]):
+            self.presence.passed(instance, receipt)
+
+    def _opened_from(self, home: str, body: bytes) -> None:
+        told = msgspec.msgpack.decode(body, type=Opened)
+        self.presence.opened(told.gate, told.epoch, written_at=told.written_at, share=told.share)
+
+    def _command_from(self, home: str, body: bytes) -> None:
+        instance, command = msgspec.msgpack.decode(body, type=tuple[str, protocol.Command])
+        self.sockets.send_one(instance, command)
+
+    async def _summaries(self) -> None:
+        while True:
+            await self.link.publish("presence", _packed(self.presence.local_news()))
+            if self._newcomer:
+                self._newcomer = False
+                await self.link.publish("releases", msgspec.msgpack.encode(self.presence.releases_news()))
+            if self.viewers or self.clock.monotonic() - self.looked < LOOKED_SECONDS:
+                await self.link.publish("looking", b"")
+            await self.clock.sleep(SUMMARY_SECONDS)
+
+    async def _send_receipts(self) -> None:
+        while True:
+            await self._receipts_due.wait()
+            await self.clock.sleep(RECEIPTS_SECONDS)
+            self._receipts_due.clear()
+            batch, self._receipts = self._receipts, []
+            await self.link.publish("receipts", msgspec.msgpack.encode(batch))
+
+    async def _sweep_claims(self) -> None:
+        """Once an hour, in one process of all: payloads that no message needs, a bounded number at a time."""
+        from dashboard.queues.large_payloads import sweep_some
+
+        following = ""
+        await self.clock.sleep(min(FIRST_SWEEP_SECONDS, settings.SWEEP_SECONDS))
+        while True:
+            try:
+                if self.sampler is not None and self.sampler.is_leading:
+                    following = await sweep_some(self.storage, following)
+            except Exception as error:
+                self.loops.failed("claims", error)
+                log.exception("Claims were not swept; trying again in %g s", settings.SWEEP_SECONDS)
+            await self.clock.sleep(settings.SWEEP_SECONDS)
+
+    async def _webhooks(self) -> None:
+        from dashboard.core.webhooks import send_due
+
+        while True:
+            try:
+                if self.sampler is not None and self.sampler.is_leading:
+                    # In a thread of its own: a slow receiver must not hold up what needs the database.
+                    await database_sync_to_async(send_due, thread_sensitive=False)()
+            except Exception as error:
+                log.exception("Sending webhooks failed; trying again")
+                self.loops.failed("webhooks", error)
+            await self.clock.sleep(WEBHOOKS_SECONDS)
+
+    async def _housekeeping(self) -> None:
+        from dashboard.core.retention import tidy
+        from dashboard.hub.housekeeping import keep_audit_head, sweep, tidy_audit
+
+        turn = 0
+        while True:
+            try:
+                if turn % RECONCILE_TURNS == 0:
+                    await database_sync_to_async(tidy_audit)()
+                    await database_sync_to_async(tidy)()
+                    await keep_audit_head(self)
+                await sweep(self)
+            except Exception as error:
+                # The database may be away for a while; sockets are looked at again at the next turn.
+                log.exception("Housekeeping failed; trying again")
+                self.loops.failed("housekeeping", error)
+            turn += 1
+            await self.clock.sleep(HOUSEKEEPING_SECONDS)
+
+
+def _packed(news: list[WorkerNews]) -> bytes:
+    """The summary; a worker that cannot be told of is left out of it."""
+    try:
+        return msgspec.msgpack.encode(news)
+    except (OverflowError, ValueError, TypeError):
+        good = []
+        for each in news:
+            try:
+                msgspec.msgpack.encode(each)
+            except (OverflowError, ValueError, TypeError) as error:
+                log.warning("The worker %s is not told of: %s", each.hello.worker, error)
+            else:
+                good.append(each)
+        return msgspec.msgpack.encode(good)
+
+
+_current: Runtime | None = None
+_guard = threading.Lock()
+
+
+def current() -> Runtime:
+    """The runtime of this process, made on first use."""
+    global _current
+    with _guard:
+        if _current is None:
+            _current = Runtime()
+        return _current
+
+
+def use(runtime: Runtime | None) -> None:
+    """Put another runtime in its place (None: a new one on next use). For tests."""
+    global _current
+    with _guard:
+        _current = runtime

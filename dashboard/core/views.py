@@ -1,0 +1,86 @@
+"""What all pages share: showing a page, and answering an action in the way the browser asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
+from django.utils.http import urlencode
+
+from dashboard.actions import ActionFailed, Actor
+from dashboard.core import teams as scoping
+from dashboard.core.permissions import role_of, teams_of
+from dashboard.live import fragments as regions
+from dashboard.live import queries as selectors
+
+MAX_QUERY = 2000
+
+
+def show(
+    request: HttpRequest,
+    template: str,
+    page: str,
+    *,
+    live: bool = True,
+    query: str = "",
+    status: int = 200,
+    **more: Any,
+) -> HttpResponse:
+    """A page with all its regions at this moment. `query` is what the live regions depend on."""
+    fleet = selectors.fleet()
+    context = regions.context_of(page, fleet, role_of(request.user), query, reach_of(request))
+    return render(request, template, {**context, "live": live, "live_query": query, **more}, status=status)
+
+
+def act(
+    request: HttpRequest, action: Callable[[Actor], object], done: str, *, back: str, page: str = ""
+) -> HttpResponse:
+    """Do one action and tell how it went: as changed regions to htmx, else by a message on the page it came from."""
+    problem = ""
+    try:
+        action(Actor.from_request(request))
+    except ActionFailed as error:
+        problem = str(error)
+    if problem:
+        messages.error(request, problem)
+    else:
+        messages.success(request, done)
+    htmx = getattr(request, "htmx", None)
+    if not htmx:
+        return redirect(back)
+    query = urlsplit(htmx.current_url or "").query[:MAX_QUERY]
+    page = page if page in regions.OWN else "other"
+    notice = render_to_string("common.html#notice", {"oob": True}, request)
+    state = regions.render_all(page, selectors.fleet(), role_of(request.user), query, reach_of(request))
+    return HttpResponse(f"{notice}\n{state}")
+
+
+def reach_of(request: HttpRequest) -> scoping.Reach:
+    """What the signed-in person may do where, to show it."""
+    return scoping.reach(role_of(request.user), teams_of(request.user))
+
+
+# No database and no page can hold them.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def text(request: HttpRequest, name: str, limit: int = 200) -> str:
+    """A field of the form, trimmed."""
+    return _UNSTORABLE.sub(" ", request.POST.get(name, "")).strip()[:limit]
+
+
+def whole_number(value: str) -> int | None:
+    """A number as people type it, with or without spaces; None for anything else."""
+    digits = "".join(value.split()).replace("\N{NARROW NO-BREAK SPACE}", "")
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
+
+
+def query_of(**values: object) -> str:
+    """A query string of those values that say something."""
+    return urlencode({key: str(value) for key, value in values.items() if value not in (None, "")})

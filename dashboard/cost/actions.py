@@ -1,0 +1,58 @@
+"""What requests cost, and what they may cost a day."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from coordinator.errors import ConfigurationError
+from dashboard.core.actions import ActionFailed, Actor, audited
+from dashboard.cost import prices as pricing
+from dashboard.cost.prices import PriceSettings
+from dashboard.models import Pricing
+
+TARGET = "prices"
+LONGEST = {"as_of": 40, "source": 200}
+
+
+def set_prices(actor: Actor, wanted: PriceSettings, *, reason: str = "") -> PriceSettings:
+    """Put prices and a daily budget in force in all processes, within seconds; they stay until they are changed again."""
+    with audited(actor, "cost.prices", TARGET, reason) as act:
+        for name, longest in LONGEST.items():
+            if len(getattr(wanted.prices, name)) > longest:
+                raise ActionFailed(
+                    _("{name} has more than {longest} characters.").format(name=name, longest=longest)
+                )
+        try:
+            pricing.checked(wanted)
+        except ConfigurationError as error:
+            raise ActionFailed(_("The prices were not changed: {error}.").format(error=error)) from error
+        with transaction.atomic():
+            act.before = _told(pricing.refresh())
+            Pricing.objects.update_or_create(
+                pk=1,
+                defaults={
+                    "prices": msgspec.json.encode(wanted.prices).decode(),
+                    "per_day": wanted.per_day,
+                    "by": actor.name,
+                    "at": time.time(),
+                },
+            )
+        act.after = _told(now := pricing.refresh())
+    return now
+
+
+def reset_prices(actor: Actor, *, reason: str = "") -> PriceSettings:
+    """Back to the prices and the budget of the environment; harmless if they are in force."""
+    with audited(actor, "cost.prices", TARGET, reason) as act:
+        act.before = _told(pricing.refresh())
+        Pricing.objects.all().delete()
+        act.after = _told(now := pricing.refresh())
+    return now
+
+
+def _told(known: PriceSettings) -> str:
+    return msgspec.json.encode({"prices": known.prices, "per_day": known.per_day}).decode()

@@ -1,0 +1,113 @@
+"""Cost: requests and money, and what polling would have cost; the prices and the daily budget."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST, require_safe
+from msgspec.structs import replace
+
+from coordinator.errors import ConfigurationError
+from coordinator.queues.cost import Prices
+from dashboard.actions import reset_prices, set_prices
+from dashboard.core.permissions import requires
+from dashboard.core.views import act, show, text
+from dashboard.cost import prices as pricing
+from dashboard.cost.prices import PriceSettings
+
+KINDS = {
+    "queue": _("Queue operations"),
+    "blob_write": _("Blob writes"),
+    "blob_read": _("Blob reads"),
+    "blob_list": _("Blob lists"),
+    "table": _("Table operations"),
+}
+
+
+class Row(NamedTuple):
+    """One price as the page shows it; `typed` is what its field holds."""
+
+    name: str
+    kind: str
+    price: float
+    default: float
+    typed: str
+
+
+@require_safe
+@requires("page.view")
+def cost(request: HttpRequest) -> HttpResponse:
+    return _page(request)
+
+
+@require_POST
+@requires("cost.prices")
+def prices(request: HttpRequest) -> HttpResponse:
+    """Put prices and budget in force, or (`reset`) those of the environment again."""
+    back, reason = f"{reverse('cost')}#prices", text(request, "reason")
+    if text(request, "reset"):
+        told = gettext("The prices and the budget are those of the dashboard's environment again.")
+        return act(request, lambda actor: reset_prices(actor, reason=reason), told, back=back)
+    try:
+        wanted = _read(request)
+    except (ValueError, ConfigurationError) as error:
+        messages.error(request, gettext("The prices were not changed: {error}.").format(error=error))
+        return _page(request, status=422)
+    told = gettext("The new prices and the budget are in force.")
+    return act(request, lambda actor: set_prices(actor, wanted, reason=reason), told, back=back)
+
+
+def _page(request: HttpRequest, *, status: int = 200) -> HttpResponse:
+    now, defaults = pricing.refresh(), pricing.defaults()
+    typed = request.POST
+
+    def shown(name: str, value: object) -> str:
+        # No exponent: "0.00001" is what people type.
+        plain = f"{value:.12f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value or "")
+        return typed.get(name, plain)
+
+    rows = [
+        Row(name, str(kind), getattr(now.prices, name), getattr(defaults.prices, name), "")
+        for name, kind in KINDS.items()
+    ]
+    return show(
+        request,
+        "cost.html",
+        "cost",
+        status=status,
+        pricing=now,
+        defaults=defaults,
+        rows=[row._replace(typed=shown(row.name, row.price)) for row in rows],
+        typed={
+            "as_of": shown("as_of", now.prices.as_of),
+            "source": shown("source", now.prices.source),
+            "per_day": shown("per_day", now.per_day),
+        },
+    )
+
+
+def _read(request: HttpRequest) -> PriceSettings:
+    figures: dict[str, Any] = {name: _number(request, name, str(kind)) for name, kind in KINDS.items()}
+    table = Prices(**figures, as_of=text(request, "as_of"), source=text(request, "source"))
+    if not table.as_of or not table.source:
+        raise ValueError(gettext("say from when the prices are and where they were found"))
+    budget = text(request, "per_day")
+    wanted = PriceSettings(replace(table, currency=pricing.in_force().prices.currency))
+    return pricing.checked(
+        replace(wanted, per_day=_number(request, "per_day", gettext("Daily budget")) if budget else None)
+    )
+
+
+def _number(request: HttpRequest, name: str, label: str) -> float:
+    value = text(request, name, 24)
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError(
+            gettext("{label}: {value!r} is not a number such as 0.004").format(label=label, value=value)
+        ) from None

@@ -1,0 +1,115 @@
+"""Opening, closing and making gates."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from django.utils.translation import gettext
+
+from coordinator.config import check_name
+from coordinator.errors import AlreadyExists, PreconditionFailed
+from coordinator.gates.state import GateState, phase
+from dashboard.core.actions import ActionFailed, Actor, audited
+from dashboard.core.runtime import current
+from dashboard.core.storage import call
+
+FAR_SECONDS = 4_102_444_800.0
+"""The end of 2099: later is a moment in milliseconds."""
+
+
+def unleash(
+    actor: Actor,
+    gate: str,
+    *,
+    reason: str = "",
+    at: float | None = None,
+    share: float = 1.0,
+    epoch: int | None = None,
+) -> GateState:
+    """Open a gate: now, at a moment (seconds since 1970), or for a share of the fleet. Opening what is open is harmless.
+
+    With `epoch` only if the gate still has it when it is written.
+    """
+    with audited(actor, "gate.open", gate, reason) as act:
+        check_name("gate", gate)
+        if at is not None and not 0 <= at <= FAR_SECONDS:
+            raise ActionFailed(
+                gettext(
+                    "The moment {at:g} is not within 1970 to 2100: give seconds since 1970, not milliseconds."
+                ).format(at=at)
+            )
+        act.before = _known(gate)
+        state = call(_open, gate, actor.name, reason, at, share, epoch)
+        act.after = _told(state)
+    return state
+
+
+def leash(actor: Actor, gate: str, *, reason: str = "", epoch: int | None = None) -> GateState:
+    """Close a gate. Workers inside finish the message in hand and take no new one. `epoch` as for `unleash`."""
+    with audited(actor, "gate.close", gate, reason) as act:
+        check_name("gate", gate)
+        act.before = _known(gate)
+        state = call(_close, gate, actor.name, reason, epoch)
+        act.after = _told(state)
+    return state
+
+
+def create_gate(actor: Actor, gate: str, *, reason: str = "") -> GateState:
+    """Make a gate, closed, so that it can be opened before a worker ever waited at it."""
+    with audited(actor, "gate.create", gate, reason) as act:
+        check_name("gate", gate)
+        state = call(_create, gate, actor.name, reason)
+        act.after = _told(state)
+    return state
+
+
+async def _open(
+    gate: str, by: str, reason: str, at: float | None, share: float, epoch: int | None
+) -> GateState:
+    runtime = current()
+    expected = runtime.presence.waiting_at(gate)
+    if runtime.is_running:
+        runtime.viewers.hold()
+    state = await runtime.gate(gate).open(by=by, reason=reason, at=at, share=share, epoch=epoch)
+    pushed_at = time.time()
+    await runtime.opened(gate, state.epoch, written_at=state.opened_at, share=state.share, expected=expected)
+    runtime.presence.pushed(gate, state.epoch, pushed_at)
+    await runtime.board.gate_changed(state)
+    return state
+
+
+async def _close(gate: str, by: str, reason: str, epoch: int | None) -> GateState:
+    runtime = current()
+    state = await runtime.gate(gate).close(by=by, reason=reason, epoch=epoch)
+    await runtime.board.gate_changed(state)
+    return state
+
+
+async def _create(gate: str, by: str, reason: str) -> GateState:
+    from coordinator.gates.azure import BlobGateStore
+
+    runtime = current()
+    made = GateState(name=gate, epoch=1, changed_at=time.time(), by=by, reason=reason)
+    try:
+        await BlobGateStore(runtime.storage, gate).write(made, "")
+    except (AlreadyExists, PreconditionFailed) as error:
+        raise ActionFailed(gettext("There is a gate {gate} already.").format(gate=gate)) from error
+    await runtime.board.gate_changed(made)
+    return made
+
+
+def _known(gate: str) -> str:
+    """The gate as last seen: reading it again would delay the release."""
+    state = next((state for state in current().board.sample.gates if state.name == gate), None)
+    return _told(state) if state is not None else ""
+
+
+def _told(state: GateState) -> str:
+    told: dict[str, Any] = {"state": phase(state, time.time()), "epoch": state.epoch}
+    if state.not_before is not None:
+        told["not_before"] = state.not_before
+    if state.share < 1:
+        told["share"] = state.share
+    return json.dumps(told)

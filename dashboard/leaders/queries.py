@@ -1,0 +1,31 @@
+"""Who led an election when, read from storage when somebody asks. Blocking functions for threads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from coordinator.config import check_name
+from coordinator.errors import KennelError
+from coordinator.leadership.azure import list_terms
+from coordinator.leadership.terms import TermRecord
+from dashboard.core.storage import call, storage
+
+
+class Terms(NamedTuple):
+    """The terms of an election, newest first; `problem` says why they are missing."""
+
+    rows: tuple[TermRecord, ...] = ()
+    problem: str = ""
+
+
+def newest(election: str, limit: int = 50) -> Terms:
+    """The newest terms; one request."""
+    try:
+        check_name("election", election)
+        return Terms(tuple(call(_read, election, limit)))
+    except (KennelError, TimeoutError) as error:
+        return Terms(problem=str(error) or "storage did not answer in time")
+
+
+async def _read(election: str, limit: int) -> list[TermRecord]:
+    return await list_terms(storage(), election, limit=limit)

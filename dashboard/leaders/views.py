@@ -1,0 +1,83 @@
+"""Leaders: who leads what; step down, break."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.translation import gettext
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from dashboard import actions
+from dashboard.core.permissions import requires
+from dashboard.core.views import act, show, text
+from dashboard.leaders import queries as terms
+from dashboard.live import queries as selectors
+from dashboard.live.view_models import OWN_ELECTION
+
+
+@require_safe
+@requires("page.view")
+def leaders(request: HttpRequest) -> HttpResponse:
+    """The terms are those of `election` (default: the first)."""
+    known = [each.name for each in selectors.fleet().leaders]
+    election = request.GET.get("election", "")[:63] or next(
+        (name for name in known if name != OWN_ELECTION), known[0] if known else ""
+    )
+    return show(
+        request,
+        "leaders.html",
+        "leaders",
+        election=election,
+        terms=terms.newest(election) if election else None,
+        now=selectors.fleet().taken_at,
+    )
+
+
+@require_POST
+@requires("leader.step_down")
+def step_down(request: HttpRequest, name: str) -> HttpResponse:
+    return act(
+        request,
+        lambda actor: actions.step_down(actor, name),
+        gettext("The leader of {name} was asked to step down.").format(name=name),
+        back=reverse("leaders"),
+        page="leaders",
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("leader.break")
+def break_lease(request: HttpRequest, name: str) -> HttpResponse:
+    """Asks for the typed name, then breaks the lease and raises the epoch."""
+    if request.method == "POST" and text(request, "typed") == name:
+        return act(
+            request,
+            lambda actor: actions.break_lease(actor, name),
+            gettext("The lease of {name} was broken.").format(name=name),
+            back=reverse("leaders"),
+        )
+    wrong = request.method == "POST"
+    holder = next((leader.holder for leader in selectors.fleet().leaders if leader.name == name), "")
+    return show(
+        request,
+        "confirm.html",
+        "other",
+        live=False,
+        status=422 if wrong else 200,
+        name=name,
+        title=gettext("Break the lease of {name}?").format(name=name),
+        verb=gettext("Break it"),
+        consequences=(
+            gettext("{holder} loses its term at once, whatever it is doing.").format(
+                holder=holder or gettext("The holder")
+            ),
+            gettext(
+                "The epoch rises: fenced writes of the old leader are refused; writes without fencing are not."
+            ),
+            gettext("A worker that stands by takes over, or the old holder once more."),
+        ),
+        back=reverse("leaders"),
+        problem=(
+            gettext("Nothing was done: what you typed is not {name}.").format(name=name) if wrong else ""
+        ),
+    )

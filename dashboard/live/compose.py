@@ -1,0 +1,357 @@
+"""Puts together what storage says and what workers say. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from django.utils.translation import gettext
+from msgspec.structs import replace
+
+from coordinator.gates.state import phase
+from coordinator.realtime.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus
+from dashboard.live.conditions import attention, messages
+from dashboard.live.conditions import workers as count_of_workers
+from dashboard.live.fleet import (
+    Fleet,
+    GateView,
+    Headline,
+    LeaderView,
+    QueueView,
+    Release,
+    SequenceView,
+    StorageView,
+    TaskDecision,
+    Today,
+    WorkerView,
+)
+from dashboard.live.sample import Depth, Sample
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+UNHEARD_SECONDS = 1.0
+MOST_CLAIMED = 200
+"""Of each kind of thing, the names shown that no reading of storage knows."""
+
+
+class Rates(NamedTuple):
+    """What the board measured over the last seconds; None is unknown."""
+
+    in_per_second: Mapping[str, float | None] = {}
+    out_per_second: Mapping[str, float | None] = {}
+    numbers_per_second: Mapping[str, float | None] = {}
+    requests_per_minute: float | None = None
+
+
+class _Reports(NamedTuple):
+    """What the workers that are not lost said, by thing."""
+
+    gates: dict[str, list[tuple[str, GateStatus]]]
+    queues: dict[str, list[tuple[str, ListenerStatus]]]
+    leaders: dict[str, list[tuple[str, LeadershipStatus]]]
+    sequences: dict[str, list[tuple[str, SequenceStatus]]]
+    troubles: tuple[str, ...] = ()
+
+
+def compose(
+    sample: Sample,
+    workers: Sequence[WorkerView],
+    releases: Mapping[str, Release],
+    rates: Rates,
+    *,
+    now: float,
+    requests: Mapping[str, int],
+    queue_requests: Mapping[str, int] | None = None,
+    queue_traffic: Mapping[str, int] | None = None,
+    today: Today | None = None,
+    degraded: str = "",
+    went_back: Mapping[str, int] | None = None,
+    troubles: tuple[str, ...] = (),
+) -> Fleet:
+    """The fleet at `now` (wall-clock seconds)."""
+    reports = _gather(workers, sample)
+    gates = _gates(sample, reports.gates, releases, now, went_back or {})
+    queues = _queues(sample, reports.queues, rates, now)
+    fleet = Fleet(
+        taken_at=now,
+        headline=_headline(sample.storage, gates, queues, workers),
+        storage=sample.storage,
+        gates=gates,
+        queues=queues,
+        leaders=_leaders(sample, reports.leaders, _lease_ends(workers), now),
+        sequences=_sequences(sample, reports.sequences, rates),
+        workers=tuple(workers),
+        work=sample.work,
+        requests_per_minute=rates.requests_per_minute,
+        requests=dict(requests),
+        own_requests=dict(sample.requests),
+        sampled_every=sample.every_seconds,
+        queue_requests=dict(queue_requests or {}),
+        queue_traffic=dict(queue_traffic or {}),
+        today=today,
+        degraded=degraded,
+        read_at={
+            "gates": sample.gates_as_of,
+            "queues": min((row.as_of for row in sample.queues if row.as_of is not None), default=None),
+            "leaders": sample.leaders_as_of,
+            "sequences": sample.sequences_as_of,
+        },
+        troubles=(*troubles, *reports.troubles),
+    )
+    return replace(fleet, attention=attention(fleet, sample.every_seconds))
+
+
+def _gather(workers: Iterable[WorkerView], sample: Sample) -> _Reports:
+    reports = _Reports(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
+    for worker in workers:
+        if worker.presence == "lost":
+            continue
+        for gate in worker.state.gates:
+            reports.gates[gate.name].append((worker.name, gate))
+        for listener in worker.state.listeners:
+            reports.queues[listener.queue].append((worker.name, listener))
+        for election in worker.state.elections:
+            reports.leaders[election.name].append((worker.name, election))
+        for sequence in worker.state.sequences:
+            reports.sequences[sequence.name].append((worker.name, sequence))
+    left_out = (
+        _bound(reports.gates, (row.name for row in sample.gates))
+        + _bound(reports.queues, (row.name for row in sample.queues))
+        + _bound(reports.leaders, (row.name for row in sample.leaders))
+        + _bound(reports.sequences, (row.name for row in sample.sequences))
+    )
+    if not left_out:
+        return reports
+    said = gettext("{count} names that workers tell of, and storage does not have, are not shown")
+    return reports._replace(troubles=(said.format(count=left_out),))
+
+
+def _bound(told: dict[str, list[tuple[str, T]]], stored: Iterable[str]) -> int:
+    """Leave out names that only workers tell of, but for the `MOST_CLAIMED` that most tell of; returns how many."""
+    if len(told) <= MOST_CLAIMED:
+        return 0
+    claimed = sorted(told.keys() - set(stored), key=lambda name: (-len(told[name]), name))
+    for name in claimed[MOST_CLAIMED:]:
+        del told[name]
+    return max(0, len(claimed) - MOST_CLAIMED)
+
+
+def _each(names: Iterable[str], make: Callable[[str], V], odd: Callable[[str, str], V]) -> tuple[V, ...]:
+    """A row for each name. What cannot be put together costs its own row, which says so."""
+    rows = []
+    for name in sorted(names):
+        try:
+            rows.append(make(name))
+        except Exception as error:
+            log.exception("The row of %s could not be made", name)
+            rows.append(odd(name, f"unreadable: {type(error).__name__}"))
+    return tuple(rows)
+
+
+def _gates(
+    sample: Sample,
+    reports: Mapping[str, list[tuple[str, GateStatus]]],
+    releases: Mapping[str, Release],
+    now: float,
+    went_back: Mapping[str, int],
+) -> tuple[GateView, ...]:
+    stored = {state.name: state for state in sample.gates}
+
+    def row(name: str) -> GateView:
+        told = reports.get(name, [])
+        waiting = tuple(worker for worker, status in told if status.waiting)
+        state = stored.get(name)
+        if name in sample.odd_gates:
+            view = GateView(name, "unknown", 0, problem=sample.odd_gates[name])
+        elif state is None:
+            # No blob is a closed gate; unread storage is an unknown one.
+            known = "closed" if sample.gates_as_of is not None else "unknown"
+            view = GateView(name, known, 0)
+        else:
+            view = GateView(
+                name,
+                phase(state, now),
+                state.epoch,
+                by=state.by,
+                reason=state.reason,
+                since=state.changed_at or None,
+                not_before=state.not_before,
+                share=state.share,
+                release=releases.get(name),
+            )
+        if name in went_back and not view.problem:
+            view = replace(
+                view,
+                problem=gettext("epoch went back from {peak} to {epoch}: storage was restored?").format(
+                    peak=went_back[name], epoch=view.epoch
+                ),
+            )
+        return replace(view, waiting=waiting, workers=len(told), as_of=sample.gates_as_of)
+
+    return _each(
+        stored.keys() | reports.keys() | sample.odd_gates.keys() | went_back.keys(),
+        row,
+        lambda name, why: GateView(name, "unknown", 0, problem=why),
+    )
+
+
+def _queues(
+    sample: Sample, reports: Mapping[str, list[tuple[str, ListenerStatus]]], rates: Rates, now: float
+) -> tuple[QueueView, ...]:
+    stored = {depth.name: depth for depth in sample.queues}
+
+    def row(name: str) -> QueueView:
+        told = reports.get(name, [])
+        depth = stored.get(name) or Depth(name, None, None, None)
+        view = QueueView(
+            name,
+            depth=depth.depth,
+            poison=depth.poison,
+            in_per_second=rates.in_per_second.get(name),
+            out_per_second=rates.out_per_second.get(name),
+            oldest_seconds=None if depth.oldest_at is None else max(0.0, now - depth.oldest_at),
+            workers=len(told),
+            as_of=depth.as_of,
+        )
+        if told:
+            view = replace(
+                view,
+                active_tasks=sum(listener.active_tasks for _, listener in told),
+                total_tasks=sum(listener.total_tasks for _, listener in told),
+                in_hand=sum(listener.in_hand for _, listener in told),
+                decisions=tuple(
+                    TaskDecision(worker, listener.active_tasks, listener.wanted_tasks, listener.reason)
+                    for worker, listener in told
+                ),
+            )
+        return view
+
+    return _each(stored.keys() | reports.keys(), row, lambda name, why: QueueView(name, problem=why))
+
+
+def _lease_ends(workers: Iterable[WorkerView]) -> dict[tuple[str, int], tuple[float, int]]:
+    """When the lease of each term ends, and how long it lasts, by election and epoch.
+
+    From lost workers, too: the lease of a dead leader runs on. Counted from when its last word was heard, so that
+    nobody's clock matters.
+    """
+    return {
+        (status.name, status.epoch): (worker.last_seen + status.remaining_seconds, status.lease_seconds)
+        for worker in workers
+        for status in worker.state.elections
+        if status.role == "leader"
+    }
+
+
+def _leaders(
+    sample: Sample,
+    reports: Mapping[str, list[tuple[str, LeadershipStatus]]],
+    ends: Mapping[tuple[str, int], tuple[float, int]],
+    now: float,
+) -> tuple[LeaderView, ...]:
+    stored = {leader.name: leader for leader in sample.leaders}
+
+    def row(name: str) -> LeaderView:
+        told = reports.get(name, [])
+        leader = stored.get(name) or LeaderView(name, "", 0, "unknown")
+        leading = [(worker, status) for worker, status in told if status.role == "leader"]
+        if leading:
+            worker, status = max(leading, key=lambda pair: pair[1].epoch)
+            if status.epoch > leader.epoch:
+                # The leader tells of its term before the next sample does.
+                leader = replace(leader, holder=worker, epoch=status.epoch, lease="leased")
+        until, lasts = ends.get((name, leader.epoch), (None, leader.lease_seconds))
+        # Storage says that it is held past its end: its holder renews, and we do not hear of it.
+        unheard = until is not None and (leader.as_of or 0.0) > until + UNHEARD_SECONDS
+        if not leader.holder or unheard:
+            until = None
+        return replace(
+            leader,
+            lease_ends=until,
+            lease_seconds=lasts,
+            remaining_seconds=None if until is None else round(max(0.0, until - now), 1),
+            standbys=tuple(worker for worker, status in told if status.role == "standby"),
+        )
+
+    return _each(
+        stored.keys() | reports.keys(), row, lambda name, why: LeaderView(name, "", 0, "unknown", problem=why)
+    )
+
+
+def _sequences(
+    sample: Sample, reports: Mapping[str, list[tuple[str, SequenceStatus]]], rates: Rates
+) -> tuple[SequenceView, ...]:
+    stored = {sequence.name: sequence for sequence in sample.sequences}
+
+    def row(name: str) -> SequenceView:
+        told = reports.get(name, [])
+        view = stored.get(name) or SequenceView(name)
+        runways = [status.runway_seconds for _, status in told if status.runway_seconds is not None]
+        used = {(status.first, status.last): status.last_issued for _, status in told if status.last}
+        recent = tuple(
+            replace(grant, last_issued=used[(grant.first, grant.last)], state="in use")
+            if (grant.first, grant.last) in used
+            else grant
+            for grant in view.recent
+        )
+        per_second = (
+            sum(status.per_second for _, status in told) if told else rates.numbers_per_second.get(name)
+        )
+        return replace(
+            view,
+            per_second=per_second,
+            runway_seconds=min(runways, default=None),
+            owners=sum(1 for _, status in told if status.last),
+            recent=recent,
+        )
+
+    return _each(stored.keys() | reports.keys(), row, lambda name, why: SequenceView(name, problem=why))
+
+
+def _headline(
+    storage: StorageView,
+    gates: Sequence[GateView],
+    queues: Sequence[QueueView],
+    workers: Sequence[WorkerView],
+) -> Headline:
+    present = [worker for worker in workers if worker.presence != "lost"]
+    if storage.as_of is None:
+        return Headline("unknown", storage.error or gettext("storage has not answered yet"))
+    if storage.unreachable_since is not None:
+        return Headline("unknown", gettext("storage is unreachable; figures are from before"))
+    if not present:
+        return Headline("stalled" if workers else "idle", gettext("no worker is connected"))
+    there = count_of_workers(len(present))
+    held = {name for gate in gates if gate.state != "open" for name in gate.waiting}
+    working = sum(queue.in_hand or 0 for queue in queues)
+    waiting = sum(queue.depth or 0 for queue in queues if queue.workers)
+    if held:
+        closed = ", ".join(sorted(gate.name for gate in gates if gate.state != "open" and gate.waiting))
+        return Headline(
+            "held",
+            gettext("{held} of {present} workers wait at {gates}").format(
+                held=len(held), present=len(present), gates=closed
+            ),
+        )
+    if working:
+        return Headline(
+            "running",
+            gettext("{workers}, {messages} in hand").format(workers=there, messages=messages(working)),
+        )
+    if waiting:
+        moving = any((queue.out_per_second or 0) > 0 for queue in queues)
+        if not moving and not any(queue.active_tasks for queue in queues):
+            return Headline(
+                "stalled",
+                gettext("{messages} in queues and no task takes any").format(messages=messages(waiting)),
+            )
+        return Headline(
+            "running",
+            gettext("{workers}, {messages} waiting").format(workers=there, messages=messages(waiting)),
+        )
+    return Headline("idle", gettext("{workers}, nothing waits").format(workers=there))

@@ -1,0 +1,202 @@
+"""What the pages show, as plain frozen values: made by the sampler and presence, read through selectors.
+
+None always means *unknown* and is never shown as 0. Moments are wall-clock seconds since 1970 (UTC). Every row that was
+read from storage says when (`as_of`), so that stale can look stale.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from coordinator.realtime.protocol import WorkerState
+from dashboard.batches.workloads import Work
+
+
+class StorageView(msgspec.Struct, frozen=True, gc=False):
+    """Whether the account answers. `unreachable_since` is None while it does; `as_of` is the last good sample."""
+
+    as_of: float | None = None
+    unreachable_since: float | None = None
+    error: str = ""
+
+
+class Release(msgspec.Struct, frozen=True, gc=False):
+    """The progress of one opening: how many of the workers that were waiting have passed."""
+
+    gate: str
+    epoch: int
+    written_at: float
+    pushed_at: float | None
+    expected: int
+    passed: int
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    stragglers: tuple[str, ...] = ()
+    delays_ms: tuple[float, ...] = ()
+
+
+class GateView(msgspec.Struct, frozen=True, gc=False):
+    """A gate. `state` is "closed", "armed", "open" or "unknown"; `waiting` names the workers held at it now.
+
+    `problem` says what is wrong with what is stored: it cannot be read, or its epoch went back.
+    """
+
+    name: str
+    state: str
+    epoch: int
+    by: str = ""
+    reason: str = ""
+    since: float | None = None
+    not_before: float | None = None
+    share: float = 1.0
+    waiting: tuple[str, ...] = ()
+    workers: int = 0
+    release: Release | None = None
+    as_of: float | None = None
+    problem: str = ""
+
+
+class TaskDecision(msgspec.Struct, frozen=True, gc=False):
+    """How many dequeue tasks one worker has and wants for a queue, and why, in the worker's own words."""
+
+    worker: str
+    active: int
+    wanted: int
+    reason: str
+
+
+class QueueView(msgspec.Struct, frozen=True, gc=False):
+    """A queue. Depth is the service's approximate count, which includes messages in hand."""
+
+    name: str
+    depth: int | None = None
+    poison: int | None = None
+    active_tasks: int | None = None
+    total_tasks: int | None = None
+    in_hand: int | None = None
+    in_per_second: float | None = None
+    out_per_second: float | None = None
+    oldest_seconds: float | None = None
+    workers: int = 0
+    as_of: float | None = None
+    decisions: tuple[TaskDecision, ...] = ()
+    problem: str = ""
+
+
+class LeaderView(msgspec.Struct, frozen=True, gc=False):
+    """An election. `holder` is "" when nobody leads.
+
+    `lease_ends` is when the service frees the lease of `lease_seconds` if it is not renewed, whether or not the holder
+    still lives; None if nobody has the lease, or if the holder has told us nothing of it. `remaining_seconds` is what
+    was left of it when the fleet was put together.
+    """
+
+    name: str
+    holder: str
+    epoch: int
+    lease: str
+    since: float | None = None
+    remaining_seconds: float | None = None
+    standbys: tuple[str, ...] = ()
+    as_of: float | None = None
+    lease_ends: float | None = None
+    lease_seconds: int = 15
+    problem: str = ""
+
+
+class GrantView(msgspec.Struct, frozen=True, gc=False):
+    """One range of numbers. `state` is "in use", "used", "returned", "lost" or "unattributed"."""
+
+    sequence: str
+    first: int
+    last: int
+    owner: str
+    granted_at: float | None
+    state: str
+    last_issued: int | None = None
+
+
+class SequenceView(msgspec.Struct, frozen=True, gc=False):
+    """A sequence. `problem` quotes what is wrong with its counter, if anything."""
+
+    name: str
+    next_number: int | None = None
+    per_second: float | None = None
+    runway_seconds: float | None = None
+    owners: int = 0
+    recent: tuple[GrantView, ...] = ()
+    problem: str = ""
+    as_of: float | None = None
+
+
+class WorkerView(msgspec.Struct, frozen=True, gc=False):
+    """A worker process. `presence` is "ok", "late" or "lost" by the age of its last heartbeat."""
+
+    name: str
+    instance: str
+    host: str
+    pid: int
+    started_at: float
+    software: str
+    presence: str
+    last_seen: float
+    state: WorkerState
+
+
+class Attention(msgspec.Struct, frozen=True, gc=False):
+    """Something an operator should look at: what, how bad ("warning" or "critical"), what to do, and where."""
+
+    level: str
+    what: str
+    remedy: str
+    url: str = ""
+
+
+class Headline(msgspec.Struct, frozen=True, gc=False):
+    """The fleet in one line: "running", "held", "idle", "stalled" or "unknown", and why."""
+
+    state: str
+    why: str
+
+
+class Today(msgspec.Struct, frozen=True, gc=False):
+    """Requests by operation since midnight (UTC), or since the dashboard started if that was later."""
+
+    since: float
+    requests: dict[str, int] = {}
+
+
+class Fleet(msgspec.Struct, frozen=True, gc=False):
+    """Everything at one moment. `degraded` says in words what the dashboard itself lacks ("" = nothing).
+
+    `read_at` has when each kind of thing was last read from storage, and `troubles` what of the dashboard's own work failed.
+    `own_requests` are those of `requests` that the dashboard sent, and `sampled_every` the seconds between two samples.
+    """
+
+    taken_at: float
+    headline: Headline
+    storage: StorageView
+    gates: tuple[GateView, ...] = ()
+    queues: tuple[QueueView, ...] = ()
+    leaders: tuple[LeaderView, ...] = ()
+    sequences: tuple[SequenceView, ...] = ()
+    workers: tuple[WorkerView, ...] = ()
+    work: Work = Work()
+    attention: tuple[Attention, ...] = ()
+    requests_per_minute: float | None = None
+    requests: dict[str, int] = {}
+    queue_requests: dict[str, int] = {}
+    own_requests: dict[str, int] = {}
+    sampled_every: float | None = None
+    queue_traffic: dict[str, int] = {}
+    today: Today | None = None
+    degraded: str = ""
+    read_at: dict[str, float | None] = {}
+    troubles: tuple[str, ...] = ()
+
+
+class Point(msgspec.Struct, frozen=True, gc=False):
+    """One sample of a series; None is a gap."""
+
+    at: float
+    value: float | None

@@ -1,0 +1,145 @@
+"""Named parts of the pages that change while somebody looks: one template each for page, htmx answer and socket push.
+
+A region depends on the fleet, the role, the teams and the page's query, never on the person, so one rendering serves every
+viewer of that role and those teams. How old the figures are is not in the regions but in `pulse`, so that a region's text changes only when its
+content does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from django.http import QueryDict
+from django.template import engines
+from django.template.backends.django import Template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext
+
+from dashboard.core.teams import Reach
+from dashboard.cost import queries as cost
+from dashboard.live import view_models as readings
+from dashboard.live.fleet import Fleet, QueueView
+
+log = logging.getLogger(__name__)
+
+COMMON = ("pulse", "status", "storage", "nav", "announce")
+OWN: dict[str, tuple[str, ...]] = {
+    "overview": ("attention", "gates", "queues", "leaders", "sequences", "workers"),
+    "gates": ("gates",),
+    "queues": ("queues",),
+    "queue": ("queue",),
+    "workers": ("workers",),
+    "leaders": ("leaders",),
+    "sequences": ("sequences",),
+    "batches": ("batches", "sagas", "batch", "saga"),
+    "scaling": ("pools", "changes"),
+    "cost": ("cost",),
+    "audit": (),
+    "access": (),
+    "help": (),
+    "tv": ("tv",),
+    "other": (),
+}
+
+
+class UnknownRegion(LookupError):
+    """The page has no such region; the message lists those it has."""
+
+
+def regions_of(page: str) -> tuple[str, ...]:
+    """The regions of a page, the common ones first; raises `UnknownRegion` for a page that does not exist."""
+    if page not in OWN:
+        raise UnknownRegion(f"no page {page!r}; there are {', '.join(sorted(OWN))}")
+    return COMMON + OWN[page]
+
+
+def context_of(
+    page: str, fleet: Fleet, role: str, query: str = "", reach: Reach | None = None
+) -> dict[str, Any]:
+    """What every region and page may read; what costs something is made when it is used.
+
+    `query` is the page's query string, without "?"; `reach` what the readers may do where, by default all that their
+    role allows.
+    """
+    asked = QueryDict(query)
+    when_used: dict[str, Callable[[], Any]] = {
+        "pulse": lambda: readings.pulse(fleet, _drawn(page, fleet, asked)),
+        "counts": lambda: readings.counts(fleet),
+        "announcement": lambda: readings.announcement(fleet),
+        "queues": lambda: readings.sorted_queues(fleet, asked),
+        "queue": lambda: readings.named(fleet.queues, asked.get("name", "")),
+        "found": lambda: readings.sorted_workers(fleet, asked),
+        "bill": lambda: cost.current(fleet),
+        "batches": lambda: readings.sorted_batches(fleet, asked),
+        "shown_batch": lambda: readings.shown_batch(fleet, asked),
+        "shown_saga": lambda: readings.shown_saga(fleet, asked),
+        "pool": lambda: readings.pool(fleet, asked),
+        "pressing_gates": lambda: readings.pressing_gates(fleet),
+        "pressing_leaders": lambda: readings.pressing_leaders(fleet),
+        "pressing_sequences": lambda: readings.pressing_sequences(fleet),
+    }
+    return {
+        "page": page,
+        "fleet": fleet,
+        "role": role,
+        "may_act": role in ("operator", "admin"),
+        "is_admin": role == "admin",
+        "reach": reach or Reach(role),
+        "query": asked,
+        # Templates call them at each mention; each is made once.
+        **{name: cache(make) for name, make in when_used.items()},
+    }
+
+
+def _drawn(page: str, fleet: Fleet, asked: QueryDict) -> list[QueueView]:
+    """The queues that the page's graphs show."""
+    if page == "queue":
+        return [queue for queue in fleet.queues if queue.name == asked.get("name")]
+    if page in ("overview", "queues", "tv"):
+        return readings.sorted_queues(fleet, asked)[: readings.MOST_SERIES]
+    return []
+
+
+def render(page: str, region: str, fleet: Fleet, role: str, query: str = "") -> SafeString:
+    """One region as an out-of-band fragment, ready for the socket or an htmx answer."""
+    if region not in regions_of(page):
+        raise UnknownRegion(f"page {page!r} has no region {region!r}; it has {', '.join(regions_of(page))}")
+    return mark_safe(_template(page, region).render({**context_of(page, fleet, role, query), "oob": True}))
+
+
+def render_each(
+    page: str, fleet: Fleet, role: str, query: str = "", reach: Reach | None = None
+) -> dict[str, str]:
+    """Every region of a page by name: the full state, read once for all of them."""
+    context = {**context_of(page, fleet, role, query, reach), "oob": True}
+    return {name: _drawn_or_said(page, name, context) for name in regions_of(page)}
+
+
+def _drawn_or_said(page: str, name: str, context: dict[str, Any]) -> str:
+    """The region; one that cannot be drawn says so, and the others go on."""
+    try:
+        return str(_template(page, name).render(context))
+    except Exception:
+        log.exception("The region %s of %s could not be drawn", name, page)
+        return format_html(
+            '<div id="region-{}" hx-swap-oob="morph"><p class="banner tone-red" role="alert">{}</p></div>',
+            name,
+            gettext("This part cannot be drawn; see the dashboard's log."),
+        )
+
+
+def render_all(page: str, fleet: Fleet, role: str, query: str = "", reach: Reach | None = None) -> SafeString:
+    """Every region of a page, as one text."""
+    return mark_safe("\n".join(render_each(page, fleet, role, query, reach).values()))
+
+
+@cache
+def _template(page: str, region: str) -> Template:
+    home = "common" if region in COMMON else page
+    engine = engines["django"]
+    template: Template = engine.get_template(f"{home}.html#{region}")  # type: ignore[assignment]
+    return template

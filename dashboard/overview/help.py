@@ -1,0 +1,15 @@
+"""What am I looking at: the words, the colours, the keys."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_safe
+
+from dashboard.core.permissions import requires
+from dashboard.core.views import show
+
+
+@require_safe
+@requires("page.view")
+def help_page(request: HttpRequest) -> HttpResponse:
+    return show(request, "help.html", "help")

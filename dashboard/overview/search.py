@@ -1,0 +1,78 @@
+"""Search: from a name or an order number to its page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.translation import gettext
+from django.views.decorators.http import require_safe
+
+from dashboard.core.permissions import requires
+from dashboard.core.views import query_of, show, whole_number
+from dashboard.live import queries as selectors
+from dashboard.live.fleet import Fleet
+from dashboard.templatetags.links import queue_url, worker_url
+
+MOST = 50
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class Hit(NamedTuple):
+    """One thing that was found."""
+
+    kind: str
+    name: str
+    url: str
+
+
+@require_safe
+@requires("page.view")
+def search(request: HttpRequest) -> HttpResponse:
+    """`q`: part of a name, or a whole order number. The only hit is opened at once."""
+    q = request.GET.get("q", "").strip()[:200]
+    hits, total = find(selectors.fleet(), q) if q else ([], 0)
+    exact = [hit for hit in hits if hit.name == q]
+    if total == 1 or len(exact) == 1:
+        return redirect((exact or hits)[0].url)
+    return show(request, "search.html", "other", q=q, hits=hits, more=total - len(hits))
+
+
+def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
+    """The first 50 whose name contains `q`, those that begin with it first, and how many there are; for a number also the
+    ranges that may hold it."""
+    wanted = q.lower()
+    named: tuple[tuple[str, Sequence[Named], Callable[[str], str]], ...] = (
+        (gettext("Gate"), fleet.gates, lambda name: f"{reverse('gates')}#gate-{name}"),
+        (gettext("Queue"), fleet.queues, queue_url),
+        (gettext("Worker"), fleet.workers, worker_url),
+        (gettext("Election"), fleet.leaders, lambda name: f"{reverse('leaders')}#{name}"),
+        (gettext("Sequence"), fleet.sequences, lambda name: f"{reverse('sequences')}?{query_of(sequence=name)}"),
+    )  # fmt: skip
+    found = sorted(
+        (name != wanted, not name.startswith(wanted), kind, thing.name, place)
+        for place, (kind, things, _) in enumerate(named)
+        for thing in things
+        if wanted in (name := thing.name.lower())
+    )
+    hits = [Hit(kind, name, named[place][2](name)) for _, _, kind, name, place in found[:MOST]]
+    number = whole_number(q)
+    if number is None:
+        return hits, len(found)
+    numbers = [
+        Hit(
+            gettext("Number"),
+            f"{number} of {sequence.name}",
+            f"{reverse('sequences')}?{query_of(sequence=sequence.name, number=number)}#ledger",
+        )
+        for sequence in fleet.sequences
+        if sequence.next_number is None or number < sequence.next_number
+    ]
+    return numbers + hits, len(numbers) + len(found)

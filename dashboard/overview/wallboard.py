@@ -1,0 +1,15 @@
+"""The wallboard: the fleet from across the room."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_safe
+
+from dashboard.core.permissions import requires
+from dashboard.core.views import show
+
+
+@require_safe
+@requires("page.view")
+def tv(request: HttpRequest) -> HttpResponse:
+    return show(request, "tv.html", "tv")

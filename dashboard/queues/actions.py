@@ -1,0 +1,91 @@
+"""Making, emptying and filling queues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from django.utils.translation import gettext
+
+from coordinator.config import check_name
+from coordinator.errors import NotFound
+from coordinator.queues.requeue import Moved
+from coordinator.queues.requeue import requeue_poison as move_back
+from dashboard.core.actions import ActionFailed, Actor, audited
+from dashboard.core.runtime import current
+from dashboard.core.storage import call, storage
+
+MAX_BODY = 64 * 1024
+REQUEUE_AT_MOST = 10_000
+
+
+def create_queue(actor: Actor, queue: str, *, reason: str = "") -> None:
+    """Make a queue; harmless if it exists."""
+    _queue(actor, "queue.create", queue, reason, lambda q: q.create(), "created")
+
+
+def clear_queue(actor: Actor, queue: str, *, reason: str = "") -> None:
+    """Delete all messages of a queue. They are gone."""
+    _queue(actor, "queue.clear", queue, reason, lambda q: q.clear(), "cleared")
+
+
+def delete_queue(actor: Actor, queue: str, *, reason: str = "") -> None:
+    """Delete a queue with all its messages."""
+    _queue(actor, "queue.delete", queue, reason, lambda q: q.delete(), "deleted")
+
+
+def requeue_poison(actor: Actor, queue: str, *, reason: str = "", limit: int = REQUEUE_AT_MOST) -> Moved:
+    """Put the messages of a poison queue back to where they failed; how many, and what became of the others."""
+    with audited(actor, "queue.requeue", queue, reason) as act:
+        check_name("queue", queue)
+
+        async def requeue() -> Moved:
+            return await move_back(storage().queue(queue), limit=limit)
+
+        moved = call(requeue)
+        others = {"left": moved.left, "in_doubt": moved.in_doubt, "reasons": moved.reasons}
+        act.after = json.dumps({"requeued": moved} | {name: value for name, value in others.items() if value})
+        current().look_again()
+    return moved
+
+
+def put_message(actor: Actor, queue: str, body: str, *, reason: str = "") -> None:
+    """Put one message: a JSON text."""
+    with audited(actor, "queue.put", queue, reason) as act:
+        check_name("queue", queue)
+        if len(body.encode()) > MAX_BODY:
+            raise ActionFailed(
+                gettext("The message has {length} bytes; at most {most} can be put here.").format(
+                    length=len(body.encode()), most=MAX_BODY
+                )
+            )
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise ActionFailed(gettext("The message is not JSON: {error}.").format(error=error)) from error
+
+        async def put() -> None:
+            await storage().queue(queue).put(value)
+
+        call(put)
+        # Never the body: it may hold what the audit's readers must not see.
+        act.after = json.dumps({"bytes": len(body.encode())})
+        current().look_again()
+
+
+def _queue(actor: Actor, action: str, queue: str, reason: str, do: Callable[[Any], Any], word: str) -> None:
+    with audited(actor, action, queue, reason) as act:
+        check_name("queue", queue)
+        view = next((view for view in current().board.sample.queues if view.name == queue), None)
+        act.before = json.dumps({"depth": view.depth}) if view is not None else ""
+
+        async def run() -> None:
+            await do(storage().queue(queue))
+
+        try:
+            call(run)
+        except NotFound as error:
+            raise ActionFailed(gettext("There is no queue {queue}.").format(queue=queue)) from error
+        act.after = json.dumps({"queue": word})
+        current().look_again()

@@ -1,0 +1,131 @@
+"""Looking at messages without taking them, for operators: bounded in number and size. Blocking functions for threads."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from coordinator.bounds import is_moment
+from coordinator.config import check_name
+from coordinator.errors import KennelError, MessageUndecodable, NotFound
+from coordinator.queues import envelope as wire
+from coordinator.queues.poison import PoisonRecord, poison_name
+from coordinator.queues.queue import Queue
+from coordinator.queues.transport import ReceivedMessage
+from dashboard.core.storage import call, storage
+
+log = logging.getLogger(__name__)
+
+MOST_MESSAGES = 16
+MOST_CHARACTERS = 4_000
+MOST_PACKED_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message. `body` is at most `MOST_CHARACTERS` long, `length` what it has; `problem` says why it is in poison."""
+
+    id: str
+    body: str
+    length: int
+    attempts: int
+    put_at: float | None
+    by: str = ""
+    items: int | None = None
+    note: str = ""
+    problem: str = ""
+
+    @property
+    def is_cut(self) -> bool:
+        return self.length > len(self.body)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen at the front of a queue; `problem` says why nothing could be."""
+
+    messages: tuple[Message, ...] = ()
+    problem: str = ""
+
+
+def look(queue: str, *, poison: bool = False) -> Look:
+    """The first visible messages of a queue or of its poison queue. One request; payloads in blobs are not fetched."""
+    try:
+        check_name("queue", queue)
+        source: Queue[object] = storage().queue(poison_name(queue) if poison else queue)
+        found = call(source.transport.peek, MOST_MESSAGES)
+    except NotFound:
+        return Look()
+    except (KennelError, TimeoutError) as error:
+        return Look(problem=str(error) or "storage did not answer in time")
+    return Look(tuple(_row(message) for message in found))
+
+
+def _row(message: ReceivedMessage) -> Message:
+    """What cannot be shown costs its own row, which says so."""
+    try:
+        return _shown(message)
+    except Exception as error:
+        log.exception("A message of a queue could not be shown")
+        text = message.text
+        return Message(
+            message.id,
+            text[:MOST_CHARACTERS],
+            len(text),
+            message.dequeue_count,
+            None,
+            problem=f"unreadable: {type(error).__name__}",
+        )
+
+
+def _shown(message: ReceivedMessage) -> Message:
+    text, attempts, at, problem = message.text, message.dequeue_count, message.inserted_at, ""
+    record = _record(text)
+    if record is not None:
+        text, attempts, at, problem = record.text, record.attempts, record.first_at, record.reason
+    by, items, note = "", None, ""
+    try:
+        envelope = wire.decode(text)
+    except MessageUndecodable as error:
+        problem = problem or str(error)
+    else:
+        by, at = envelope.by, envelope.at or at
+        if envelope.kennel:
+            text, items, note = _content(envelope)
+    return Message(
+        message.id,
+        text[:MOST_CHARACTERS],
+        len(text),
+        attempts,
+        at if at and is_moment(at) else None,
+        by,
+        items,
+        note,
+        problem,
+    )
+
+
+def _record(text: str) -> PoisonRecord | None:
+    """The record, if this is one that lies in its message; large ones are shown as they are."""
+    try:
+        envelope = wire.decode(text)
+        if not envelope.kennel or envelope.claim or envelope.size > MOST_PACKED_BYTES:
+            return None
+        (item,) = wire.inline_items(envelope)
+        decoded = wire.ItemDecoder(wire.Schema(type=PoisonRecord))(item, envelope.schema)
+    except (MessageUndecodable, ValueError):
+        return None
+    return decoded if isinstance(decoded, PoisonRecord) else None
+
+
+def _content(envelope: wire.Envelope) -> tuple[str, int | None, str]:
+    """The items as text, how many there are, and a word about where they are."""
+    if envelope.claim is not None:
+        return "", None, f"{envelope.size:,} bytes, in a blob"
+    if envelope.size > MOST_PACKED_BYTES:
+        return "", None, f"{envelope.size:,} bytes, packed"
+    try:
+        items = wire.inline_items(envelope)
+    except MessageUndecodable as error:
+        return envelope.z, None, str(error)
+    return "\n".join(bytes(item).decode("utf-8", "replace") for item in items), len(items), ""

@@ -1,0 +1,186 @@
+"""Queues: depth, tasks, poison; make, put, requeue, clear, delete."""
+
+from __future__ import annotations
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.translation import gettext
+from django.views.decorators.http import require_http_methods, require_safe
+
+from coordinator.queues.rules import Steps
+from dashboard import actions
+from dashboard.core.permissions import requires
+from dashboard.core.views import act, query_of, reach_of, show, text
+from dashboard.live import queries as selectors
+from dashboard.live.fleet import QueueView
+from dashboard.queues import rules
+from dashboard.queues.rule_views import STEPS
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def queues(request: HttpRequest) -> HttpResponse:
+    return create(request) if request.method == "POST" else index(request)
+
+
+@requires("page.view")
+def index(request: HttpRequest) -> HttpResponse:
+    query = query_of(q=request.GET.get("q", "")[:63], sort=request.GET.get("sort", "")[:10])
+    return show(request, "queues.html", "queues", query=query)
+
+
+@requires("queue.create")
+def create(request: HttpRequest) -> HttpResponse:
+    name = text(request, "name", 63)
+    return act(
+        request,
+        lambda actor: actions.create_queue(actor, name),
+        gettext("Queue {name} is there.").format(name=name),
+        back=reverse("queues"),
+    )
+
+
+@require_safe
+@requires("page.view")
+def queue(request: HttpRequest, name: str) -> HttpResponse:
+    found = _find(name)
+    rule = rules.stored(name)
+    steps = rule.rule.steps if isinstance(rule.rule, Steps) else ()
+    rows = [(n, *(steps[n] if n < len(steps) else ("", ""))) for n in range(STEPS)]
+    here = reach_of(request).at("queue", name)
+    return show(
+        request,
+        "queue.html",
+        "queue",
+        query=query_of(name=found.name),
+        name=name,
+        rule=rule,
+        step_rows=rows,
+        may_act=here in ("operator", "admin"),
+        is_admin=here == "admin",
+    )
+
+
+def _find(name: str) -> QueueView:
+    fleet = selectors.fleet()
+    for each in fleet.queues:
+        if each.name == name:
+            return each
+    if fleet.storage.as_of is None:
+        return QueueView(name)  # nothing was read yet, so nothing is known to be missing
+    raise Http404(name)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def do(request: HttpRequest, name: str, verb: str) -> HttpResponse:
+    return {"put": put, "requeue": requeue, "clear": clear, "delete": delete}[verb](request, name=name)
+
+
+@requires("queue.put")
+def put(request: HttpRequest, name: str) -> HttpResponse:
+    back = reverse("queue", args=[name])
+    if request.method != "POST":
+        return redirect(back)
+    body = text(request, "body", 48_000)
+    return act(
+        request,
+        lambda actor: actions.put_message(actor, name, body),
+        gettext("The message is in the queue."),
+        back=back,
+    )
+
+
+@requires("queue.requeue")
+def requeue(request: HttpRequest, name: str) -> HttpResponse:
+    back = reverse("queue", args=[name])
+    if request.method != "POST":
+        return redirect(back)
+    return act(
+        request,
+        lambda actor: actions.requeue_poison(actor, name),
+        gettext("The poison messages of {name} are being tried again.").format(name=name),
+        back=back,
+    )
+
+
+@requires("queue.clear")
+def clear(request: HttpRequest, name: str) -> HttpResponse:
+    """Asks for the typed name, then deletes every message."""
+    back = reverse("queue", args=[name])
+    if request.method == "POST" and text(request, "typed") == name:
+        return act(
+            request,
+            lambda actor: actions.clear_queue(actor, name),
+            gettext("{name} was cleared.").format(name=name),
+            back=back,
+        )
+    lost = _find(name).depth
+    return _confirm(
+        request,
+        name,
+        title=gettext("Clear {name}?").format(name=name),
+        verb=gettext("Clear it"),
+        consequences=(
+            (
+                gettext("An unknown number of messages is deleted.")
+                if lost is None
+                else gettext("About {lost:,} messages are deleted.").format(lost=lost)
+            ),
+            gettext(
+                "What workers have in hand is deleted under them: it is processed, and not tried again if that fails."
+            ),
+            gettext("This cannot be undone."),
+        ),
+    )
+
+
+@requires("queue.delete")
+def delete(request: HttpRequest, name: str) -> HttpResponse:
+    """Asks for the typed name, then deletes the queue."""
+    if request.method == "POST" and text(request, "typed") == name:
+        return act(
+            request,
+            lambda actor: actions.delete_queue(actor, name),
+            gettext("{name} was deleted.").format(name=name),
+            back=reverse("queues"),
+        )
+    found = _find(name)
+    return _confirm(
+        request,
+        name,
+        title=gettext("Delete {name}?").format(name=name),
+        verb=gettext("Delete it"),
+        consequences=(
+            (
+                gettext("The queue and an unknown number of messages are deleted.")
+                if found.depth is None
+                else gettext("The queue and about {depth:,} messages are deleted.").format(depth=found.depth)
+            ),
+            gettext("{workers} workers listen to it; they fail until it is there again.").format(
+                workers=found.workers
+            ),
+            gettext("The service refuses to make it again for about half a minute."),
+            gettext("This cannot be undone."),
+        ),
+    )
+
+
+def _confirm(
+    request: HttpRequest, name: str, *, title: str, verb: str, consequences: tuple[str, ...]
+) -> HttpResponse:
+    wrong = request.method == "POST"
+    return show(
+        request,
+        "confirm.html",
+        "other",
+        live=False,
+        status=422 if wrong else 200,
+        name=name,
+        title=title,
+        verb=verb,
+        consequences=consequences,
+        back=reverse("queue", args=[name]),
+        problem=(
+            gettext("Nothing was done: what you typed is not {name}.").format(name=name) if wrong else ""
+        ),
+    )

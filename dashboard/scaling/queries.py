@@ -1,0 +1,87 @@
+"""Scaling agents: what they decided and why, and the policy they follow. Blocking functions for threads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+from django.utils.translation import gettext as _
+
+from coordinator.config import check_name
+from coordinator.errors import ConfigurationError, KennelError, NotFound
+from coordinator.scaling.azure import list_scaling, read_policy, save_policy, scaling_history
+from coordinator.scaling.history import ScalingRecord
+from coordinator.scaling.policy import ScalingPolicy, decode_policy
+from dashboard.actions import ActionFailed, Actor, audited
+from dashboard.core.runtime import current
+from dashboard.core.storage import call, storage
+
+CHANGES = 30
+
+
+class Pool(NamedTuple):
+    """A pool's newest decision, and how old it is."""
+
+    latest: ScalingRecord
+    age_seconds: float
+
+
+class Scaling(NamedTuple):
+    """All pools; of the chosen one the newest changes and the stored policy. `problem` says what is missing."""
+
+    pools: tuple[Pool, ...] = ()
+    changes: tuple[ScalingRecord, ...] = ()
+    policy: str = ""
+    problem: str = ""
+
+
+def read(pool: str, now: float) -> Scaling:
+    """Three requests. `pool` "" means the first."""
+    try:
+        return call(_read, pool, now)
+    except (KennelError, TimeoutError) as error:
+        return Scaling(problem=str(error) or "storage did not answer in time")
+
+
+async def _read(pool: str, now: float) -> Scaling:
+    try:
+        latest = await list_scaling(storage())
+    except NotFound:
+        return Scaling()
+    pools = tuple(Pool(record, max(0.0, now - record.at)) for record in latest)
+    chosen = pool or (pools[0].latest.pool if pools else "")
+    if not chosen:
+        return Scaling(pools)
+    changes = await scaling_history(storage(), chosen).changes(CHANGES)
+    return Scaling(pools, tuple(changes), _shown(await read_policy(storage(), chosen)))
+
+
+def policy_of(pool: str) -> tuple[str, str]:
+    """The stored policy as JSON ("": none is stored), and what went wrong if it could not be read; one request."""
+    try:
+        policy = call(read_policy, storage(), pool)
+    except (KennelError, TimeoutError) as error:
+        return "", str(error) or "storage did not answer in time"
+    return _shown(policy), ""
+
+
+def _shown(policy: ScalingPolicy | None) -> str:
+    return msgspec.json.format(msgspec.json.encode(policy), indent=2).decode() if policy else ""
+
+
+def store_policy(actor: Actor, pool: str, text: str, *, reason: str = "") -> None:
+    """Put a policy (JSON) in force for a pool; its agent follows at its next turn. Raises `ActionFailed`."""
+    with audited(actor, "scaling.policy", pool, reason) as act:
+        check_name("pool", pool)
+        try:
+            policy = decode_policy(text)
+        except ConfigurationError as error:
+            raise ActionFailed(_("The policy was not changed: {error}.").format(error=error)) from error
+
+        async def save() -> ScalingPolicy | None:
+            return await save_policy(storage(), pool, policy, by=actor.name)
+
+        before = call(save)
+        act.before = msgspec.json.encode(before).decode() if before else ""
+        act.after = msgspec.json.encode(policy).decode()
+        current().look_again()

@@ -1,0 +1,39 @@
+"""Scaling: how many instances each pool should have, how many it has, and why; the policy."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.translation import gettext
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.core.permissions import requires
+from dashboard.core.views import act, query_of, show, text
+from dashboard.live import queries as selectors
+from dashboard.scaling import queries as agents
+
+
+@require_safe
+@requires("page.view")
+def scaling(request: HttpRequest) -> HttpResponse:
+    asked = request.GET.get("pool", "")[:63]
+    pools = selectors.fleet().work.pools
+    name = asked or (pools[0].name if pools else "")
+    policy, problem = agents.policy_of(name) if name else ("", "")
+    query = query_of(pool=asked)
+    return show(
+        request, "scaling.html", "scaling", query=query, name=name, policy=policy, policy_problem=problem
+    )
+
+
+@require_POST
+@requires("scaling.policy")
+def policy(request: HttpRequest, pool: str) -> HttpResponse:
+    return act(
+        request,
+        lambda actor: agents.store_policy(
+            actor, pool, text(request, "policy", 8000), reason=text(request, "reason")
+        ),
+        gettext("The agent of {pool} follows the new policy at its next turn.").format(pool=pool),
+        back=f"{reverse('scaling')}?{query_of(pool=pool)}",
+    )

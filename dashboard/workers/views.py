@@ -1,0 +1,90 @@
+"""Workers: presence, what each does; drain, resume, stop."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.translation import gettext
+from django.views.decorators.http import require_http_methods, require_safe
+
+from dashboard import actions
+from dashboard.core.permissions import requires
+from dashboard.core.views import act, query_of, show, text
+from dashboard.live import queries as selectors
+
+
+@require_safe
+@requires("page.view")
+def workers(request: HttpRequest) -> HttpResponse:
+    given = request.GET
+    query = query_of(
+        q=given.get("q", "")[:63], presence=given.get("presence", "")[:10], after=given.get("after", "")[:200]
+    )
+    return show(request, "workers.html", "workers", query=query)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def do(request: HttpRequest, instance: str, verb: str) -> HttpResponse:
+    return {"drain": drain, "resume": resume, "stop": stop}[verb](request, instance=instance)
+
+
+@requires("worker.drain")
+def drain(request: HttpRequest, instance: str) -> HttpResponse:
+    return _command(
+        request,
+        instance,
+        "drain",
+        gettext("{name} finishes what it has in hand and takes nothing new.").format(name=_name_of(instance)),
+    )
+
+
+@requires("worker.resume")
+def resume(request: HttpRequest, instance: str) -> HttpResponse:
+    return _command(
+        request, instance, "resume", gettext("{name} works again.").format(name=_name_of(instance))
+    )
+
+
+@requires("worker.stop")
+def stop(request: HttpRequest, instance: str) -> HttpResponse:
+    """Asks for the typed name, then tells the worker to end."""
+    name = _name_of(instance)
+    if request.method == "POST" and text(request, "typed") == name:
+        return _command(request, instance, "stop", gettext("{name} was asked to stop.").format(name=name))
+    wrong = request.method == "POST"
+    return show(
+        request,
+        "confirm.html",
+        "other",
+        live=False,
+        status=422 if wrong else 200,
+        name=name,
+        title=gettext("Stop {name}?").format(name=name),
+        verb=gettext("Stop it"),
+        consequences=(
+            gettext("It finishes or gives back the messages it has in hand, then its process ends."),
+            gettext("Elections it leads go to a worker that stands by."),
+            gettext("Only whoever runs the workers can start it again, not this page."),
+        ),
+        back=reverse("workers"),
+        problem=(
+            gettext("Nothing was done: what you typed is not {name}.").format(name=name) if wrong else ""
+        ),
+    )
+
+
+def _name_of(instance: str) -> str:
+    return next((each.name for each in selectors.fleet().workers if each.instance == instance), instance)
+
+
+def _command(request: HttpRequest, instance: str, verb: str, done: str) -> HttpResponse:
+    if request.method != "POST":
+        return redirect("workers")
+    return act(
+        request,
+        lambda actor: actions.worker_command(actor, instance, verb),
+        done,
+        back=reverse("workers"),
+        page="workers",
+    )
