@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,13 +22,6 @@ FORM = {
     "as_of": "2026-11", "source": "our contract", "per_day": "2.50", "reason": "new contract",
 }  # fmt: skip
 CHANGED = Prices(0.005, 0.06, 0.005, 0.06, 0.0004, "2026-11", "our contract")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stored() -> Iterator[None]:
-    pricing._stored = None
-    yield
-    pricing._stored = None
 
 
 def _signed_in(role: str = "operator") -> Client:
