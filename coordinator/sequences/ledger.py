@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from coordinator.azure.account import Account
 from coordinator.errors import NotFound, SequenceMissing
+from coordinator.sequences.azure import BlobCounterStore, TableLedger
 from coordinator.sequences.grants import Counter, Grant, Jump, lowered_error, read_counter
 from coordinator.sequences.repair import Repair, carry_out, plan_repair
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
@@ -152,8 +153,6 @@ class LedgerReader:
 
 def open_book(storage: Account, name: str, *, container: str = "", blob: str = "") -> LedgerReader:
     """The book of a sequence in a storage account; `container` and `blob` as in `Storage.sequence`."""
-    from coordinator.sequences.azure import BlobCounterStore, TableLedger
-
     return LedgerReader(
         name, BlobCounterStore(storage, name, container=container, blob=blob), TableLedger(storage, name)
     )

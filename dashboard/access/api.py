@@ -9,7 +9,7 @@ from django.contrib.auth import get_user_model
 from django.http import HttpRequest, HttpResponse
 from ninja import Path, Router
 
-from dashboard import actions
+from dashboard.access import token_actions as actions
 from dashboard.api.v1 import idempotency as replays
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import NewToken, Text

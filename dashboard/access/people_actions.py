@@ -9,7 +9,8 @@ from django.contrib.auth import get_user_model
 from django.utils.translation import gettext as _
 
 from dashboard.accounts import sessions
-from dashboard.core.actions import ActionFailed, Actor, audited
+from dashboard.core.actions import ActionFailed, audited
+from dashboard.core.actor import Actor
 
 
 def end_session(actor: Actor, session: int, *, reason: str = "") -> None:

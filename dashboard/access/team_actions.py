@@ -9,7 +9,8 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.utils.translation import gettext as _
 
-from dashboard.core.actions import ActionFailed, Actor, audited
+from dashboard.core.actions import ActionFailed, audited
+from dashboard.core.actor import Actor
 from dashboard.core.teams import KINDS, ROLES
 from dashboard.models import TeamRule
 

@@ -14,7 +14,8 @@ from django.utils.translation import gettext as _
 
 from dashboard.access import tokens
 from dashboard.audit import log as audit
-from dashboard.core.actions import ActionFailed, Actor, Denied, audited
+from dashboard.core.actions import ActionFailed, Denied, audited
+from dashboard.core.actor import Actor
 from dashboard.core.permissions import lower_role
 from dashboard.core.teams import ROLES
 from dashboard.hub.allowance import Allowance, encode

@@ -10,17 +10,15 @@ from __future__ import annotations
 import datetime
 import hashlib
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db.models import Q
 from django.utils import timezone
 
+from dashboard.core.actor import Actor
 from dashboard.core.permissions import lower_role, role_of, teams_of
 from dashboard.hub.allowance import USUAL, Allowance, decode, encode
 from dashboard.models import Scope, WorkerToken
-
-if TYPE_CHECKING:
-    from dashboard.core.actions import Actor
 
 # What a secret found somewhere is for, at a glance: workers', a person's, a service's.
 WORKERS, PERSONAL, SERVICE = "kw_", "kp_", "ks_"
@@ -87,8 +85,6 @@ def actor_of_token(token: str, *, address: str = "", request_id: str = "") -> Ac
 
     A token of scope read is a viewer at most. A service is told apart from people by a name that no user can have.
     """
-    from dashboard.core.actions import Actor
-
     row = _used(token, Scope.READ)
     if row is None:
         return None

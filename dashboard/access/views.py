@@ -11,9 +11,12 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard import actions
+from dashboard.access import people_actions, team_actions, token_actions
 from dashboard.accounts import sessions
-from dashboard.core.permissions import may, requires, role_of, teams_of
+from dashboard.core.actions import ActionFailed, Denied
+from dashboard.core.actor import Actor
+from dashboard.core.guard import requires
+from dashboard.core.permissions import may, role_of, teams_of
 from dashboard.core.teams import KINDS, RANK, ROLES
 from dashboard.core.views import act, show, text
 from dashboard.live import queries as selectors
@@ -34,8 +37,8 @@ def create_token(request: HttpRequest) -> HttpResponse:
     kind, role = text(request, "kind"), text(request, "role")
     scope = Scope.WORKER if kind == "worker" else Scope.READ if role in ("", "viewer") else Scope.ACT
     try:
-        made = actions.create_token(
-            actions.Actor.from_request(request),
+        made = token_actions.create_token(
+            Actor.from_request(request),
             text(request, "name"),
             scope=scope,
             days=_days(text(request, "days", 8)),
@@ -44,8 +47,8 @@ def create_token(request: HttpRequest) -> HttpResponse:
             team=text(request, "team") if kind == "service" else "",
             allowance=_claims(request) if kind == "worker" else None,
         )
-    except actions.ActionFailed as error:
-        status = 403 if isinstance(error, actions.Denied) else 422
+    except ActionFailed as error:
+        status = 403 if isinstance(error, Denied) else 422
         messages.error(request, str(error))
         return _page(request, status=status)
     return _page(request, made=made)
@@ -59,10 +62,10 @@ def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
     found = next((each for each in selectors.tokens() if each.id == token), None)
     name = found.name if found is not None else ""
     if request.method == "POST" and (found is None or text(request, "typed") == name):
-        actor = actions.Actor.from_request(request)
+        actor = Actor.from_request(request)
         return act(
             request,
-            lambda _actor: actions.revoke_token(actor, token),
+            lambda _actor: token_actions.revoke_token(actor, token),
             _("%(name)s opens nothing any more.") % {"name": name},
             back=back,
         )
@@ -96,7 +99,7 @@ def end_session(request: HttpRequest, session: int) -> HttpResponse:
     """Sign one browser out; those of others are for administrators."""
     return act(
         request,
-        lambda actor: actions.end_session(actor, session),
+        lambda actor: people_actions.end_session(actor, session),
         _("Signed out there. Its open pages stop within seconds."),
         back=reverse("access"),
     )
@@ -110,7 +113,9 @@ def end_sessions(request: HttpRequest) -> HttpResponse:
     own = user == request.user.get_username()
     return act(
         request,
-        lambda actor: actions.end_sessions(actor, user, but=str(request.session.session_key) if own else ""),
+        lambda actor: people_actions.end_sessions(
+            actor, user, but=str(request.session.session_key) if own else ""
+        ),
         _("You are signed out everywhere else.")
         if own
         else _("%(user)s is signed out everywhere.") % {"user": user},
@@ -124,7 +129,7 @@ def add_rule(request: HttpRequest) -> HttpResponse:
     team, kind, pattern, role = (text(request, name) for name in ("team", "kind", "pattern", "role"))
     return act(
         request,
-        lambda actor: actions.add_rule(actor, team, kind, pattern, role),
+        lambda actor: team_actions.add_rule(actor, team, kind, pattern, role),
         _("What matches %(pattern)s belongs to %(team)s now.") % {"pattern": pattern, "team": team},
         back=reverse("access"),
     )
@@ -135,7 +140,7 @@ def add_rule(request: HttpRequest) -> HttpResponse:
 def remove_rule(request: HttpRequest, rule: int) -> HttpResponse:
     return act(
         request,
-        lambda actor: actions.remove_rule(actor, rule),
+        lambda actor: team_actions.remove_rule(actor, rule),
         _("The rule is gone; what no rule covers is everybody's, by their roles."),
         back=reverse("access"),
     )
@@ -149,7 +154,7 @@ def set_member(request: HttpRequest) -> HttpResponse:
     said = _("%(user)s left %(team)s.") if leave else _("%(user)s is in %(team)s.")
     return act(
         request,
-        lambda actor: actions.set_member(actor, team, user, member=not leave),
+        lambda actor: team_actions.set_member(actor, team, user, member=not leave),
         said % {"user": user, "team": team},
         back=reverse("access"),
     )

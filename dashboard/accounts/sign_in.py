@@ -40,8 +40,8 @@ from django.utils.http import urlencode
 
 from dashboard.accounts.hashing import Busy, known_here
 from dashboard.accounts.single_sign_on import PROVIDER
-from dashboard.actions import Actor
 from dashboard.audit import log as audit
+from dashboard.core.actor import Actor
 from dashboard.core.middleware import request_id_var
 from dashboard.models import SignInTries
 

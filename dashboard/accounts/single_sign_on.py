@@ -22,8 +22,8 @@ from django.db import transaction
 from django.http import HttpRequest
 from django.shortcuts import render
 
-from dashboard.actions import Actor
 from dashboard.audit import log as audit
+from dashboard.core.actor import Actor
 from dashboard.core.middleware import request_id_var
 from dashboard.core.teams import ROLES
 from dashboard.models import Outcome

@@ -6,6 +6,8 @@ from asgiref.sync import sync_to_async
 from django.db import DatabaseError
 from django.http import HttpRequest, JsonResponse
 
+from dashboard.core.runtime import current
+from dashboard.live import queries as selectors
 from dashboard.models import AuditHead
 
 
@@ -14,8 +16,6 @@ async def healthz(request: HttpRequest) -> JsonResponse:
 
     503 is for an orchestrator: nothing but a new start helps.
     """
-    from dashboard.core.runtime import current
-
     dead = current().loops.dead()
     return JsonResponse({"ok": not dead, **({"dead": dead} if dead else {})}, status=503 if dead else 200)
 
@@ -31,9 +31,6 @@ def _database_answers() -> bool:
 async def readyz(request: HttpRequest) -> JsonResponse:
     """200 if the hub runs and the database answers. Storage that is away is told, but doesn't make us unready:
     the pages say so, which is better than no pages. Why it is away is for those who may see the pages."""
-    from dashboard.core.runtime import current
-    from dashboard.live import queries as selectors
-
     database = await sync_to_async(_database_answers)()
     running = current().is_running
     fleet = selectors.glance()

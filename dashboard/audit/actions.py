@@ -9,7 +9,8 @@ from django.db import transaction
 from django.utils.translation import gettext as _
 
 from dashboard.audit.log import PRUNE
-from dashboard.core.actions import ActionFailed, Actor, audited
+from dashboard.core.actions import ActionFailed, audited
+from dashboard.core.actor import Actor
 from dashboard.models import AuditHead, AuditRow
 
 DAY_SECONDS = 86400.0

@@ -15,15 +15,13 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import IntegrityError, InterfaceError, OperationalError, transaction
 from django.db.models import Exists, OuterRef, Q
 
+from dashboard.core.actor import Actor
 from dashboard.models import AuditHead, AuditRow, Outcome
-
-if TYPE_CHECKING:
-    from dashboard.actions import Actor
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from coordinator.errors import NotFound
 from coordinator.pipelines.azure import batch_control
 from coordinator.pipelines.messages import Head
 from coordinator.tables.azure import retry_saga
-from dashboard.core.actions import ActionFailed, Actor, audited
+from dashboard.core.actions import ActionFailed, audited
+from dashboard.core.actor import Actor
 from dashboard.core.runtime import current
 from dashboard.core.storage import call, storage
 

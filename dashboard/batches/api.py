@@ -10,11 +10,11 @@ from ninja import Path, Router
 from pydantic import StringConstraints
 
 from coordinator.pipelines.status import BatchStatus
-from dashboard import actions
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Cursor, Limit, Name, Why
 from dashboard.api.v1.operations import Done, acts, reads
 from dashboard.api.v1.schema import page_of
+from dashboard.batches import actions
 from dashboard.live import queries as selectors
 from dashboard.queues.api import done
 

@@ -7,9 +7,9 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import actions
+from dashboard.batches import actions
 from dashboard.batches import queries as work
-from dashboard.core.permissions import requires
+from dashboard.core.guard import requires
 from dashboard.core.views import act, query_of, show, text
 
 

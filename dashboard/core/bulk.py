@@ -13,12 +13,16 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST
 
-from dashboard import actions
-from dashboard.actions import ActionFailed, Actor
 from dashboard.audit import log as audit
-from dashboard.core.permissions import may, requires
+from dashboard.core.actions import ActionFailed
+from dashboard.core.actor import Actor
+from dashboard.core.guard import requires
+from dashboard.core.permissions import may
 from dashboard.core.views import show, text
+from dashboard.gates import actions as gate_actions
 from dashboard.live import queries as selectors
+from dashboard.queues import actions as queue_actions
+from dashboard.workers import actions as worker_actions
 
 MOST = 200
 MOST_TOLD = 5
@@ -34,7 +38,7 @@ def unleash(request: HttpRequest) -> HttpResponse:
     return _each(
         request,
         _ticked(request),
-        lambda actor, gate: actions.unleash(actor, gate, reason=reason),
+        lambda actor, gate: gate_actions.unleash(actor, gate, reason=reason),
         lambda n: ngettext("Unleashed {n} gate.", "Unleashed {n} gates.", n),
         back=reverse("gates"),
     )
@@ -98,7 +102,7 @@ def requeue(request: HttpRequest) -> HttpResponse:
     return _queues(
         request,
         "requeue",
-        actions.requeue_poison,
+        queue_actions.requeue_poison,
         lambda queue: queue.poison,
         title=lambda n: ngettext("Requeue the poison messages of {n} queue?", "Requeue the poison messages of {n} queues?", n),
         line=_("{queue}: {count} poison messages"),
@@ -115,7 +119,7 @@ def clear(request: HttpRequest) -> HttpResponse:
     return _queues(
         request,
         "clear",
-        actions.clear_queue,
+        queue_actions.clear_queue,
         lambda queue: queue.depth,
         title=lambda n: ngettext("Clear {n} queue?", "Clear {n} queues?", n),
         line=_("{queue}: about {count} messages are deleted"),
@@ -178,7 +182,7 @@ def _command(request: HttpRequest, verb: str, done: Callable[[int], str]) -> Htt
     return _each(
         request,
         _ticked(request),
-        lambda actor, instance: actions.worker_command(actor, instance, verb),
+        lambda actor, instance: worker_actions.worker_command(actor, instance, verb),
         done,
         back=reverse("workers"),
     )

@@ -13,7 +13,7 @@ from channels.db import database_sync_to_async
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.views.decorators.http import require_safe
 
-from dashboard.core.permissions import requires
+from dashboard.core.guard import requires
 from dashboard.core.views import whole_number
 from dashboard.live import queries as selectors
 

@@ -11,7 +11,8 @@ from django.utils.translation import gettext as _
 
 from dashboard.audit import log as audit
 from dashboard.batches.actions import cancel_batch, free_saga, retry_batch
-from dashboard.core.actions import ActionFailed, Actor, Denied
+from dashboard.core.actions import ActionFailed, Denied
+from dashboard.core.actor import Actor
 from dashboard.gates.actions import create_gate, leash, unleash
 from dashboard.queues.actions import clear_queue, create_queue, delete_queue, put_message, requeue_poison
 from dashboard.workers.actions import break_lease, step_down, worker_command

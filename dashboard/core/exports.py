@@ -14,7 +14,7 @@ from django.utils.timezone import now
 from django.views.decorators.http import require_safe
 
 from dashboard.core.csv import cell
-from dashboard.core.permissions import requires
+from dashboard.core.guard import requires
 from dashboard.cost import queries as cost
 from dashboard.leaders import queries as terms
 from dashboard.live import queries as selectors

@@ -6,6 +6,7 @@ import gc
 import logging
 from typing import Any
 
+from dashboard.core import background
 from dashboard.core.checks import refuse_unsafe
 from dashboard.core.runtime import current
 
@@ -30,6 +31,7 @@ async def lifespan(scope: dict[str, Any], receive: Any, send: Any) -> None:
             try:
                 refuse_unsafe()
                 await current().start()
+                background.start(current())
                 _spare_pauses()
             except Exception as error:
                 log.exception("The dashboard does not start")

@@ -12,16 +12,16 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import msgspec
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from channels.db import database_sync_to_async
 from django.conf import settings
 from django.utils.translation import gettext
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.gates.azure import BlobGateStore
+from coordinator.gates.gate import Gate
 from coordinator.gates.state import GateState
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import Hint
@@ -32,12 +32,9 @@ from dashboard.hub.fanout import FanoutBus, WorkerSockets
 from dashboard.hub.gate_news import GateNews
 from dashboard.hub.loops import Loops
 from dashboard.hub.presence import FORGET_SECONDS, Presence, ReleaseNews, WorkerNews
-
-if TYPE_CHECKING:
-    from coordinator.gates.gate import Gate
-    from dashboard.hub.viewers import Viewers
-    from dashboard.live.fleet_state import FleetState
-    from dashboard.live.sampler import Sampler
+from dashboard.hub.viewers import Viewers
+from dashboard.live.fleet_state import FleetState
+from dashboard.live.sampler import Sampler
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +44,9 @@ Ts = TypeVarTuple("Ts")
 SUMMARY_SECONDS = 1.0
 RECEIPTS_SECONDS = 0.05
 MOST_RECEIPTS = 20_000
-HOUSEKEEPING_SECONDS = 2.0
-WEBHOOKS_SECONDS = 0.5
-RECONCILE_TURNS = 15
 LOOKED_SECONDS = 5.0
 ACT_THREADS = 8
 AWAY_SECONDS = 5.0
-FIRST_SWEEP_SECONDS = 300.0
 # Workers pass first; storage is looked at when they have.
 AFTER_RELEASE_SECONDS = 0.3
 
@@ -79,9 +72,6 @@ class Runtime:
     """One per process; see `current`."""
 
     def __init__(self, storage: Storage | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        from dashboard.hub.viewers import Viewers
-        from dashboard.live.fleet_state import FleetState
-
         self.clock = clock
         self._storage = storage
         self._lock = threading.RLock()
@@ -159,9 +149,7 @@ class Runtime:
     # --- lifespan -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start everything that runs in the background of a server."""
-        from dashboard.live.sampler import Sampler
-
+        """Start what a server needs to watch the fleet; `dashboard.core.background` starts the jobs beside it."""
         storage = self.storage
         async with contextlib.AsyncExitStack() as stack:
             self._portal = await stack.enter_async_context(BlockingPortal())
@@ -178,11 +166,6 @@ class Runtime:
         start("viewers", self.viewers.run)
         start("announcements", self.announcements.run)
         start("gate-news", self.gate_news.run)
-        start("housekeeping", self._housekeeping)
-        if settings.SWEEP_SECONDS > 0:
-            start("claims", self._sweep_claims)
-        if settings.WEBHOOKS:
-            start("webhooks", self._webhooks)
         if self.link.is_shared:
             start("summaries", self._summaries)
             start("receipts", self._send_receipts)
@@ -340,53 +323,6 @@ class Runtime:
             self._receipts_due.clear()
             batch, self._receipts = self._receipts, []
             await self.link.publish("receipts", msgspec.msgpack.encode(batch))
-
-    async def _sweep_claims(self) -> None:
-        """Once an hour, in one process of all: payloads that no message needs, a bounded number at a time."""
-        from dashboard.queues.large_payloads import sweep_some
-
-        following = ""
-        await self.clock.sleep(min(FIRST_SWEEP_SECONDS, settings.SWEEP_SECONDS))
-        while True:
-            try:
-                if self.sampler is not None and self.sampler.is_leading:
-                    following = await sweep_some(self.storage, following)
-            except Exception as error:
-                self.loops.failed("claims", error)
-                log.exception("Claims were not swept; trying again in %g s", settings.SWEEP_SECONDS)
-            await self.clock.sleep(settings.SWEEP_SECONDS)
-
-    async def _webhooks(self) -> None:
-        from dashboard.core.webhooks import send_due
-
-        while True:
-            try:
-                if self.sampler is not None and self.sampler.is_leading:
-                    # In a thread of its own: a slow receiver must not hold up what needs the database.
-                    await database_sync_to_async(send_due, thread_sensitive=False)()
-            except Exception as error:
-                log.exception("Sending webhooks failed; trying again")
-                self.loops.failed("webhooks", error)
-            await self.clock.sleep(WEBHOOKS_SECONDS)
-
-    async def _housekeeping(self) -> None:
-        from dashboard.core.retention import tidy
-        from dashboard.hub.housekeeping import keep_audit_head, sweep, tidy_audit
-
-        turn = 0
-        while True:
-            try:
-                if turn % RECONCILE_TURNS == 0:
-                    await database_sync_to_async(tidy_audit)()
-                    await database_sync_to_async(tidy)()
-                    await keep_audit_head(self)
-                await sweep(self)
-            except Exception as error:
-                # The database may be away for a while; sockets are looked at again at the next turn.
-                log.exception("Housekeeping failed; trying again")
-                self.loops.failed("housekeeping", error)
-            turn += 1
-            await self.clock.sleep(HOUSEKEEPING_SECONDS)
 
 
 def _packed(news: list[WorkerNews]) -> bytes:

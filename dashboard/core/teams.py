@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, cast
 
+from dashboard.models import TeamRule
+
 Role = Literal["admin", "operator", "viewer", ""]
 
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
@@ -51,8 +53,6 @@ def role_on(role: str, teams: frozenset[str], kind: str, name: str, among: Itera
 
 def rules() -> tuple[Rule, ...]:
     """All rules, from the database."""
-    from dashboard.models import TeamRule
-
     found = TeamRule.objects.order_by("kind", "pattern", "team__name")
     return tuple(Rule(*row) for row in found.values_list("team__name", "kind", "pattern", "role"))
 

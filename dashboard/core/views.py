@@ -13,8 +13,9 @@ from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.utils.http import urlencode
 
-from dashboard.actions import ActionFailed, Actor
 from dashboard.core import teams as scoping
+from dashboard.core.actions import ActionFailed
+from dashboard.core.actor import Actor
 from dashboard.core.permissions import role_of, teams_of
 from dashboard.live import fragments as regions
 from dashboard.live import queries as selectors

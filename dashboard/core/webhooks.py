@@ -22,8 +22,8 @@ import aiohttp
 from django.conf import settings
 
 from coordinator.backoff import Backoff
-from dashboard.actions import Actor
 from dashboard.audit import log as audit
+from dashboard.core.actor import Actor
 from dashboard.models import AuditRow, Outcome, WebhookMark
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,8 @@ from django.db import transaction
 from django.utils.translation import gettext as _
 
 from coordinator.errors import ConfigurationError
-from dashboard.core.actions import ActionFailed, Actor, audited
+from dashboard.core.actions import ActionFailed, audited
+from dashboard.core.actor import Actor
 from dashboard.cost import prices as pricing
 from dashboard.cost.prices import PriceSettings
 from dashboard.models import Pricing

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from coordinator.errors import ConfigurationError
 from coordinator.queues.cost import Prices
-from dashboard.actions import reset_prices, set_prices
-from dashboard.core.permissions import requires
+from dashboard.core.guard import requires
 from dashboard.core.views import act, show, text
 from dashboard.cost import prices as pricing
+from dashboard.cost.actions import reset_prices, set_prices
 from dashboard.cost.prices import PriceSettings
 
 KINDS = {

@@ -10,8 +10,10 @@ from django.utils.translation import gettext
 
 from coordinator.config import check_name
 from coordinator.errors import AlreadyExists, PreconditionFailed
+from coordinator.gates.azure import BlobGateStore
 from coordinator.gates.state import GateState, phase
-from dashboard.core.actions import ActionFailed, Actor, audited
+from dashboard.core.actions import ActionFailed, audited
+from dashboard.core.actor import Actor
 from dashboard.core.runtime import current
 from dashboard.core.storage import call
 
@@ -88,8 +90,6 @@ async def _close(gate: str, by: str, reason: str, epoch: int | None) -> GateStat
 
 
 async def _create(gate: str, by: str, reason: str) -> GateState:
-    from coordinator.gates.azure import BlobGateStore
-
     runtime = current()
     made = GateState(name=gate, epoch=1, changed_at=time.time(), by=by, reason=reason)
     try:

@@ -10,13 +10,13 @@ from ninja import Router
 
 from coordinator.errors import ConfigurationError
 from coordinator.gates.state import GateState
-from dashboard import actions
-from dashboard.actions import ActionFailed
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Closing, Cursor, Limit, Name, NewGate, Opening
 from dashboard.api.v1.operations import acts, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import page_of
+from dashboard.core.actions import ActionFailed
+from dashboard.gates import actions
 from dashboard.live import queries as selectors
 from dashboard.live.fleet import GateView
 

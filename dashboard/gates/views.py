@@ -11,9 +11,9 @@ from django.urls import reverse
 from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST
 
-from dashboard import actions
-from dashboard.core.permissions import requires
+from dashboard.core.guard import requires
 from dashboard.core.views import act, show, text
+from dashboard.gates import actions
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

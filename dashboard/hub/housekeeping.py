@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from channels.db import database_sync_to_async
 from django.conf import settings
@@ -19,16 +19,14 @@ from dashboard.accounts import sessions
 from dashboard.audit import heads as audit_heads
 from dashboard.audit import log as audit
 from dashboard.audit.actions import DAY_SECONDS, prune_audit
-from dashboard.core.actions import Actor
+from dashboard.core.actor import Actor
 from dashboard.core.permissions import role_of, teams_of
+from dashboard.core.runtime import Runtime
 from dashboard.core.teams import Role
 from dashboard.cost import prices as pricing
 from dashboard.models import AuditRow
 
 log = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    from dashboard.core.runtime import Runtime
 
 
 async def sweep(runtime: Runtime) -> None:

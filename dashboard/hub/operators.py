@@ -18,8 +18,10 @@ from ninja.utils import check_csrf
 
 from coordinator.bounds import is_storable
 from coordinator.realtime import protocol
-from dashboard import actions
 from dashboard.accounts import sessions
+from dashboard.core.actions import ActionFailed
+from dashboard.core.actor import Actor
+from dashboard.core.dispatch import by_name
 from dashboard.core.middleware import new_request_id, request_id_var
 from dashboard.core.runtime import current
 from dashboard.hub.announcing import RateLimit
@@ -84,10 +86,10 @@ class OperatorConsumer(Socket):
         fresh = sessions.is_fresh(self.scope["session"])
         client = self.scope.get("client") or ("",)
         name, address = self.user.get_username(), str(client[0])
-        actor = actions.Actor(name, role, address, request_id_var.get(), teams, fresh=fresh)
+        actor = Actor(name, role, address, request_id_var.get(), teams, fresh=fresh)
         try:
-            done = actions.by_name(actor, str(request["action"]), str(request.get("target", "")), request)
-        except actions.ActionFailed as error:
+            done = by_name(actor, str(request["action"]), str(request.get("target", "")), request)
+        except ActionFailed as error:
             return {"ok": False, "action": request["action"], "error": str(error)}
         return {"ok": True, "action": request["action"], "result": done}
 

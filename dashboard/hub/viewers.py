@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
-if TYPE_CHECKING:
-    from dashboard.hub.fanout import Outbox
-    from dashboard.live.fleet_state import FleetState
+from dashboard.core import teams as scoping
+from dashboard.hub.fanout import Outbox
+from dashboard.live import fragments as regions
+from dashboard.live.fleet_state import FleetState
 
 log = logging.getLogger(__name__)
 
@@ -117,9 +118,6 @@ class Viewers:
         return await sync_to_async(self._draw, thread_sensitive=False, executor=self._pool)(view)
 
     def _draw(self, view: View) -> dict[str, str]:
-        from dashboard.core import teams as scoping
-        from dashboard.live import fragments as regions
-
         close_old_connections()
         try:
             reach = scoping.reach(view.role, view.teams)

@@ -16,8 +16,8 @@ from coordinator.errors import ProtocolViolation
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import Hint
 from dashboard.access import tokens
-from dashboard.actions import Actor
 from dashboard.audit import log as audit
+from dashboard.core.actor import Actor
 from dashboard.core.middleware import new_request_id
 from dashboard.core.runtime import current
 from dashboard.hub.allowance import USUAL, Allowance, matches

@@ -7,12 +7,12 @@ from django.urls import reverse
 from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard import actions
-from dashboard.core.permissions import requires
+from dashboard.core.guard import requires
 from dashboard.core.views import act, show, text
 from dashboard.leaders import queries as terms
 from dashboard.live import queries as selectors
 from dashboard.live.view_models import OWN_ELECTION
+from dashboard.workers import actions
 
 
 @require_safe

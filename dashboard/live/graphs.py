@@ -7,7 +7,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
-from dashboard.core.permissions import requires
+from dashboard.core.guard import requires
 from dashboard.live import queries as selectors
 
 MOST_SERIES = 12

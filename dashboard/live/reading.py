@@ -10,6 +10,10 @@ from msgspec.structs import replace
 
 from coordinator.config import check_name
 from coordinator.errors import ConfigurationError, KennelError, NotFound
+from coordinator.gates.azure import read_gates
+from coordinator.leadership.azure import list_leaders
+from coordinator.queues.azure import list_queues
+from coordinator.sequences.azure import list_counters
 from coordinator.storage import Storage
 from dashboard.hub.presence import Presence
 from dashboard.live.fleet import LeaderView, SequenceView
@@ -43,15 +47,11 @@ async def attempt(read: Callable[[], Awaitable[T]], seconds: float) -> Result:
 
 async def gates(storage: Storage) -> Any:
     """All gates: one request."""
-    from coordinator.gates.azure import read_gates
-
     return await read_gates(storage)
 
 
 async def leaders(storage: Storage, at: float) -> tuple[LeaderView, ...]:
     """All elections: one request."""
-    from coordinator.leadership.azure import list_leaders
-
     return tuple(
         LeaderView(
             name=info.name,
@@ -68,8 +68,6 @@ async def leaders(storage: Storage, at: float) -> tuple[LeaderView, ...]:
 
 async def sequences(storage: Storage, presence: Presence, at: float) -> tuple[SequenceView, ...]:
     """All counters with their newest grants: one request."""
-    from coordinator.sequences.azure import list_counters
-
     views = []
     for info in await list_counters(storage):
         grants = info.counter.grants[-GRANTS_SHOWN:] if info.counter is not None else ()
@@ -88,8 +86,6 @@ async def sequences(storage: Storage, presence: Presence, at: float) -> tuple[Se
 
 async def queue_names(storage: Storage) -> tuple[str, ...]:
     """All queues, poison queues included: one request."""
-    from coordinator.queues.azure import list_queues
-
     return tuple(name for name in await list_queues(storage) if _is_ours(name))
 
 

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.translation import gettext
 from django.views.decorators.http import require_safe
 
-from dashboard.core.permissions import requires
+from dashboard.core.guard import requires
 from dashboard.core.views import query_of, show, whole_number
 from dashboard.live import queries as selectors
 from dashboard.live.fleet import Fleet

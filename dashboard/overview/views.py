@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
-from dashboard.core.permissions import requires
+from dashboard.core.guard import requires
 from dashboard.core.views import show
 
 

@@ -12,7 +12,8 @@ from coordinator.config import check_name
 from coordinator.errors import NotFound
 from coordinator.queues.requeue import Moved
 from coordinator.queues.requeue import requeue_poison as move_back
-from dashboard.core.actions import ActionFailed, Actor, audited
+from dashboard.core.actions import ActionFailed, audited
+from dashboard.core.actor import Actor
 from dashboard.core.runtime import current
 from dashboard.core.storage import call, storage
 

@@ -10,7 +10,6 @@ from ninja import Router
 
 from coordinator.errors import ConfigurationError
 from coordinator.queues.rules import Steps, TargetLatency, decode_rule
-from dashboard import actions
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Cursor, Limit, Name, NewMessage, NewQueue, NewRule, QueueName, Text, Why
 from dashboard.api.v1.operations import Done, acts, reads
@@ -19,9 +18,9 @@ from dashboard.api.v1.schema import page_of
 from dashboard.core.middleware import request_id_var
 from dashboard.live import queries as selectors
 from dashboard.live.fleet import QueueView
+from dashboard.queues import actions, rules
 from dashboard.queues import actions as queue_actions
 from dashboard.queues import message_peek as peeking
-from dashboard.queues import rules
 
 router = Router(tags=["queues"])
 

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_POST
 
 from coordinator.errors import ConfigurationError
 from coordinator.queues.rules import ScalingRule, Steps, TargetLatency
-from dashboard.core.permissions import requires
+from dashboard.core.guard import requires
 from dashboard.core.views import act, text
 from dashboard.queues import rules
 

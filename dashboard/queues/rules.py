@@ -8,7 +8,8 @@ from coordinator.config import check_name
 from coordinator.errors import KennelError
 from coordinator.queues.azure import BlobRules
 from coordinator.queues.rules import ScalingRule, Steps, decode_rule, encode_rule
-from dashboard.actions import Actor, audited
+from dashboard.core.actions import audited
+from dashboard.core.actor import Actor
 from dashboard.core.storage import call, storage
 
 

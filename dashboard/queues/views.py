@@ -9,12 +9,11 @@ from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_safe
 
 from coordinator.queues.rules import Steps
-from dashboard import actions
-from dashboard.core.permissions import requires
+from dashboard.core.guard import requires
 from dashboard.core.views import act, query_of, reach_of, show, text
 from dashboard.live import queries as selectors
 from dashboard.live.fleet import QueueView
-from dashboard.queues import rules
+from dashboard.queues import actions, rules
 from dashboard.queues.rule_views import STEPS
 
 

@@ -12,7 +12,8 @@ from coordinator.errors import ConfigurationError, KennelError, NotFound
 from coordinator.scaling.azure import list_scaling, read_policy, save_policy, scaling_history
 from coordinator.scaling.history import ScalingRecord
 from coordinator.scaling.policy import ScalingPolicy, decode_policy
-from dashboard.actions import ActionFailed, Actor, audited
+from dashboard.core.actions import ActionFailed, audited
+from dashboard.core.actor import Actor
 from dashboard.core.runtime import current
 from dashboard.core.storage import call, storage
 

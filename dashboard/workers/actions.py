@@ -9,8 +9,10 @@ from typing import Any, cast
 from django.utils.translation import gettext
 
 from coordinator.config import check_name
+from coordinator.leadership.azure import break_lease as force
 from coordinator.realtime import protocol
-from dashboard.core.actions import ActionFailed, Actor, audited
+from dashboard.core.actions import ActionFailed, audited
+from dashboard.core.actor import Actor
 from dashboard.core.runtime import current
 from dashboard.core.storage import call
 
@@ -65,7 +67,5 @@ def break_lease(actor: Actor, election: str, *, reason: str = "") -> None:
 
 
 async def _break(election: str, by: str) -> None:
-    from coordinator.leadership.azure import break_lease as force
-
     await force(current().storage, election, by)
     current().look_again()

@@ -8,7 +8,6 @@ import msgspec
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dashboard import actions
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Cursor, Instance, Limit, Name, Why
 from dashboard.api.v1.operations import Done, acts, reads
@@ -18,6 +17,7 @@ from dashboard.leaders import queries as terms
 from dashboard.live import queries as selectors
 from dashboard.live.fleet import LeaderView, WorkerView
 from dashboard.queues.api import done
+from dashboard.workers import actions
 
 router = Router(tags=["workers and leaders"])
 

@@ -8,10 +8,10 @@ from django.urls import reverse
 from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_safe
 
-from dashboard import actions
-from dashboard.core.permissions import requires
+from dashboard.core.guard import requires
 from dashboard.core.views import act, query_of, show, text
 from dashboard.live import queries as selectors
+from dashboard.workers import actions
 
 
 @require_safe

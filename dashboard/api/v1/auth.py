@@ -13,10 +13,11 @@ from ninja.security import APIKeyCookie, HttpBearer
 from ninja.utils import check_csrf
 
 from dashboard.access import tokens
-from dashboard.actions import Actor, Denied
 from dashboard.api.v1 import throttling as limits
 from dashboard.api.v1.problems import HOW_TO_ENTER, Refusal
 from dashboard.audit import log as audit
+from dashboard.core.actions import Denied
+from dashboard.core.actor import Actor
 from dashboard.core.middleware import request_id_var
 from dashboard.core.permissions import ACTIONS, role_may
 

@@ -12,8 +12,8 @@ from django.http import Http404, HttpRequest, HttpResponse
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
 from coordinator import errors
-from dashboard.actions import ActionFailed, Denied
 from dashboard.api.access import ANSWER_TYPE, PROBLEM_TYPE, encode
+from dashboard.core.actions import ActionFailed, Denied
 from dashboard.core.middleware import request_id_var
 
 log = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router
 
 from coordinator.queues.cost import Prices
-from dashboard import actions
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Cursor, Limit, Name, NewPrices, Number, Search, Text
 from dashboard.api.v1.operations import acts, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import described, page_of
+from dashboard.cost import actions
 from dashboard.cost import prices as pricing
 from dashboard.cost import queries as cost
 from dashboard.cost.prices import PriceSettings

@@ -13,9 +13,11 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from coordinator.errors import KennelError
-from dashboard import actions
+from dashboard.audit import actions
 from dashboard.audit import heads as audit_heads
 from dashboard.audit import log as audit
+from dashboard.core.actions import ActionFailed
+from dashboard.core.actor import Actor
 from dashboard.core.csv import cell
 from dashboard.core.storage import call, storage
 from dashboard.models import AuditRow
@@ -56,7 +58,7 @@ class Command(BaseCommand):
             case "prune":
                 try:
                     gone = actions.prune_audit(_ACTOR, options["keep_days"], reason=options["reason"])
-                except actions.ActionFailed as error:
+                except ActionFailed as error:
                     raise CommandError(str(error)) from error
                 self.stdout.write(f"{gone} rows removed.")
             case "head":
@@ -149,4 +151,4 @@ def _csv(rows: Iterator[str]) -> Iterator[str]:
         yield line.getvalue()
 
 
-_ACTOR = actions.Actor("command line", "admin")
+_ACTOR = Actor("command line", "admin")

@@ -10,8 +10,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from coordinator.errors import KennelError
-from dashboard import actions
 from dashboard.core import backups
+from dashboard.core.actions import ActionFailed
+from dashboard.core.actor import Actor
 from dashboard.core.storage import call, storage
 
 
@@ -24,8 +25,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            restored = backups.read(options["file"], actions.Actor("command line", "admin"))
-        except actions.ActionFailed as error:
+            restored = backups.read(options["file"], Actor("command line", "admin"))
+        except ActionFailed as error:
             raise CommandError(str(error)) from error
         made_at = datetime.fromtimestamp(restored.made_at, UTC).isoformat(timespec="seconds")
         self.stdout.write(

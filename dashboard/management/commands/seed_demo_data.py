@@ -15,6 +15,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection, transaction
 
+from coordinator.sequences.azure import BlobCounterStore, TableLedger
+from coordinator.sequences.grants import USED, Counter, Grant, Owner
 from coordinator.storage import Storage
 from dashboard.audit import log as audit
 from dashboard.core.runtime import current
@@ -208,9 +210,6 @@ def seed_index(scale: Scale) -> None:
 
 
 def _grants(storage: Storage, scale: Scale) -> None:
-    from coordinator.sequences.azure import BlobCounterStore, TableLedger
-    from coordinator.sequences.grants import USED, Counter, Grant, Owner
-
     count, below = scale.grants, max(scale.grants, scale.index_rows)
     if not count:
         return

@@ -6,7 +6,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dashboard import actions
+from dashboard.access import team_actions as actions
+from dashboard.core.actions import ActionFailed
+from dashboard.core.actor import Actor
 from dashboard.core.teams import KINDS, ROLES
 from dashboard.models import TeamRule
 
@@ -42,8 +44,8 @@ class Command(BaseCommand):
                     actions.remove_rule(_ACTOR, options["rule"])
                 case verb:
                     actions.set_member(_ACTOR, options["team"], options["user"], member=verb == "join")
-        except actions.ActionFailed as error:
+        except ActionFailed as error:
             raise CommandError(str(error)) from error
 
 
-_ACTOR = actions.Actor("command line", "admin")
+_ACTOR = Actor("command line", "admin")

@@ -8,8 +8,10 @@ import msgspec
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from dashboard import actions
+from dashboard.access import token_actions as actions
 from dashboard.access import tokens
+from dashboard.core.actions import ActionFailed
+from dashboard.core.actor import Actor
 from dashboard.core.teams import ROLES
 from dashboard.hub.allowance import Allowance
 from dashboard.models import Scope, WorkerToken
@@ -56,7 +58,7 @@ class Command(BaseCommand):
         claims = {name: options[name] for name in Allowance.__struct_fields__ if options[name] is not None}
         try:
             token = actions.create_token(_ACTOR, options["name"], allowance=claims, **wanted)
-        except actions.ActionFailed as error:
+        except ActionFailed as error:
             raise CommandError(str(error)) from error
         self.stdout.write("Keep it safe; it is not shown again:")
         self.stdout.write(token)
@@ -78,4 +80,4 @@ class Command(BaseCommand):
         self.stdout.write(f"{found[0]} is revoked.")
 
 
-_ACTOR = actions.Actor("command line", "admin")
+_ACTOR = Actor("command line", "admin")

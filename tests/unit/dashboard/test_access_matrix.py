@@ -14,8 +14,11 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
 from dashboard.access import tokens
-from dashboard.actions import Actor, Denied, add_rule, by_name
+from dashboard.access.team_actions import add_rule
 from dashboard.core import teams as scoping
+from dashboard.core.actions import Denied
+from dashboard.core.actor import Actor
+from dashboard.core.dispatch import by_name
 from dashboard.core.permissions import ACTIONS, role_may
 from dashboard.models import AuditRow, Scope, WorkerToken
 

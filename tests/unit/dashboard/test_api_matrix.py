@@ -14,9 +14,10 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
 from dashboard.access import tokens
-from dashboard.actions import Actor, add_rule
+from dashboard.access.team_actions import add_rule
 from dashboard.api.v1.api import api
 from dashboard.core import teams as scoping
+from dashboard.core.actor import Actor
 from dashboard.core.permissions import ACTIONS, role_may
 from dashboard.models import AuditRow, Scope, WorkerToken
 

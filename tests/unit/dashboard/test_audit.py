@@ -16,11 +16,15 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dashboard.access import tokens
-from dashboard.actions import ActionFailed, Actor, Denied, by_name, create_token, revoke_token, worker_command
+from dashboard.access.token_actions import create_token, revoke_token
 from dashboard.audit import heads as audit_heads
 from dashboard.audit import log as audit
+from dashboard.core.actions import ActionFailed, Denied
+from dashboard.core.actor import Actor
+from dashboard.core.dispatch import by_name
 from dashboard.live import queries as selectors
 from dashboard.models import AuditHead, AuditRow, Outcome, WorkerToken
+from dashboard.workers.actions import worker_command
 
 pytestmark = pytest.mark.django_db
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from dashboard.actions import Actor
 from dashboard.audit import log as audit
+from dashboard.core.actor import Actor
 from dashboard.live import queries as selectors
 from dashboard.models import AuditRow, Outcome
 

@@ -11,9 +11,12 @@ from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 
 from dashboard.access import tokens
-from dashboard.actions import ActionFailed, Actor, add_rule, create_token
+from dashboard.access.team_actions import add_rule
+from dashboard.access.token_actions import create_token
 from dashboard.audit import log as audit
 from dashboard.core import backups
+from dashboard.core.actions import ActionFailed
+from dashboard.core.actor import Actor
 from dashboard.models import AuditHead, AuditRow, Scope, TeamRule, WorkerToken
 
 pytestmark = pytest.mark.django_db

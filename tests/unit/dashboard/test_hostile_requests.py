@@ -15,8 +15,11 @@ from django.test import Client
 
 from coordinator.logs import LineFormatter
 from dashboard.access import tokens
-from dashboard.actions import ActionFailed, Actor, add_rule, create_token
+from dashboard.access.team_actions import add_rule
+from dashboard.access.token_actions import create_token
 from dashboard.api import health
+from dashboard.core.actions import ActionFailed
+from dashboard.core.actor import Actor
 from dashboard.core.csv import cell
 from dashboard.models import Pricing, Scope
 from tests.support.readme import PROJECT

@@ -12,8 +12,10 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from pytest_django import Settings
 
-from dashboard.actions import ActionFailed, Actor, Denied, prune_audit
 from dashboard.audit import log as audit
+from dashboard.audit.actions import prune_audit
+from dashboard.core.actions import ActionFailed, Denied
+from dashboard.core.actor import Actor
 from dashboard.hub.housekeeping import tidy_audit
 from dashboard.models import AuditRow, Outcome
 

@@ -9,9 +9,12 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 
-from dashboard.actions import ActionFailed, Actor, Denied, add_rule, by_name, remove_rule, set_member
+from dashboard.access.team_actions import add_rule, remove_rule, set_member
 from dashboard.core import permissions
 from dashboard.core import teams as scoping
+from dashboard.core.actions import ActionFailed, Denied
+from dashboard.core.actor import Actor
+from dashboard.core.dispatch import by_name
 from dashboard.core.teams import Reach, Rule, role_on
 from dashboard.live import fragments as regions
 from dashboard.models import AuditRow, TeamRule

@@ -16,9 +16,12 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from dashboard.access import tokens
+from dashboard.access.people_actions import end_session, end_sessions
+from dashboard.access.token_actions import create_token
 from dashboard.accounts import sessions
 from dashboard.accounts.sessions import SEEN
-from dashboard.actions import ActionFailed, Actor, Denied, create_token, end_session, end_sessions
+from dashboard.core.actions import ActionFailed, Denied
+from dashboard.core.actor import Actor
 from dashboard.core.retention import tidy
 from dashboard.hub.housekeeping import standings_now
 from dashboard.models import AuditRow, Scope, WorkerToken
@@ -214,7 +217,7 @@ def test_what_destroys_asks_for_the_password_when_the_sign_in_is_old(
 
 @pytest.mark.parametrize("action", ["queue.clear", "queue.delete", "leader.break"])
 def test_no_way_round_the_pages_destroys_with_an_old_sign_in(action: str) -> None:
-    from dashboard.actions import by_name
+    from dashboard.core.dispatch import by_name
 
     stale = Actor("adam", "admin", fresh=False)
     with pytest.raises(Denied, match="too long ago"):

@@ -11,7 +11,9 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from dashboard.access import tokens
-from dashboard.actions import ActionFailed, Actor, Denied, create_token, revoke_token
+from dashboard.access.token_actions import create_token, revoke_token
+from dashboard.core.actions import ActionFailed, Denied
+from dashboard.core.actor import Actor
 from dashboard.models import AuditRow, Scope, WorkerToken
 
 pytestmark = pytest.mark.django_db

@@ -11,7 +11,7 @@ from coordinator.gates.state import GateState
 from coordinator.realtime.bus import Hint
 from coordinator.realtime.protocol import GateStatus, ListenerStatus, Receipt, WorkerState
 from coordinator.testing.clock import ManualClock
-from dashboard.actions import ActionFailed
+from dashboard.core.actions import ActionFailed
 from dashboard.core.dispatch import _number
 from dashboard.hub import announcing, presence
 from dashboard.hub.announcing import Announcements

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dashboard.actions import Actor
 from dashboard.audit import log as audit
 from dashboard.core import webhooks
+from dashboard.core.actor import Actor
 from dashboard.models import AuditRow, Outcome, WebhookMark
 from tests.support.ports import free_port
 

@@ -8,9 +8,9 @@ import io
 import pytest
 from asgiref.sync import async_to_sync
 
-from dashboard.actions import Actor
 from dashboard.audit import log as audit
 from dashboard.core import csv as export
+from dashboard.core.actor import Actor
 from dashboard.core.csv import _lines, _streamed, cell
 from dashboard.live import queries as selectors
 

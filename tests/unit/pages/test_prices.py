@@ -10,8 +10,10 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from coordinator.queues.cost import DEFAULT_PRICES, Prices
-from dashboard.actions import ActionFailed, Actor, Denied, set_prices
+from dashboard.core.actions import ActionFailed, Denied
+from dashboard.core.actor import Actor
 from dashboard.cost import prices as pricing
+from dashboard.cost.actions import set_prices
 from dashboard.cost.prices import PriceSettings
 from dashboard.models import AuditRow, Pricing
 
