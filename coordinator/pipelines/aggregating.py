@@ -252,12 +252,15 @@ class ResultAggregator:
 
 
 def _item_seconds(counted: Counted, results: Sequence[ChunkResult]) -> float:
-    """How long an item takes a processor: a mean that forgets."""
+    """How long an item takes a processor: a mean by items that forgets."""
     timed = [result for result in results if result.seconds > 0 and result.size]
     if not timed:
         return counted.item_seconds
-    now = sum(result.seconds for result in timed) / sum(result.size for result in timed)
-    return 0.7 * counted.item_seconds + 0.3 * now if counted.item_seconds else now
+    items = sum(result.size for result in timed)
+    now = sum(result.seconds for result in timed) / items
+    # The first few items must not outweigh the many after them.
+    share = max(0.3, items / (items + counted.items + counted.failed)) if counted.item_seconds else 1.0
+    return (1 - share) * counted.item_seconds + share * now
 
 
 def _ended(head: Head, state: Any, counted: Counted, at: float, *, report: str = "") -> Head:

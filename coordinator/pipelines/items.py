@@ -19,6 +19,9 @@ from coordinator.tables.stepping import said
 _BACKOFF = Backoff(base_seconds=0.2, cap_seconds=5.0)
 
 
+_Tried = tuple[int, Any, BaseException | None]
+
+
 class _Pass:
     """One thread's way through a chunk. `abandon` makes it stop before the next item, and nothing it does counts then."""
 
@@ -28,6 +31,7 @@ class _Pass:
         self.outcomes: list[tuple[int, Any, BaseException | None]] = []
         self.lock = threading.Lock()
         self.is_abandoned = False
+        self.seconds = 0.0
 
 
 class ItemRunner:
@@ -47,15 +51,21 @@ class ItemRunner:
         self._seconds, self._attempts = seconds, attempts
         self._clock = clock
 
-    async def run(self, chunk: Chunk) -> tuple[list[Any], list[ItemFailure]]:
-        """The results, and what failed, each in the order of the items."""
+    async def run(self, chunk: Chunk) -> tuple[list[Any], list[ItemFailure], float]:
+        """The results, and what failed, each in the order of the items; and the seconds in the processor itself.
+
+        Those are not what the chunk took: waiting for a thread or the loop is no property of an item.
+        """
+        seconds = 0.0
         done: dict[int, Any] = {}
         left: dict[int, str] = dict.fromkeys(range(len(chunk.items)), "")
         final: dict[int, str] = {}
         for attempt in range(self._attempts):
             if attempt:
                 await self._clock.sleep(_BACKOFF.delay(attempt))
-            for place, result, error in await self._tried(chunk, list(left)):
+            outcomes, spent = await self._tried(chunk, list(left))
+            seconds += spent
+            for place, result, error in outcomes:
                 if error is None:
                     done[place] = result
                     left.pop(place)
@@ -67,12 +77,13 @@ class ItemRunner:
             if not left:
                 break
         failures = sorted({**left, **final}.items())
-        return [done[place] for place in sorted(done)], [failure(chunk, *each) for each in failures]
+        return [done[place] for place in sorted(done)], [failure(chunk, *each) for each in failures], seconds
 
-    async def _tried(self, chunk: Chunk, places: list[int]) -> list[tuple[int, Any, BaseException | None]]:
+    async def _tried(self, chunk: Chunk, places: list[int]) -> tuple[list[_Tried], float]:
         if not inspect.iscoroutinefunction(self.processor):
             return await self._in_threads(chunk, places)
-        outcomes: list[tuple[int, Any, BaseException | None]] = []
+        outcomes = list[_Tried]()
+        begun = self._clock.monotonic()
         for place in places:
             try:
                 async with asyncio.timeout(self._seconds or None) as limit:
@@ -87,13 +98,11 @@ class ItemRunner:
                 outcomes.append((place, None, error))  # the processor's own
             except (Exception, SystemExit) as error:
                 outcomes.append((place, None, error))
-        return outcomes
+        return outcomes, self._clock.monotonic() - begun
 
-    async def _in_threads(
-        self, chunk: Chunk, places: list[int]
-    ) -> list[tuple[int, Any, BaseException | None]]:
+    async def _in_threads(self, chunk: Chunk, places: list[int]) -> tuple[list[_Tried], float]:
         """One thread for all, and another one for the rest whenever an item uses up its time."""
-        outcomes: list[tuple[int, Any, BaseException | None]] = []
+        outcomes, seconds = list[_Tried](), 0.0
         while places:
             through = _Pass(places)
             future = asyncio.get_running_loop().run_in_executor(None, self._go_through, chunk, through)
@@ -113,14 +122,17 @@ class ItemRunner:
                         through.is_abandoned = True
                         break
             outcomes += through.outcomes
+            seconds += through.seconds
             if future.done():
                 future.result()
                 break
             outcomes.append((places[seen], None, self._too_long()))
+            seconds += self._seconds
             places = places[seen + 1 :]
-        return outcomes
+        return outcomes, seconds
 
     def _go_through(self, chunk: Chunk, through: _Pass) -> None:
+        begun = self._clock.monotonic()
         for place in through.places:
             result, error = None, None
             try:
@@ -132,6 +144,7 @@ class ItemRunner:
                     return
                 through.outcomes.append((place, result, error))
                 through.position += 1
+                through.seconds = self._clock.monotonic() - begun
 
     def _too_long(self) -> BaseException:
         return _TooLong(f"took longer than {self._seconds:g} s")

@@ -69,7 +69,8 @@ class BatchDone(msgspec.Struct, frozen=True):
 class Head(msgspec.Struct, frozen=True):
     """A batch as it was ordered, and how it ended. One row of the table of batches.
 
-    `first_items` is the size of the first chunks (0: all chunks have `chunk_items`, as in older versions). `stumbles` counts
+    `first_items` is the size of the first chunks (0: all chunks have `chunk_items`, as in older versions), which are cut
+    smaller if the time of an item `is_unmeasured`. `stumbles` counts
     failures of the initiator or the controller in a row, `cause` is the latest of them. `report_name` is where the report goes.
     """
 
@@ -91,6 +92,7 @@ class Head(msgspec.Struct, frozen=True):
     cause: str = ""
     report_name: str = ""
     resumed_at: float = 0.0
+    is_unmeasured: bool = False
 
 
 class Sent(msgspec.Struct, frozen=True):

@@ -49,8 +49,8 @@ class Pipeline:
     on the failure list; `combine(results)` may shrink the results of a chunk before they travel (sums per customer);
     `controller(total, results)` adds results to a total that starts as None; `reporter(total)` makes the report's bytes
     (default: JSON). `item` and `result` are the types. `chunk_items` is how many items travel together at most (1-10,000), and
-    `chunk_seconds` (default 0.5) about how long they should take a processor: the first chunks are small, later ones as large as
-    the measured time allows; 0 gives every chunk `chunk_items`. More is cheaper and coarser, and the results of a chunk must fit
+    `chunk_seconds` (default 0.5) about how long they should take a processor, by the measured time of an item. As long as that is
+    not known, a batch of up to eight times `chunk_items` is spread over 16 chunks. 0 gives every chunk `chunk_items`. More is cheaper and coarser, and the results of a chunk must fit
     in a row (900 KiB). `item_seconds` (default 600; 0: no bound) bounds one try of an item, `item_attempts` (default 1) is how
     often a failing one is tried before it is on the failure list. A ``def`` processor cannot be stopped: past its time its
     item has failed, and its thread is left behind. `done` gets a `BatchDone` for each complete batch.
@@ -130,6 +130,7 @@ class Pipeline:
         check_key((self.name, batch))
         if sla_seconds < 0 or expected_items < 0:
             raise ConfigurationError("sla_seconds and expected_items must not be negative")
+        first_items, is_unmeasured = self._sender.first_items(self.chunk_items)
         head = Head(
             source=msgspec.json.encode(source).decode(),
             state="running",
@@ -139,7 +140,8 @@ class Pipeline:
             expected_items=expected_items,
             sla_seconds=sla_seconds,
             orders_queue=self.orders.name,
-            first_items=self._sender.first_items(self.chunk_items),
+            first_items=first_items,
+            is_unmeasured=is_unmeasured,
             report_name=await self._report_name(batch),
         )
         insert = Insert((self.name, batch), msgspec.structs.asdict(head))
@@ -259,13 +261,13 @@ class Pipeline:
         """Process the items of a chunk and send on what came out."""
         if not await self._is_wanted(chunk.batch):
             return
-        asked = self._clock.monotonic()
         attempt = _attempt()
         if attempt > CHUNK_ATTEMPTS:
             why = f"its chunk was tried {attempt - 1} times without an answer: an item may end its process"
-            done, failures = list[Any](), [failure(chunk, place, why) for place in range(len(chunk.items))]
+            done, seconds = list[Any](), 0.0
+            failures = [failure(chunk, place, why) for place in range(len(chunk.items))]
         else:
-            done, failures = await self._items.run(chunk)
+            done, failures, seconds = await self._items.run(chunk)
         packed, failures = await self._pack(chunk, done, failures)
         result = ChunkResult(
             batch=chunk.batch,
@@ -274,7 +276,7 @@ class Pipeline:
             results=packed,
             failures=failures,
             round=chunk.round,
-            seconds=self._clock.monotonic() - asked,
+            seconds=seconds,
         )
         await self.results.put(fitted(result))
 

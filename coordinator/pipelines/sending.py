@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import itertools
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,14 @@ Initiator = Callable[..., Iterable[Any] | AsyncIterator[Any]]
 
 # So many chunks are sent between two notes of progress: a crash repeats no more than these.
 WINDOW_CHUNKS = 8
-# The first chunks are small, so that a few slow items are spread; those after them grow until the items' time is known.
-FIRST_ITEMS = 4
-GROWTH = 4
+# As long as nothing is known of the items' time: a batch that fits in one window is spread over so many chunks,
+SPREAD_CHUNKS = 16
+# and a larger one begins with some small chunks, which are measured while the others are sent.
+PROBES = (4, 16, 64)
 # What a chunk should take a processor. Longer spreads worse, shorter costs more messages.
 CHUNK_SECONDS = 0.5
 _LOOK_SECONDS = 1.0
+_TELLING_SHARE = 0.2
 # A chunk and its failures fit in a row.
 CHUNK_BYTES = 512 * 1024
 
@@ -54,13 +56,14 @@ class Sender:
         self._can_skip = _takes_skip(initiator)
         self._item_seconds = 0.0
 
-    def first_items(self, most: int) -> int:
-        """The size of a new batch's first chunks: by what items took this process's latest batch, or small."""
+    def first_items(self, most: int) -> tuple[int, bool]:
+        """The size of a new batch's first chunks, and whether nothing is known of its items' time.
+
+        It is known by this process's latest batch.
+        """
         if self._chunk_seconds and not self._item_seconds:
-            return min(FIRST_ITEMS, most)
-        if not self._chunk_seconds:
-            return most
-        return max(1, min(most, int(self._chunk_seconds / self._item_seconds)))
+            return most, True
+        return next_items(self._item_seconds, most, self._chunk_seconds), False
 
     async def send(
         self, batch: str, source: Any, head: Head, *, is_wanted: Callable[[], Awaitable[bool]]
@@ -70,11 +73,15 @@ class Sender:
         if sent.round or sent.is_finished:
             return True
         size = Size(sent.next_items or head.first_items or head.chunk_items, is_fixed=not head.first_items)
-        pieces = self._pieces(source, sent.position, size)
+        items_left = await self._opened(source, sent.position)
         is_finished = False
         try:
             while not is_finished:
-                window = [piece async for piece in _take(pieces, WINDOW_CHUNKS)]
+                if head.is_unmeasured and head.first_items and not sent.position:
+                    window, is_finished = await _first_window(items_left, head.chunk_items)
+                else:
+                    window = await _window(items_left, size)
+                    is_finished = len(window) < WINDOW_CHUNKS
                 firsts = itertools.accumulate((len(piece) for piece in window), initial=sent.position)
                 chunks = [
                     Chunk(batch, sent.chunks + offset, first, items)
@@ -83,7 +90,6 @@ class Sender:
                 await asyncio.gather(*(self._queue.put(chunk) for chunk in chunks))
                 size.items = await self._next_items(batch, size, head.chunk_items)
                 items = sum(len(piece) for piece in window)
-                is_finished = len(window) < WINDOW_CHUNKS
                 sent = Sent(
                     position=sent.position + items,
                     chunks=sent.chunks + len(chunks),
@@ -98,7 +104,7 @@ class Sender:
         except (PreconditionFailed, AlreadyExists):
             return False
         finally:
-            await pieces.aclose()
+            await items_left.aclose()
         return True
 
     async def send_failed(self, batch: str, round: int, *, is_wanted: Callable[[], Awaitable[bool]]) -> bool:
@@ -133,9 +139,12 @@ class Sender:
         ):
             return size.items
         size.looked_at = now
-        measured = (await self._ledger.counted(batch)).value.item_seconds or self._item_seconds
-        self._item_seconds = measured
-        return next_items(size.items, measured, most, self._chunk_seconds)
+        counted = (await self._ledger.counted(batch)).value
+        items = counted.items + counted.failed
+        # A few quick items say little of the others: the first call of all is the slowest.
+        if items >= most or items * counted.item_seconds >= self._chunk_seconds * _TELLING_SHARE:
+            self._item_seconds = counted.item_seconds
+        return next_items(self._item_seconds, most, self._chunk_seconds)
 
     async def _failed(self, batch: str, round: int, position: int) -> AsyncIterator[tuple[int, Chunk]]:
         """For each chunk number from `position`: what its latest round before this one left over."""
@@ -157,39 +166,102 @@ class Sender:
         for number, chunk in latest.items():
             yield number, chunk
 
-    async def _pieces(self, source: Any, skip: int, size: Size) -> AsyncGenerator[list[msgspec.Raw], None]:
+    async def _opened(self, source: Any, skip: int) -> _Items:
         options = {"skip": skip} if self._can_skip else {}
         items = await asyncio.to_thread(self._initiator, source, **options)
-        if isinstance(items, AsyncIterator):
-            piece: list[msgspec.Raw] = []
-            taken = 0
-            to_skip = 0 if self._can_skip else skip
-            async for item in items:
-                if to_skip:
-                    to_skip -= 1
-                    continue
-                piece.append(raw := encode_item(item))
-                taken += len(raw)
-                if len(piece) >= size.items or (taken >= CHUNK_BYTES and not size.is_fixed):
-                    yield piece
-                    piece, taken = [], 0
-            if piece:
-                yield piece
-            return
-        rest = iter(items) if self._can_skip else itertools.islice(items, skip, None)
-        # Reading a file blocks; so does skipping. One thread hop a chunk.
-        while piece := await asyncio.to_thread(_next_piece, rest, size):
-            yield piece
+        return _Items(items, 0 if self._can_skip else skip)
 
 
-def next_items(now: int, item_seconds: float, most: int, chunk_seconds: float) -> int:
-    """The size of the next chunks: four times as many until the time of an item is known. Pure."""
-    if not chunk_seconds:
+class _Items:
+    """What the initiator yields after the first `skip` items, some at a time."""
+
+    def __init__(self, items: Iterable[Any] | AsyncIterator[Any], skip: int) -> None:
+        self._skip = skip
+        self._later = items if isinstance(items, AsyncIterator) else None
+        self._now: Iterator[Any] = (
+            iter(()) if isinstance(items, AsyncIterator) else itertools.islice(items, skip, None)
+        )
+
+    async def take(self, count: int, most_bytes: float) -> tuple[list[msgspec.Raw], bool]:
+        """The next `count` items, or fewer if they have that many bytes; and whether these were the last."""
+        if self._later is None:
+            # Reading a file blocks; so does skipping. One thread hop a chunk.
+            return await asyncio.to_thread(self._take_now, count, most_bytes)
+        taken, size = list[msgspec.Raw](), 0
+        async for item in self._later:
+            if self._skip:
+                self._skip -= 1
+                continue
+            taken.append(raw := encode_item(item))
+            size += len(raw)
+            if len(taken) >= count or size >= most_bytes:
+                return taken, False
+        return taken, True
+
+    def _take_now(self, count: int, most_bytes: float) -> tuple[list[msgspec.Raw], bool]:
+        taken, size = list[msgspec.Raw](), 0
+        for item in self._now:
+            taken.append(raw := encode_item(item))
+            size += len(raw)
+            if len(taken) >= count or size >= most_bytes:
+                return taken, False
+        return taken, True
+
+    async def aclose(self) -> None:
+        if isinstance(self._later, AsyncGenerator):
+            await self._later.aclose()
+
+
+async def _window(items: _Items, size: Size) -> list[list[msgspec.Raw]]:
+    """The next chunks, all of one size; fewer than a window if these are the last."""
+    window = list[list[msgspec.Raw]]()
+    while len(window) < WINDOW_CHUNKS:
+        piece, is_last = await items.take(size.items, math.inf if size.is_fixed else CHUNK_BYTES)
+        if piece:
+            window.append(piece)
+        if is_last:
+            break
+    return window
+
+
+async def _first_window(items: _Items, most: int) -> tuple[list[list[msgspec.Raw]], bool]:
+    """The first chunks of a batch of whose items nothing is known, and whether they are all."""
+    found, is_last = await items.take(WINDOW_CHUNKS * most, WINDOW_CHUNKS * CHUNK_BYTES)
+    return list(_cut(found, first_sizes(len(found), most, is_all=is_last))), is_last
+
+
+def first_sizes(count: int, most: int, *, is_all: bool) -> list[int]:
+    """The sizes of a batch's first chunks, at most `most`, for its first `count` items. Pure."""
+    if is_all:
+        each = min(most, math.ceil(count / SPREAD_CHUNKS))
+        return [min(each, count - first) for first in range(0, count, each)] if count else []
+    # Together the small ones hold as many as one full chunk.
+    small = [size for size, upto in zip(PROBES, itertools.accumulate(PROBES), strict=True) if upto < most]
+    sizes = [size for size in (*small, min(most, count) - sum(small)) if size > 0]
+    left = count - sum(sizes)
+    return sizes + [min(most, left - first) for first in range(0, left, most)]
+
+
+def next_items(item_seconds: float, most: int, chunk_seconds: float) -> int:
+    """The size of the next chunks: as many items as take `chunk_seconds`; `most` if their time is not known (0). Pure."""
+    if not chunk_seconds or item_seconds * most <= chunk_seconds:
         return most
-    # A small chunk's time is mostly what any chunk costs: it says little of the items.
-    if now * item_seconds < chunk_seconds / 2:
-        return min(most, now * GROWTH)
-    return max(1, min(most, int(chunk_seconds / item_seconds)))
+    return max(1, int(chunk_seconds / item_seconds))
+
+
+def _cut(items: Sequence[msgspec.Raw], sizes: Iterable[int]) -> Iterator[list[msgspec.Raw]]:
+    """The items in pieces of these sizes, or of fewer where a chunk's bytes are used up."""
+    rest = iter(items)
+    for size in sizes:
+        piece, taken = list[msgspec.Raw](), 0
+        for raw in itertools.islice(rest, size):
+            piece.append(raw)
+            taken += len(raw)
+            if taken >= CHUNK_BYTES:
+                yield piece
+                piece, taken = [], 0
+        if piece:
+            yield piece
 
 
 @dataclass
@@ -199,25 +271,6 @@ class Size:
     items: int
     is_fixed: bool = False
     looked_at: float = -math.inf
-
-
-def _next_piece(items: Iterator[Any], size: Size) -> list[msgspec.Raw]:
-    if size.is_fixed:
-        return [encode_item(item) for item in itertools.islice(items, size.items)]
-    piece, taken = list[msgspec.Raw](), 0
-    for item in itertools.islice(items, size.items):
-        piece.append(raw := encode_item(item))
-        taken += len(raw)
-        if taken >= CHUNK_BYTES:
-            break
-    return piece
-
-
-async def _take(pieces: AsyncIterator[list[msgspec.Raw]], count: int) -> AsyncIterator[list[msgspec.Raw]]:
-    taken = 0
-    while taken < count and (piece := await anext(pieces, None)) is not None:
-        yield piece
-        taken += 1
 
 
 def _takes_skip(initiator: Initiator) -> bool:

@@ -326,7 +326,7 @@ async def test_a_part_may_fail(cell: Cell) -> None:
         failed = [failure async for failure in pipeline.failures("b1")]
         assert status.state == "partial"
         if cell.fault != "exception":
-            assert "the results of its chunk have 2000" in failed[0].error
+            assert "the results of its chunk have 1500" in failed[0].error
         elif cell.subject == "processor":
             assert [(each.index, each.error) for each in failed] == [(7, "ValueError: broken")]
     else:

@@ -19,7 +19,7 @@ from coordinator.pipelines.control import PipelineError
 from coordinator.pipelines.ledger import Ledger
 from coordinator.pipelines.messages import BatchOrder, Head
 from coordinator.pipelines.pipeline import CHUNK_ATTEMPTS, Pipeline
-from coordinator.pipelines.sending import next_items
+from coordinator.pipelines.sending import first_sizes, next_items
 from coordinator.queues.delivery import Reject
 from coordinator.tables.operations import Insert
 from coordinator.tables.optimistic import optimistic_update
@@ -27,13 +27,14 @@ from coordinator.tables.table import Table
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.pipeline import MemoryReports, memory_pipeline
 from coordinator.testing.tables import MemoryTableStore
+from tests.support.dying import HastyClock
 
 
 class Site:
     """Squares the numbers below the source and adds them up; `bad` numbers fail."""
 
     def __init__(self, initiator: Callable[..., Any] | None = None, **options: Any) -> None:
-        self.clock = ManualClock()
+        self.clock: ManualClock = options.pop("clock", None) or ManualClock()
         self.reports = MemoryReports()
         self.parts = MemoryTableStore("batchparts", clock=self.clock)
         self.processed: Counter[int] = Counter()
@@ -560,18 +561,128 @@ async def test_a_few_slow_items_are_spread_over_many_chunks(items: int) -> None:
     assert max(sizes) <= (16 if items == 100 else 256)
 
 
-async def test_chunks_take_as_long_as_wanted_once_items_are_measured() -> None:
-    assert next_items(4, 0.0, 500, 0.5) == 16
-    assert next_items(16, 0.05, 500, 0.5) == 10
-    assert next_items(16, 1e-5, 500, 0.5) == 64
-    assert next_items(16, 60.0, 500, 0.5) == 1
-    assert next_items(4, 0.05, 500, 0.0) == 500
+@pytest.mark.parametrize(
+    ("item_seconds", "most", "chunk_seconds", "items"),
+    [
+        (0.0, 500, 0.5, 500),
+        (1e-5, 500, 0.5, 500),
+        (0.001, 500, 0.5, 500),
+        (0.05, 500, 0.5, 10),
+        (60.0, 500, 0.5, 1),
+        (0.05, 500, 0.0, 500),
+    ],
+)
+def test_chunks_take_as_long_as_wanted_once_items_are_measured(
+    item_seconds: float, most: int, chunk_seconds: float, items: int
+) -> None:
+    assert next_items(item_seconds, most, chunk_seconds) == items
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "is_all", "sizes"),
+    [
+        (0, 500, True, []),
+        (1, 500, True, [1]),
+        (100, 500, True, [7] * 14 + [2]),
+        (3999, 500, True, [250] * 15 + [249]),
+        (30, 1, True, [1] * 30),
+        (4000, 500, False, [4, 16, 64, 416, *[500] * 7]),
+        (80, 10, False, [4, 6, *[10] * 7]),
+        (16, 2, False, [2] * 8),
+        (3, 500, False, [4, 16, 64]),  # huge items: the bytes of a window are used up
+    ],
+)
+def test_the_first_chunks_spread_a_small_batch_and_measure_a_large_one(
+    count: int, most: int, is_all: bool, sizes: list[int]
+) -> None:
+    assert first_sizes(count, most, is_all=is_all) == sizes
+
+
+async def test_huge_items_are_cut_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "CHUNK_BYTES", 2000)
+    site = Site(chunk_items=500, chunk_seconds=0.5, item=str, initiator=lambda count: ["x" * 998] * count)
+    await site.pipeline.start("b1", 100)
+    await site.pipeline.initiate(BatchOrder("b1"))
+    assert await site.pipeline.work.depth() == 50
+
+
+class Busy:
+    """A site with slow starts of each chunk, as a busy processor has them, and requests counted."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = HastyClock()
+        self.site = Site(chunk_items=500, clock=self.clock, **options)
+        self.chunks = self.requests = 0
+        self.seconds = 0.0
+
+    def count(self, owner: Any, *names: str) -> None:
+        for name in names:
+            call = getattr(owner, name)
+
+            async def counted(*arguments: Any, call: Any = call, **options: Any) -> Any:
+                self.requests += 1
+                return await call(*arguments, **options)
+
+            setattr(owner, name, counted)
+
+    async def run(self, batch: str, items: int) -> None:
+        pipeline = self.site.pipeline
+        await pipeline.start(batch, items)
+        self.requests = self.chunks = 0
+        run = pipeline._items.run
+
+        async def slow(chunk: Any) -> Any:
+            self.chunks += 1
+            self.clock.skip(0.08)  # no thread was free
+            return await run(chunk)
+
+        def square(number: int) -> int:
+            self.clock.skip(self.seconds)
+            return number * number
+
+        pipeline._items.run = slow  # type: ignore[method-assign]
+        pipeline._items.processor = square
+        save = pipeline._sender._ledger.save_sent
+
+        async def worked_meanwhile(*arguments: Any) -> str:
+            await self.site.deliver("work")
+            await self.site.deliver("results")
+            return await save(*arguments)
+
+        pipeline._sender._ledger.save_sent = worked_meanwhile  # type: ignore[method-assign]
+        for owner in (pipeline.work.transport, pipeline.results.transport):
+            self.count(owner, "put", "get", "delete")
+        before = self.site.parts.requests
+        await self.site.run()
+        self.requests += self.site.parts.requests - before
+        assert (await pipeline.status(batch)).items_counted == items
+        pipeline._items.run = run  # type: ignore[method-assign]
+        pipeline._sender._ledger.save_sent = save  # type: ignore[method-assign]
+
+
+async def test_cheap_items_cost_no_more_chunks_and_requests_than_full_chunks_would() -> None:
+    fixed, sized = Busy(chunk_seconds=0), Busy(chunk_seconds=0.5)
+    for each in (fixed, sized):
+        each.seconds = 20e-6
+        await each.run("b1", 20_000)
+    assert fixed.chunks == 40
+    assert sized.chunks <= 1.1 * fixed.chunks
+    assert fixed.requests < sized.requests <= 1.1 * fixed.requests
+
+
+async def test_slow_items_travel_in_small_chunks_as_soon_as_they_are_measured() -> None:
+    busy = Busy(chunk_seconds=0.5)
+    busy.seconds = 0.05
+    await busy.run("b1", 20_000)
+    assert busy.chunks > 1000
+    await busy.run("b2", 100)
+    assert 10 <= busy.chunks <= 12
 
 
 @pytest.mark.parametrize("window", [0, 1, 2])
 async def test_an_initiator_that_dies_cuts_the_same_chunks_again(window: int) -> None:
     site = Site(chunk_items=500, chunk_seconds=0.5)
-    await site.pipeline.start("b1", 1500)
+    await site.pipeline.start("b1", 15_000)
     sender: Any = site.pipeline._sender
     save, calls = sender._ledger.save_sent, 0
 
@@ -588,8 +699,8 @@ async def test_an_initiator_that_dies_cuts_the_same_chunks_again(window: int) ->
     sender._ledger.save_sent = save
     sender._item_seconds = 0.001  # the next initiator has measured others
     await site.run()
-    assert site.report() == sum(n * n for n in range(1500))
-    assert (await site.pipeline.status("b1")).items_counted == 1500
+    assert site.report() == sum(n * n for n in range(15_000))
+    assert (await site.pipeline.status("b1")).items_counted == 15_000
 
 
 async def test_a_batch_that_an_older_version_began_is_cut_as_it_was() -> None:

@@ -24,7 +24,13 @@ def result(size, seconds):
     ],
 )
 def test_the_time_of_an_item_is_a_mean_that_forgets(before, results, seconds):
-    assert _item_seconds(Counted(item_seconds=before), results) == pytest.approx(seconds)
+    counted = Counted(items=900, failed=100, item_seconds=before)
+    assert _item_seconds(counted, results) == pytest.approx(seconds)
+
+
+def test_the_first_few_items_do_not_outweigh_the_many_after_them():
+    counted = Counted(items=4, item_seconds=0.01)
+    assert _item_seconds(counted, [result(496, 0.05)]) == pytest.approx(0.01 * 0.008 + 0.992 * 0.05 / 496)
 
 
 def test_a_batch_that_ends_keeps_what_was_counted():
