@@ -303,7 +303,7 @@ async def test_a_part_may_fail(cell: Cell) -> None:
         ](*given)
 
     def large(number: int) -> Any:
-        return "x" * 500_000 if broken and number < 4 else number * number
+        return "x" * 500_000 if broken and number < 3 else number * number
 
     write = site.reports.write_once
 
