@@ -18,6 +18,7 @@ from dashboard.live.fleet import (
     Fleet,
     GateView,
     Headline,
+    LeaderClaim,
     LeaderView,
     QueueView,
     Release,
@@ -234,24 +235,26 @@ def _queues(
     return _each(stored.keys() | reports.keys(), row, lambda name, why: QueueView(name, problem=why))
 
 
-def _lease_ends(workers: Iterable[WorkerView]) -> dict[tuple[str, int], tuple[float, int]]:
-    """When the lease of each term ends, and how long it lasts, by election and epoch.
+def _lease_ends(workers: Iterable[WorkerView]) -> dict[tuple[str, int, str], tuple[float, int]]:
+    """When the lease of each term ends, and how long it lasts, by election, epoch and who says so.
 
     From lost workers, too: the lease of a dead leader runs on. Counted from when its last word was heard, so that
     nobody's clock matters.
     """
-    return {
-        (status.name, status.epoch): (worker.last_seen + status.remaining_seconds, status.lease_seconds)
-        for worker in workers
-        for status in worker.state.elections
-        if status.role == "leader"
-    }
+    ends = {}
+    for worker in workers:
+        for status in worker.state.elections:
+            if status.role == "leader":
+                told = worker.last_seen + status.remaining_seconds, status.lease_seconds
+                # Beside "": how long the lease lasted that nobody has any more.
+                ends[status.name, status.epoch, worker.name] = ends[status.name, status.epoch, ""] = told
+    return ends
 
 
 def _leaders(
     sample: Sample,
     reports: Mapping[str, list[tuple[str, LeadershipStatus]]],
-    ends: Mapping[tuple[str, int], tuple[float, int]],
+    ends: Mapping[tuple[str, int, str], tuple[float, int]],
     now: float,
 ) -> tuple[LeaderView, ...]:
     stored = {leader.name: leader for leader in sample.leaders}
@@ -259,13 +262,7 @@ def _leaders(
     def row(name: str) -> LeaderView:
         told = reports.get(name, [])
         leader = stored.get(name) or LeaderView(name, "", 0, "unknown")
-        leading = [(worker, status) for worker, status in told if status.role == "leader"]
-        if leading:
-            worker, status = max(leading, key=lambda pair: pair[1].epoch)
-            if status.epoch > leader.epoch:
-                # The leader tells of its term before the next sample does.
-                leader = replace(leader, holder=worker, epoch=status.epoch, lease="leased")
-        until, lasts = ends.get((name, leader.epoch), (None, leader.lease_seconds))
+        until, lasts = ends.get((name, leader.epoch, leader.holder), (None, leader.lease_seconds))
         # Storage says that it is held past its end: its holder renews, and we do not hear of it.
         unheard = until is not None and (leader.as_of or 0.0) > until + UNHEARD_SECONDS
         if not leader.holder or unheard:
@@ -276,6 +273,12 @@ def _leaders(
             lease_seconds=lasts,
             remaining_seconds=None if until is None else round(max(0.0, until - now), 1),
             standbys=tuple(worker for worker, status in told if status.role == "standby"),
+            # Who holds it is what storage says; that a worker is ahead of the sample, or wrong, is said beside it.
+            claims=tuple(
+                LeaderClaim(worker, status.epoch)
+                for worker, status in told
+                if status.role == "leader" and status.epoch > leader.epoch
+            ),
         )
 
     return _each(

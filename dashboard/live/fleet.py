@@ -83,8 +83,17 @@ class QueueView(msgspec.Struct, frozen=True, gc=False):
     problem: str = ""
 
 
+class LeaderClaim(msgspec.Struct, frozen=True, gc=False):
+    """A worker says that it leads with that epoch; storage, as last read, does not."""
+
+    worker: str
+    epoch: int
+
+
 class LeaderView(msgspec.Struct, frozen=True, gc=False):
-    """An election. `holder` is "" when nobody leads.
+    """An election. `holder` and `epoch` are what storage says; `holder` is "" when nobody leads.
+
+    `claims` are workers that say they lead with a higher epoch: the next sample confirms one of them, or they are wrong.
 
     `lease_ends` is when the service frees the lease of `lease_seconds` if it is not renewed, whether or not the holder
     still lives; None if nobody has the lease, or if the holder has told us nothing of it. `remaining_seconds` is what
@@ -102,6 +111,7 @@ class LeaderView(msgspec.Struct, frozen=True, gc=False):
     lease_ends: float | None = None
     lease_seconds: int = 15
     problem: str = ""
+    claims: tuple[LeaderClaim, ...] = ()
 
 
 class GrantView(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,15 @@ import pytest
 from coordinator.gates.state import GateState
 from coordinator.realtime.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus
 from dashboard.live.compose import Rates, compose
-from dashboard.live.fleet import Fleet, GrantView, LeaderView, SequenceView, StorageView, WorkerView
+from dashboard.live.fleet import (
+    Fleet,
+    GrantView,
+    LeaderClaim,
+    LeaderView,
+    SequenceView,
+    StorageView,
+    WorkerView,
+)
 from dashboard.live.sample import Depth, Sample
 
 from .making import NOW, worker
@@ -85,11 +93,28 @@ def test_messages_that_nobody_takes_make_the_fleet_stalled() -> None:
     assert seen.headline.state == "stalled"
 
 
-def test_a_leader_that_tells_of_a_newer_term_is_shown_before_the_next_sample() -> None:
-    leading = worker("b", elections=(LeadershipStatus("month-end", "leader", 5, remaining_seconds=9.0),))
+def test_who_leads_is_what_storage_says_and_a_worker_that_claims_more_is_named_beside_it() -> None:
+    claiming = worker(
+        "b", elections=(LeadershipStatus("month-end", "leader", 10**15, remaining_seconds=9.0),)
+    )
+    holding = worker("a", elections=(LeadershipStatus("month-end", "leader", 4, remaining_seconds=7.0),))
     standing = worker("c", elections=(LeadershipStatus("month-end", "standby", 5),))
-    leader = fleet(leading, standing, leaders=(LeaderView("month-end", "a", 4, "leased"),)).leaders[0]
-    assert (leader.holder, leader.epoch, leader.remaining_seconds, leader.standbys) == ("b", 5, 9.0, ("c",))
+    stored = LeaderView("month-end", "a", 4, "leased")
+    leader = fleet(claiming, holding, standing, leaders=(stored,)).leaders[0]
+    assert (leader.holder, leader.epoch, leader.remaining_seconds) == ("a", 4, 7.0)
+    assert (leader.claims, leader.standbys) == ((LeaderClaim("b", 10**15),), ("c",))
+
+
+def test_a_lease_ends_when_its_holder_says_so_whoever_else_says_otherwise() -> None:
+    forging = worker("b", elections=(LeadershipStatus("month-end", "leader", 4, remaining_seconds=9e9),))
+    leader = fleet(forging, leaders=(LeaderView("month-end", "a", 4, "leased"),)).leaders[0]
+    assert (leader.holder, leader.lease_ends, leader.claims) == ("a", None, ())
+
+
+def test_an_election_that_only_workers_tell_of_has_no_leader() -> None:
+    claiming = worker("b", elections=(LeadershipStatus("made-up", "leader", 7, remaining_seconds=9.0),))
+    leader = fleet(claiming).leaders[0]
+    assert (leader.holder, leader.lease, leader.claims) == ("", "unknown", (LeaderClaim("b", 7),))
 
 
 @pytest.mark.parametrize(
