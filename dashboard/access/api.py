@@ -45,7 +45,10 @@ def tokens(request: HttpRequest) -> HttpResponse:
 
 @router.post("/tokens", **acts(TokenMade, "create_token", action="token.create_own", status=201))
 def create_token(request: HttpRequest, body: NewToken) -> HttpResponse:
-    """Make a token: with `own` a personal one, which must expire; else a service's or a fleet's, by administrators."""
+    """Make a token: with `own` a personal one, which must expire; else a service's or a fleet's, by administrators.
+
+    `allowance` is for a fleet's alone: what its workers may claim.
+    """
     actor = _actor(request)
     owner = get_user_model().objects.filter(username=actor.name).first() if body.own else None
     if body.own and owner is None:
@@ -58,6 +61,7 @@ def create_token(request: HttpRequest, body: NewToken) -> HttpResponse:
         owner=owner,
         role=body.role,
         team=body.team,
+        allowance=None if body.allowance is None else body.allowance.model_dump(),
         reason=body.reason,
     )
     return answering.answer(TokenMade(made), status=201)

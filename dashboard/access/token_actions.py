@@ -18,7 +18,7 @@ from dashboard.core.actions import ActionFailed, Denied, audited
 from dashboard.core.actor import Actor
 from dashboard.core.permissions import lower_role
 from dashboard.core.teams import ROLES
-from dashboard.hub.allowance import Allowance, encode
+from dashboard.hub.allowance import NEW, USUAL, Allowance, encode
 from dashboard.models import Scope, WorkerToken
 
 MAX_DAYS = 3660.0
@@ -41,7 +41,8 @@ def create_token(
 
     With `owner` (a user) it is personal, needs `days`, and is capped by what they may; people make their own. Without,
     it is a service's or a fleet's, with a `role` and perhaps a `team` of its own, and made by administrators.
-    `allowance` is what the workers of a fleet's token may claim, fields of `dashboard.hub.allowance.Allowance`.
+    `allowance` is what the workers of a fleet's token may claim, fields of `dashboard.hub.allowance.Allowance`; what it
+    leaves out is as in `dashboard.hub.allowance.NEW`.
     """
     name = name.strip()
     own = owner is not None and owner.get_username() == actor.name
@@ -78,7 +79,7 @@ def create_token(
             raise ActionFailed(_("There is no team {team!r}.").format(team=team[:80]))
         if allowance and scope != Scope.WORKER:
             raise ActionFailed(_("Only a token of workers has names and numbers that they may claim."))
-        allowed = _allowance(allowance or {})
+        allowed = _allowance(allowance or {}) if scope == Scope.WORKER else USUAL
         expires = timezone.now() + datetime.timedelta(days=days) if days is not None else None
         made = tokens.create(
             name, scope=scope, expires_at=expires, owner=owner, role=role, team=found, allowance=allowed
@@ -109,7 +110,7 @@ def revoke_token(actor: Actor, token_id: int, *, reason: str = "") -> None:
 
 def _allowance(given: Mapping[str, Any]) -> Allowance:
     try:
-        return msgspec.convert(dict(given), Allowance, strict=False)
+        return msgspec.convert(msgspec.structs.asdict(NEW) | dict(given), Allowance, strict=False)
     except msgspec.ValidationError as error:
         raise ActionFailed(
             _("What its workers may claim is out of bounds: {error}.").format(error=error)

@@ -19,6 +19,7 @@ from dashboard.core.guard import requires
 from dashboard.core.permissions import may, role_of, teams_of
 from dashboard.core.teams import KINDS, RANK, ROLES
 from dashboard.core.views import act, show, text
+from dashboard.hub.allowance import NEW
 from dashboard.live import queries as selectors
 from dashboard.models import Scope, TeamRule
 
@@ -184,6 +185,7 @@ def _page(request: HttpRequest, *, made: str = "", status: int = 200) -> HttpRes
         teams=Group.objects.exclude(name__in=ROLES).prefetch_related("user_set").order_by("name"),
         people=get_user_model().objects.filter(is_active=True).order_by("username") if everything else (),
         everything=everything,
+        new_token=NEW,
         own_teams=sorted(teams_of(request.user)),
         roles=[each for each in ROLES if RANK[each] <= RANK[role]],
         all_roles=ROLES,

@@ -34,6 +34,9 @@ class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 USUAL = Allowance()
+"""What a token made before allowances may claim, and one that a program keeps without saying more."""
+NEW = Allowance(connections=100, instances=400)
+"""What a token gets that is made by form, command or API, if its maker does not say otherwise."""
 
 
 def matches(patterns: str, name: str) -> bool:

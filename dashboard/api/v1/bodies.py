@@ -12,6 +12,7 @@ from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.scaling.policy import ScalingPolicy
 from dashboard.api.v1.schema import described
 from dashboard.gates.actions import FAR_SECONDS
+from dashboard.hub.allowance import NEW
 
 # As `coordinator.config.check_name`, without looking ahead.
 NAME = r"^[a-z0-9]+(-[a-z0-9]+)*$"
@@ -114,6 +115,26 @@ class NewPrices(Why):
     per_day: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
 
 
+_Patterns = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9._*?@:-]+( [A-Za-z0-9._*?@:-]+)*$", min_length=1, max_length=200),
+]
+
+
+class Claims(_Body):
+    """What the workers of a token may claim; patterns are names with `*` and `?`, several with a space between.
+
+    As `dashboard.hub.allowance.Allowance`, which checks it again.
+    """
+
+    workers: _Patterns = NEW.workers
+    gates: _Patterns = NEW.gates
+    queues: _Patterns = NEW.queues
+    connections: Annotated[int, Field(ge=1, le=20_000)] = NEW.connections
+    instances: Annotated[int, Field(ge=1, le=50_000)] = NEW.instances
+    per_second: Annotated[int, Field(ge=2, le=50)] = NEW.per_second
+
+
 class NewToken(Why):
     """A token to make: a service's or a fleet's, or with `own` one's own, capped by what oneself may."""
 
@@ -123,3 +144,4 @@ class NewToken(Why):
     own: bool = False
     role: Literal["", "viewer", "operator", "admin"] = ""
     team: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=150)] = ""
+    allowance: Claims | None = None

@@ -13,7 +13,7 @@ from dashboard.access import tokens
 from dashboard.core.actions import ActionFailed
 from dashboard.core.actor import Actor
 from dashboard.core.teams import ROLES
-from dashboard.hub.allowance import Allowance
+from dashboard.hub.allowance import NEW, Allowance
 from dashboard.models import Scope, WorkerToken
 
 
@@ -34,7 +34,8 @@ class Command(BaseCommand):
         create.add_argument("--team", default="", help="whose gates and queues it acts on")
         create.add_argument("--days", type=float, help="how long it is valid; default: until revoked")
         for field in msgspec.structs.fields(Allowance):
-            usual = "any" if field.default == "*" else f"{field.default:,}"
+            new = getattr(NEW, field.name)
+            usual = "any" if new == "*" else f"{new:,}"
             create.add_argument(
                 f"--{field.name.replace('_', '-')}",
                 dest=field.name,

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import io
+
 import msgspec
 import pytest
+from django.contrib.auth.models import Group, User
+from django.core.management import call_command
+from django.test import Client
 
-from dashboard.hub.allowance import USUAL, Allowance, decode, encode, matches
+from dashboard.actions import Actor, create_token
+from dashboard.hub.allowance import NEW, USUAL, Allowance, decode, encode, matches
+from dashboard.models import WorkerToken
 
 
 @pytest.mark.parametrize(
@@ -40,3 +47,39 @@ def test_an_allowance_that_cannot_be_read_allows_nothing_by_name(kept: str) -> N
 def test_claims_out_of_bounds_are_refused(fault: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(fault, Allowance)
+
+
+def _made() -> Allowance:
+    return decode(WorkerToken.objects.get().allowance)
+
+
+@pytest.mark.django_db
+def test_a_new_token_of_workers_is_for_a_hundred_of_them_and_one_made_before_keeps_what_it_had() -> None:
+    call_command("worker_token", "create", "production", stdout=io.StringIO())
+    assert _made() == NEW == Allowance(connections=100, instances=400)
+    assert decode("").connections == 1_000
+
+
+@pytest.mark.django_db
+def test_what_is_said_of_a_new_token_counts_and_what_is_left_out_is_tight() -> None:
+    create_token(Actor("adam", "admin"), "billing", allowance={"workers": "billing-*"})
+    assert _made() == Allowance(workers="billing-*", connections=100, instances=400)
+
+
+@pytest.mark.django_db
+def test_the_api_sets_what_a_token_may_claim_and_access_shows_it(client: Client) -> None:
+    adam = User.objects.create_user("adam")
+    adam.groups.add(Group.objects.get(name="admin"))
+    client.force_login(adam)
+
+    def ask(allowance: dict[str, object]) -> int:
+        body = {"name": "billing", "scope": "worker", "allowance": allowance}
+        return client.post("/api/v1/tokens", body, content_type="application/json").status_code
+
+    assert ask({"workers": "a\nb"}) == ask({"connections": 0}) == ask({"connexions": 3}) == 422
+    assert not WorkerToken.objects.exists()
+    assert ask({"workers": "billing-*", "queues": "pay-*", "connections": 7}) == 201
+    assert _made() == Allowance(workers="billing-*", queues="pay-*", connections=7, instances=400)
+    page = client.get("/access/").content.decode()
+    assert "workers billing-*, gates *, queues pay-*" in page
+    assert "7 connections, 400 processes" in page
