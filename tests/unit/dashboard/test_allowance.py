@@ -10,7 +10,8 @@ from django.contrib.auth.models import Group, User
 from django.core.management import call_command
 from django.test import Client
 
-from dashboard.actions import Actor, create_token
+from dashboard.access.token_actions import create_token
+from dashboard.core.actor import Actor
 from dashboard.hub.allowance import NEW, USUAL, Allowance, decode, encode, matches
 from dashboard.models import WorkerToken
 
