@@ -124,8 +124,12 @@ def _is_unsent(error: AzureError) -> bool:
     a request error, too."""
     if not isinstance(error, ServiceRequestError):
         return False
-    causes = list(_causes(error))
-    return not causes or any(isinstance(cause, _NOT_CONNECTED) for cause in causes)
+    return not list(_causes(error)) or is_not_connected(error)
+
+
+def is_not_connected(error: BaseException) -> bool:
+    """Whether the error says, itself or in its causes, that no connection was made: then nothing was done."""
+    return any(isinstance(cause, _NOT_CONNECTED) for cause in (error, *_causes(error)))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -1,21 +1,25 @@
-"""Counters in blobs, the ledger in a table: the one module of this room that speaks the SDK's language."""
+"""Counters in blobs, the ledger in a table. Their requests are signed by hand (decision 0155)."""
 
 from __future__ import annotations
 
+import json
+import re
+import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import psutil
-from azure.core import MatchConditions
-from azure.data.tables import EdmType, EntityProperty, TransactionOperation, UpdateMode
-from azure.storage.blob import BlobClient
+import requests
 
 from coordinator.azure.account import Account
-from coordinator.azure.errors import translated
+from coordinator.azure.errors import refused, translated
+from coordinator.azure.metering import Request
+from coordinator.azure.rest import BlockingRest, RestResponse, error_code
 from coordinator.backoff import Backoff, retry_blocking
 from coordinator.config import check_blob, check_container
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, SequenceError, StorageUnreachable
@@ -41,6 +45,16 @@ BATCH = 100
 JUMP_PREFIX, HEAD = "!", "0!head"
 """Keys of release 0.1: grants are digits, jumps begin with "!". It reads neither of the ranges that the head's key is in."""
 AFTER_GRANTS = "~"
+METADATA = "x-ms-meta-"
+TABLE_HEADERS = {
+    "x-ms-version": "2019-02-02",
+    "DataServiceVersion": "3.0",
+    "Accept": "application/json;odata=nometadata",
+}
+_PART = re.compile(
+    rb"^HTTP/1\.1 (\d{3}) ?([^\r\n]*)(.*?)(?=^--changesetresponse|\Z)", re.MULTILINE | re.DOTALL
+)
+_ETAG = re.compile(rb"^ETag: *([^\r\n]+)", re.MULTILINE | re.IGNORECASE)
 
 R = TypeVar("R")
 
@@ -79,37 +93,53 @@ class BlobCounterStore:
     def __init__(self, storage: Account, name: str, *, container: str = "", blob: str = "") -> None:
         self._storage, self._name = storage, name
         self._container = check_container(container) if container else storage.config.container(CONTAINER)
-        self._blob_name = check_blob(blob) if blob else name
+        self._path = f"/{self._container}/{quote(check_blob(blob) if blob else name, safe='/')}"
+        self._rest = BlockingRest(storage, storage.endpoints.blob, service="blob")
 
     def get_data(self) -> Snapshot:
-        with translated("read the counter of sequence", self._name):
-            answer = self._blob().download_blob()
-            data = answer.readall()
-        properties = answer.properties
-        if len(data) != properties.size:
+        try:
+            return self._read()
+        except StorageUnreachable as error:
+            if not isinstance(error.__cause__, requests.exceptions.ChunkedEncodingError):
+                raise
+        return self._read()  # the answer broke off: that costs no time, and a read may be repeated
+
+    def _read(self) -> Snapshot:
+        action = "read the counter of sequence"
+        answer = self._rest.send(
+            action, self._name, Request("blob", "GetBlob", self._container), "GET", self._path
+        )
+        told = answer.headers.get("Content-Length", "")
+        if told != str(len(answer.content)) or "ETag" not in answer.headers:
             raise StorageUnreachable(
-                f"read the counter of sequence {self._name}: {len(data)} of {properties.size} bytes came",
+                f"{action} {self._name}: {len(answer.content)} of {told or 'unknown'} bytes came",
                 resource=self._name,
             )
-        text = data.decode("utf-8", errors="replace")
-        return Snapshot(text, str(properties.etag), dict(properties.metadata or {}))
+        metadata = {
+            name[len(METADATA) :]: value
+            for name, value in answer.headers.items()
+            if name.lower().startswith(METADATA)
+        }
+        return Snapshot(answer.content.decode("utf-8", errors="replace"), answer.headers["ETag"], metadata)
 
     def try_optimistic_write(self, data: str, *, etag: str | None, metadata: Mapping[str, str]) -> str | None:
+        action, counted = "write the counter of sequence", Request("blob", "PutBlob", self._container)
+        headers = {
+            "x-ms-blob-type": "BlockBlob",
+            "Content-Type": "application/octet-stream",
+            **{METADATA + name: value for name, value in metadata.items()},
+            **({"If-None-Match": "*"} if etag is None else {"If-Match": etag}),
+        }
+
         def write() -> str:
-            condition: dict[str, Any] = (
-                {"overwrite": False}
-                if etag is None
-                else {"overwrite": True, "etag": etag, "match_condition": MatchConditions.IfNotModified}
+            answer = self._rest.send(
+                action, self._name, counted, "PUT", self._path, headers=headers, body=data.encode()
             )
-            with translated("write the counter of sequence", self._name):
-                answer = self._blob().upload_blob(data.encode(), metadata=dict(metadata), **condition)
-            if not answer.get("etag"):  # a head cut short after its first lines
+            if not answer.headers.get("ETag"):  # a head cut short after its first lines
                 raise StorageUnreachable(
-                    f"write the counter of sequence {self._name}: the answer was cut short",
-                    resource=self._name,
-                    maybe_done=True,
+                    f"{action} {self._name}: the answer was cut short", resource=self._name, maybe_done=True
                 )
-            return str(answer["etag"])
+            return answer.headers["ETag"]
 
         try:
             return write()
@@ -128,8 +158,13 @@ class BlobCounterStore:
         with suppress(AlreadyExists), translated("create the container for sequence", self._name):
             self._storage.blocking.blobs.create_container(self._container)
 
-    def _blob(self) -> BlobClient:
-        return self._storage.blocking.blobs.get_blob_client(self._container, self._blob_name)
+
+class _Operation(NamedTuple):
+    """One operation of a transaction: POST inserts, PUT replaces, PATCH merges; with `etag` only an unchanged row."""
+
+    method: str
+    entity: dict[str, Any]
+    etag: str = ""
 
 
 class TableLedger:
@@ -137,6 +172,8 @@ class TableLedger:
 
     def __init__(self, storage: Account, name: str) -> None:
         self._storage, self._name = storage, name
+        self._table = storage.config.table(TABLE)
+        self._rest = BlockingRest(storage, storage.endpoints.table, service="table")
 
     def enter(
         self, grant: Grant, *, others: Sequence[Grant] = (), jumps: Sequence[Jump] = (), head: str = ""
@@ -145,32 +182,27 @@ class TableLedger:
         if len(rows) > BATCH - 2:
             self.record(others, jumps)
             rows = []
-        stamp = {"PartitionKey": self._name, "RowKey": HEAD, "next": _int64(grant.last + 1)}
-        unchanged = {"etag": head, "match_condition": MatchConditions.IfNotModified}
-        operations: list[Any] = [
-            (TransactionOperation.UPDATE, stamp, {"mode": UpdateMode.REPLACE, **unchanged})
-            if head
-            else (TransactionOperation.UPSERT, stamp, {"mode": UpdateMode.REPLACE}),
-            (TransactionOperation.CREATE, _entity(self._name, grant)),
-            *((TransactionOperation.UPSERT, row, {"mode": UpdateMode.MERGE}) for row in rows),
+        stamp = {"PartitionKey": self._name, "RowKey": HEAD, **_int64("next", grant.last + 1)}
+        operations = [
+            _Operation("PUT", stamp, head),
+            _Operation("POST", _entity(self._name, grant)),
+            *(_Operation("PATCH", row) for row in rows),
         ]
         try:
-            return str(self._transact(operations)[0].get("etag") or "")
+            return self._transact(operations)[0]
         except NotFound as error:
             raise PreconditionFailed(f"the head of the ledger of sequence {self._name} is gone", resource=self._name) from error  # fmt: skip
 
     def head(self) -> int:
         try:
-            with translated("read the ledger of sequence", self._name):
-                return _number(self._table().get_entity(self._name, HEAD)["next"])
+            return int(self._get(HEAD)[0]["next"])
         except NotFound:
             return 0
 
     def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
         rows = self._rows_of(grants, jumps)
-        merge = {"mode": UpdateMode.MERGE}
         for place in range(0, len(rows), BATCH):
-            batch = [(TransactionOperation.UPSERT, row, merge) for row in rows[place : place + BATCH]]
+            batch = [_Operation("PATCH", row) for row in rows[place : place + BATCH]]
             # Said twice is said once; and a connection that was idle for long breaks at its first use.
             retry_blocking(
                 partial(self._transact, batch), backoff=Backoff(cap_seconds=0.2, deadline_seconds=1.0)
@@ -181,15 +213,14 @@ class TableLedger:
             {
                 "PartitionKey": self._name,
                 "RowKey": JUMP_PREFIX + row_key(jump.last),
-                "first": _int64(jump.first),
+                **_int64("first", jump.first),
             }
             for jump in jumps
         ]
 
     def row(self, key: str) -> Grant | None:
         try:
-            with translated("read the ledger of sequence", self._name):
-                return _grant(self._table().get_entity(self._name, key))
+            return _grant(self._get(key)[0])
         except NotFound:
             return None
 
@@ -209,24 +240,17 @@ class TableLedger:
         bottom = JUMP_PREFIX + row_key(at_or_after)
         query = f"PartitionKey eq '{self._name}' and RowKey ge '{bottom}' and RowKey lt '0'"
         for entity in self._query(query, None):
-            yield Jump(_number(entity["first"]), int(entity["RowKey"][len(JUMP_PREFIX) :]))
+            yield Jump(int(entity["first"]), int(entity["RowKey"][len(JUMP_PREFIX) :]))
 
     def give_back(self, grant: Grant, issued_through: int, others: Sequence[Grant] = ()) -> str:
         if len(others) > BATCH - 2:
             self.record(others)
             others = ()
         settled, tail = grant.settled(RETURNED, issued_through), tail_of(grant, issued_through)
-        operations: list[Any] = [
-            (
-                TransactionOperation.UPSERT,
-                {**_entity(self._name, settled), **_outcome(settled)},
-                {"mode": UpdateMode.MERGE},
-            ),
-            (TransactionOperation.CREATE, {**_entity(self._name, tail), **_outcome(tail)}),
-            *(
-                (TransactionOperation.UPSERT, row, {"mode": UpdateMode.MERGE})
-                for row in self._rows_of(others, ())
-            ),
+        operations = [
+            _Operation("PATCH", {**_entity(self._name, settled), **_outcome(settled)}),
+            _Operation("POST", {**_entity(self._name, tail), **_outcome(tail)}),
+            *(_Operation("PATCH", row) for row in self._rows_of(others, ())),
         ]
         with suppress(AlreadyExists):  # an earlier try was carried out although its answer was lost
             self._transact(operations)
@@ -234,39 +258,111 @@ class TableLedger:
 
     def take(self, key: str, owner: Owner, nonce: str, at: float) -> Grant | None:
         try:
-            with translated("read the ledger of sequence", self._name):
-                entity = self._table().get_entity(self._name, key)
+            entity, etag = self._get(key)
         except NotFound:
             return None
         tail = _grant(entity)
         if tail.outcome != FREE:
             return tail if tail.nonce == nonce else None  # or an earlier try of ours was carried out
         mine = Grant(tail.first, tail.last, owner, nonce, at, tail.step, tail.turn, GRANTED)
-        unchanged = {
-            "mode": UpdateMode.MERGE,
-            "etag": entity.metadata["etag"],
-            "match_condition": MatchConditions.IfNotModified,
-        }
         try:
-            self._transact([(TransactionOperation.UPDATE, {**_entity(self._name, mine), "outcome": GRANTED}, unchanged)])  # fmt: skip
+            self._transact([_Operation("PATCH", {**_entity(self._name, mine), "outcome": GRANTED}, etag)])
         except (NotFound, PreconditionFailed):
             return None
         return mine
 
-    def _transact(self, operations: list[Any]) -> list[Mapping[str, Any]]:
-        def send() -> list[Mapping[str, Any]]:
-            with translated("write the ledger of sequence", self._name):
-                return list(self._table().submit_transaction(operations))
+    def _transact(self, operations: Sequence[_Operation]) -> list[str]:
+        """All or none; the new version of each row."""
+        boundary = secrets.token_hex(16)
+        body = self._batch(operations, boundary)
+        return self._with_table(lambda: self._send_batch(body, boundary, len(operations)))
 
-        return self._with_table(send)
+    def _send_batch(self, body: bytes, boundary: str, operations: int) -> list[str]:
+        headers = {"Content-Type": f"multipart/mixed; boundary=batch_{boundary}", **TABLE_HEADERS}
+        counted = Request("table", "EntityGroupTransaction", "$batch")
+        action = "write the ledger of sequence"
+        answer = self._rest.send(action, self._name, counted, "POST", "/$batch", headers=headers, body=body)
+        parts = [
+            (int(status), reason.decode(errors="replace"), rest)
+            for status, reason, rest in _PART.findall(answer.content)
+        ]
+        for status, reason, rest in parts:
+            if status >= 300:
+                raise refused(status, error_code(rest), reason, action, self._name)
+        etags = [found.group(1).decode() for _, _, rest in parts if (found := _ETAG.search(rest))]
+        if len(etags) != operations:
+            raise StorageUnreachable(
+                f"{action} {self._name}: {len(etags)} of {operations} answers came",
+                resource=self._name,
+                maybe_done=True,
+            )
+        return etags
+
+    def _batch(self, operations: Sequence[_Operation], boundary: str) -> bytes:
+        """One transaction in the form that the service takes: a set of changes inside a batch."""
+        base = f"{self._rest.origin}{self._rest.base}/{self._table}"
+        lines = [
+            f"--batch_{boundary}",
+            f"Content-Type: multipart/mixed; boundary=changeset_{boundary}",
+            "",
+        ]
+        for number, (method, entity, etag) in enumerate(operations):
+            text = json.dumps(entity)  # ASCII
+            lines += [
+                f"--changeset_{boundary}",
+                "Content-Type: application/http",
+                "Content-Transfer-Encoding: binary",
+                f"Content-ID: {number}",
+                "",
+                f"{method} {base if method == 'POST' else base + _key(entity['PartitionKey'], entity['RowKey'])} HTTP/1.1",
+                "Content-Type: application/json",
+                f"Content-Length: {len(text)}",
+                "Accept: application/json;odata=nometadata",
+                "Prefer: return-no-content",
+                "DataServiceVersion: 3.0",
+                *([f"If-Match: {etag}"] if etag else []),
+                "",
+                text,
+            ]
+        lines += [f"--changeset_{boundary}--", "", f"--batch_{boundary}--", ""]
+        return "\r\n".join(lines).encode()
+
+    def _get(self, key: str) -> tuple[Mapping[str, Any], str]:
+        """One row, and its version. Raises `NotFound`."""
+        entity, answer = self._read(_key(self._name, key), {})
+        return entity, answer.headers.get("ETag", "")
 
     def _query(self, query: str, limit: int | None) -> Iterator[Mapping[str, Any]]:
-        page = min(limit, 1000) if limit else 1000
+        asked = {"$filter": query, "$top": str(min(limit, 1000) if limit else 1000)}
+        following: dict[str, str] = {}
+        while True:
+            try:
+                found, answer = self._read("()", {**asked, **following})
+            except NotFound:
+                return
+            yield from found["value"]
+            following = {
+                word: answer.headers[f"x-ms-continuation-{word}"]
+                for word in ("NextPartitionKey", "NextRowKey")
+                if f"x-ms-continuation-{word}" in answer.headers
+            }
+            if not following:
+                return
+
+    def _read(self, what: str, query: Mapping[str, str]) -> tuple[dict[str, Any], RestResponse]:
+        action, counted = "read the ledger of sequence", Request("table", "QueryEntities", self._table)
+        answer = self._rest.send(
+            action, self._name, counted, "GET", f"/{self._table}{what}", query=query, headers=TABLE_HEADERS
+        )
         try:
-            with translated("read the ledger of sequence", self._name):
-                yield from self._table().query_entities(query, results_per_page=page)
-        except NotFound:
-            return
+            found = json.loads(answer.content)
+            if what == "()" and not isinstance(found["value"], list):
+                raise ValueError
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageUnreachable(
+                f"{action} {self._name}: the answer was cut short", resource=self._name
+            ) from error
+        return found, answer
 
     def _with_table(self, call: Callable[[], R]) -> R:
         try:
@@ -275,11 +371,8 @@ class TableLedger:
             if error.code != "TableNotFound":
                 raise
         with suppress(AlreadyExists), translated("create the ledger of sequence", self._name):
-            self._storage.blocking.tables.create_table(self._storage.config.table(TABLE))
+            self._storage.blocking.tables.create_table(self._table)
         return call()
-
-    def _table(self) -> Any:
-        return self._storage.blocking.tables.get_table_client(self._storage.config.table(TABLE))
 
 
 class CounterInfo(NamedTuple):
@@ -325,28 +418,32 @@ def _software() -> str:
         return "from source"
 
 
-def _int64(value: int) -> EntityProperty:
-    return EntityProperty(value, EdmType.INT64)
+def _key(partition: str, row: str) -> str:
+    """A row, in an address."""
+    quoted = [quote(part.replace("'", "''"), safe="") for part in (partition, row)]
+    return f"(PartitionKey='{quoted[0]}',RowKey='{quoted[1]}')"
 
 
-def _number(value: Any) -> int:
-    return int(getattr(value, "value", value))
+def _int64(name: str, value: int) -> dict[str, str]:
+    """A number of 64 bits travels as text, beside its type."""
+    return {name: str(value), f"{name}@odata.type": "Edm.Int64"}
 
 
 def _entity(sequence: str, grant: Grant) -> dict[str, Any]:
     return {
         "PartitionKey": sequence,
         "RowKey": grant.key,
-        "first": _int64(grant.first),
-        "last": _int64(grant.last),
+        **_int64("first", grant.first),
+        **_int64("last", grant.last),
         "step": grant.step,
         "owner": grant.owner.id,
         "host": grant.owner.host,
         "pid": grant.owner.pid,
-        "started_at": _int64(grant.owner.started_at),
+        **_int64("started_at", grant.owner.started_at),
         "software": grant.owner.software,
         "nonce": grant.nonce,
         "granted_at": float(grant.granted_at),
+        "granted_at@odata.type": "Edm.Double",
     }
 
 
@@ -354,7 +451,7 @@ def _outcome(grant: Grant) -> dict[str, Any]:
     """Nothing for a plain grant: recording it again must not take an outcome back."""
     if grant.outcome == GRANTED:
         return {}
-    through = {} if grant.issued_through is None else {"issued_through": _int64(grant.issued_through)}
+    through = {} if grant.issued_through is None else _int64("issued_through", grant.issued_through)
     return {"outcome": grant.outcome, **through}
 
 
@@ -363,19 +460,19 @@ def _grant(entity: Mapping[str, Any]) -> Grant:
     owner = Owner(
         str(entity.get("owner", "")),
         str(entity.get("host", "")),
-        _number(entity.get("pid", 0)),
-        _number(entity.get("started_at", 0)),
+        int(entity.get("pid", 0)),
+        int(entity.get("started_at", 0)),
         str(entity.get("software", "")),
     )
     through = entity.get("issued_through")
     return Grant(
-        _number(entity["first"]),
-        _number(entity["last"]),
+        int(entity["first"]),
+        int(entity["last"]),
         owner,
         str(entity.get("nonce", "")),
         float(entity.get("granted_at", 0.0)),
-        _number(entity.get("step", 1)),
+        int(entity.get("step", 1)),
         int(key.partition("-")[2] or 0),
         str(entity.get("outcome", GRANTED)),
-        None if through is None else _number(through),
+        None if through is None else int(through),
     )
