@@ -44,8 +44,10 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "security.md",
         "doctor.md",
         "runbooks.md",
+        "reliability.md",
         "performance.md",
     ),
+    "Inside": ("architecture.md",),
 }
 OTHERS = "Guides"
 MOVED = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "reporting.md"}
