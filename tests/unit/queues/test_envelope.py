@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.errors import ConfigurationError, MessageUndecodable
 from coordinator.queues import envelope as wire
-from coordinator.queues.envelope import Claim, Envelope, ItemDecoder, MessageTooNew, Schema
+from coordinator.queues.envelope import Claim, Envelope, Failure, ItemDecoder, MessageTooNew, Schema
 from coordinator.queues.settling import RetryPolicy
 from coordinator.queues.transport import MAX_MESSAGE_BYTES
 
@@ -78,6 +78,102 @@ def test_the_whole_limit_may_be_used():
     assert wire.unpack(packed, size, size) == ITEMS
     with refused(MessageUndecodable, "the payload says"):
         wire.unpack(packed, size, size - 1)
+
+
+# --- history ------------------------------------------------------------------------------------------------------------
+
+LEFT_OUT = "(left out: the message has no room for it)"
+FREE_BYTES = 1024
+
+
+def failures(**traces):
+    return [Failure(reason, trace="t" * length) for reason, length in traces.items()]
+
+
+def with_room(room, history):
+    """An envelope that has `room` bytes left beside its history and the bytes that are kept free; below 0 it lacks some."""
+    bare = Envelope(kennel=1, z="z")
+    used = wire.wire_bytes(wire.encode(bare)) + FREE_BYTES + sum(map(wire._json_bytes, history))
+    return msgspec.structs.replace(bare, z="z" * (MAX_MESSAGE_BYTES - used - room + 1), history=history)
+
+
+def shortened(room, history):
+    """The failures that stay, each with the length of its trace."""
+    envelope = with_room(room, history)
+    short = wire.with_short_history(envelope)
+    if short is None:
+        return None
+    assert msgspec.structs.replace(short, history=[]) == msgspec.structs.replace(envelope, history=[])
+    assert wire.fits(wire.encode(short))
+    return [
+        (failure.reason, "left out" if failure.trace == LEFT_OUT else len(failure.trace)) for failure in short.history
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("failure", "size"),
+    [
+        (Failure("ab"), len('{"reason":"ab"},')),
+        (Failure("ä&"), len('{"reason":""},') + 2 + 5),
+        (Failure("", trace="x"), len('{"reason":"","trace":"x"},')),
+    ],
+)
+def test_a_failure_takes_its_json_and_a_comma(failure, size):
+    assert wire._json_bytes(failure) == size
+
+
+def test_an_envelope_without_history_fits_or_does_not():
+    full = Envelope(kennel=1, z="z" * (MAX_MESSAGE_BYTES - len('{"kennel":1,"z":""}')))
+    assert wire.with_short_history(full) is full
+    assert wire.with_short_history(msgspec.structs.replace(full, z=full.z + "z")) is None
+
+
+@pytest.mark.parametrize(
+    ("room", "left"),
+    [
+        (1, [("a", 1000), ("b", 3000), ("c", 1000)]),
+        (0, [("a", 1000), ("b", 3000), ("c", 1000)]),
+        (-1, [("a", 1000), ("b", "left out"), ("c", 1000)]),
+        (len(LEFT_OUT) - 3000, [("a", 1000), ("b", "left out"), ("c", 1000)]),
+        (len(LEFT_OUT) - 3001, [("a", "left out"), ("b", "left out"), ("c", 1000)]),
+        (2 * len(LEFT_OUT) - 4000, [("a", "left out"), ("b", "left out"), ("c", 1000)]),
+        (2 * len(LEFT_OUT) - 4001, [("a", "left out"), ("b", "left out"), ("c", "left out")]),
+        (3 * len(LEFT_OUT) - 5000, [("a", "left out"), ("b", "left out"), ("c", "left out")]),
+    ],
+)
+def test_the_longest_traces_are_left_out_first_and_of_equal_ones_the_oldest(room, left):
+    assert shortened(room, failures(a=1000, b=3000, c=1000)) == left
+
+
+def earlier(number):
+    return (f"{number} earlier failures are left out: the message has no room for them", 0)
+
+
+A, B, C = "a" * 200, "b" * 300, "c" * 400
+EARLIER = len('{"reason":""},') + len(earlier(3)[0])
+
+
+@pytest.mark.parametrize(
+    ("room", "left"),
+    [
+        (0, [(A, 0), (B, 0), (C, 0)]),
+        (-1, [earlier(1), (B, 0), (C, 0)]),
+        (EARLIER - 214, [earlier(1), (B, 0), (C, 0)]),
+        (EARLIER - 215, [earlier(2), (C, 0)]),
+        (EARLIER - 214 - 314, [earlier(2), (C, 0)]),
+        (EARLIER - 214 - 315, [earlier(3)]),
+        (EARLIER - 214 - 314 - 414, [earlier(3)]),
+        (EARLIER - 214 - 314 - 415, None),
+    ],
+)
+def test_then_the_oldest_failures_are_left_out_and_counted(room, left):
+    assert shortened(room, [Failure(A), Failure(B), Failure(C)]) == left
+
+
+def test_a_trace_no_longer_than_the_words_for_it_stays():
+    short, long = "t" * len(LEFT_OUT), "t" * (len(LEFT_OUT) + 1)
+    assert shortened(-1, [Failure(A), Failure("b", trace=short)]) == [earlier(1), ("b", len(short))]
+    assert shortened(-1, [Failure(A), Failure("b", trace=long)]) == [(A, 0), ("b", "left out")]
 
 
 # --- the text -----------------------------------------------------------------------------------------------------------
@@ -172,6 +268,9 @@ def test_an_item_may_be_json_already():
         (float("nan"), "an item of type float cannot be put in a queue: $ is not a finite number"),
         ([1.0, float("inf")], "an item of type list cannot be put in a queue: $[1] is not a finite number"),
         ({"a": (0, float("-inf"))}, "an item of type dict cannot be put in a queue: $.a[1] is not a finite number"),
+        ({"a": 2**70, "b": float("nan")}, "an item of type dict cannot be put in a queue: $.b is not a finite number, and JSON has no other; put None or a text in its place"),
+        ({1: [0.5, {"x": (float("nan"),)}]}, "an item of type dict cannot be put in a queue: $.1[1].x[0] is not a finite number"),
+        ([msgspec.Raw(b"null"), float("nan")], "an item of type list cannot be put in a queue: $[1] is not a finite number"),
         (object(), "an item of type object cannot be put in a queue: "),
         ({1, object()}, "an item of type set cannot be put in a queue: "),
         ("\ud800", "an item of type str cannot be put in a queue: "),

@@ -130,6 +130,22 @@ def test_decisions(observed: Observation, memory: Memory, wanted: int, words: st
         ),
         (seen(0, actual=3), Memory(None, NOON - 1, "none", NOON - 180), Decision(0, "0 because there is nothing to do", Memory(0, NOON, "down", NOON - 180))),
         (seen(0, actual=1, cpu=0.9), Memory(None, 0.0, "none", 0.0), Decision(0, "0 because there is nothing to do", Memory(0, NOON, "down", 0.0))),
+        (
+            seen(1000, in_flight=None),
+            had(2),
+            Decision(2, "2 because 1000 to do at 10/s each within 50 s", had(2)),
+        ),
+        (
+            seen(1000),
+            had(1, "up", step_ago=31, turn_ago=100),
+            Decision(2, "2 because 1000 to do at 10/s each within 50 s", Memory(2, NOON, "up", NOON - 100)),
+        ),
+        # Less than a millionth of an instance is the error of floats.
+        (
+            seen(0, arrival_per_second=1.0000003, instance_per_second=1.0),
+            had(1),
+            Decision(1, "1 because 0 to do at 1/s each within 50 s, 1/s arriving", had(1)),
+        ),
         (seen(500, actual=1, cpu=0.91), had(1), Decision(2, "2 because the processors are 91% busy", Memory(2, NOON, "up", NOON - 1e6))),
         (seen(1000, actual=1, cpu=0.91), had(1), Decision(2, "2 because 1000 to do at 10/s each within 50 s", Memory(2, NOON, "up", NOON - 1e6))),
     ],

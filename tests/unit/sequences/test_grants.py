@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.errors import ConfigurationError, SequenceCorrupt, SequenceExhausted, SequenceLowered
+from coordinator.errors import (
+    ConfigurationError,
+    SequenceCorrupt,
+    SequenceError,
+    SequenceExhausted,
+    SequenceLowered,
+    SequenceOverwritten,
+)
 from coordinator.sequences.grants import (
+    FREE,
     GRANTED,
     HIGHEST,
     RETURNED,
@@ -15,10 +23,13 @@ from coordinator.sequences.grants import (
     Jump,
     Owner,
     SequenceConfig,
+    lowered_error,
     metadata_bytes,
     note_jump,
+    overwritten_error,
     read_counter,
     row_key,
+    tail_of,
 )
 
 ANN = Owner("ann", "höst", 11, 1_700_000_000, "1.0")
@@ -161,3 +172,334 @@ def test_keys_sort_by_number_then_by_turn() -> None:
 def test_settings_out_of_bounds_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):
         SequenceConfig(**wrong)  # type: ignore[arg-type]
+
+
+# --- a grant ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_grant_from_the_counter_is_the_first_turn_and_in_use() -> None:
+    assert grant(1, 10) == Grant(1, 10, ANN, "n1", 1_700_000_000.125, 1, 0, GRANTED, None)
+    assert (grant(1, 10).key, grant(1, 10, turn=3).key) == (
+        "00000000000000000010",
+        "00000000000000000010-0003",
+    )
+    assert list(grant(5, 24, step=10).numbers) == [5, 15]
+    assert list(grant(5, 25, step=10).numbers) == [5, 15, 25]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "issued_through", "covers_to"),
+    [(GRANTED, None, 10), (USED, None, 10), (FREE, 6, 10), (RETURNED, None, 10), (RETURNED, 6, 6), (RETURNED, 0, 0)],
+)  # fmt: skip
+def test_a_grant_answers_for_its_numbers_up_to_what_was_returned(
+    outcome: str, issued_through: int | None, covers_to: int
+) -> None:
+    settled = grant(1, 10).settled(outcome, issued_through)
+    assert settled == grant(1, 10, outcome=outcome, issued_through=issued_through)
+    assert settled.covers_to == covers_to
+
+
+def test_what_is_returned_is_free_behind_its_grant() -> None:
+    assert tail_of(grant(1, 40, step=2, turn=3), 17) == Grant(18, 40, ANN, "", 1_700_000_000.125, 2, 4, FREE)
+
+
+# --- a counter ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_grant_is_found_by_its_nonce() -> None:
+    counter = Counter(31, None, (grant(1, 10), grant(11, 20), grant(21, 30)))
+    assert [counter.find(nonce) for nonce in ("n1", "n11", "n21", "n2", "")] == [*counter.grants, None, None]
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "step", "upper_bound", "last"),
+    [
+        (1, 10, 1, 1000, 10),
+        (1, 10, 1, 10, 10),
+        (1, 10, 1, 9, 9),
+        (10, 10, 1, 10, 10),
+        (5, 3, 10, 1000, 34),
+        (5, 3, 10, 25, 34),
+        (5, 3, 10, 24, 24),
+        (5, 3, 10, 5, 14),
+    ],
+)
+def test_the_next_grant_begins_at_the_counter_and_ends_at_the_bound(
+    value: int, count: int, step: int, upper_bound: int, last: int
+) -> None:
+    granted = Counter(value, None).granting(
+        "orders", count=count, step=step, upper_bound=upper_bound, owner=ANN, nonce="n7", at=2.5
+    )
+    assert granted == Grant(value, last, ANN, "n7", 2.5, step)
+
+
+@pytest.mark.parametrize(("value", "step"), [(26, 1), (26, 10), (1000, 10)])
+def test_past_the_bound_not_one_number_is_granted(value: int, step: int) -> None:
+    with pytest.raises(SequenceExhausted) as caught:
+        Counter(value, None).granting(
+            "orders", count=1, step=step, upper_bound=25, owner=ANN, nonce="n", at=0.0
+        )
+    words = f"sequence orders: the next number would be {value}, its upper bound is 25"
+    assert (str(caught.value), caught.value.sequence) == (words, "orders")
+
+
+def test_a_written_grant_moves_the_counter_and_nothing_else() -> None:
+    before = Counter(11, "e", (grant(1, 10),), (Jump(3, 4),), 11, 1, ("t",), 5, 0.25, {"x": "y"})
+    assert before.after(grant(11, 20)) == Counter(
+        21, "e", (grant(1, 10), grant(11, 20)), (Jump(3, 4),), 21, 1, ("t",), 5, 0.25, {"x": "y"}
+    )
+
+
+BOB = Owner("bob")
+
+
+@pytest.mark.parametrize(
+    ("counter", "metadata"),
+    [
+        (Counter(1, None), {"kennel_next": "1", "kennel_grants": "[]", "kennel_owners": "[]"}),
+        (
+            Counter(
+                41,
+                None,
+                (
+                    Grant(1, 10, BOB, "a", 1.23456),
+                    Grant(11, 20, ANN, "b", 2.0, outcome=USED),
+                    Grant(21, 40, BOB, "c", 3.0, 2, outcome=RETURNED),
+                ),
+            ),
+            {
+                "kennel_next": "41",
+                "kennel_grants": '[[1,10,1,"a",0,1.235],[11,20,1,"b",1,2.0,1],[21,40,2,"c",0,3.0]]',
+                "kennel_owners": '[["bob","",0,0,""],["ann","h\\u00f6st",11,1700000000,"1.0"]]',
+            },
+        ),
+        (
+            Counter(1, None, jumps=(Jump(3, 4), Jump(7, 9)), start=0, tails=("a", "b"), since=0, window=0.12345, others={"x": "y"}),
+            {
+                "x": "y",
+                "kennel_next": "1",
+                "kennel_grants": "[]",
+                "kennel_owners": "[]",
+                "kennel_start": "0",
+                "kennel_jumps": "[[3,4],[7,9]]",
+                "kennel_tails": "a,b",
+                "kennel_since": "0",
+                "kennel_window": "0.123",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_metadata_is_compact_and_leaves_out_what_is_not_there(
+    counter: Counter, metadata: dict[str, str]
+) -> None:
+    assert counter.metadata() == metadata
+    assert metadata_bytes(metadata) == sum(len(f"{key}{value}") for key, value in metadata.items())
+
+
+def test_others_cannot_speak_for_the_counter() -> None:
+    assert Counter(7, None, others={"kennel_next": "3"}).metadata()["kennel_next"] == "7"
+
+
+def test_metadata_is_read_however_its_keys_are_written() -> None:
+    written = Counter(
+        21, "e", (grant(11, 20),), (Jump(3, 4),), 21, 1, ("00000000000000000010-0001",), 11, 0.5
+    )
+    metadata = {key.title(): value for key, value in written.metadata().items()}
+    assert read_counter("orders", "21", "e", {**metadata, "Colour": "red"}) == Counter(
+        21, "e", written.grants, written.jumps, 21, 1, written.tails, 11, 0.5, {"Colour": "red"}
+    )
+
+
+def test_a_counter_without_metadata_knows_only_its_number() -> None:
+    assert read_counter("orders", "41", None, {}) == Counter(41, None)
+
+
+def test_since_means_nothing_without_the_next_number() -> None:
+    assert read_counter("orders", "41", None, {"kennel_since": "7"}) == Counter(41, None)
+
+
+def test_tails_that_are_no_keys_are_not_offered() -> None:
+    keys = "00000000000000000010-0001,1,00000000000000000010,,00000000000000000010-12345,x"
+    counter = read_counter("orders", "41", None, {"kennel_tails": keys})
+    assert counter.tails == ("00000000000000000010-0001", "00000000000000000010-12345")
+
+
+@pytest.mark.parametrize(
+    ("nonce", "nonces"), [("ab", ["ab", "ab.1", "ab.2"]), ("ab.3", ["ab.3", "ab.4", "ab.5"]), ("", ["", ".1", ".2"])]
+)  # fmt: skip
+def test_the_grants_of_one_write_of_release_0_1_follow_each_other(nonce: str, nonces: list[str]) -> None:
+    metadata = {"kennel_grants": f'[[1,[10,20,30],2,"{nonce}",0,1.5]]', "kennel_owners": '[["bob"]]'}
+    assert read_counter("orders", "31", None, metadata).grants == tuple(
+        Grant(first, first + 9, BOB, name, 1.5, 2) for first, name in zip((1, 11, 21), nonces, strict=True)
+    )
+
+
+REPAIR = "`python -m coordinator ids repair orders` shows"
+
+
+def refused(text: str = "41", metadata: dict[str, str] | None = None) -> SequenceError:
+    with pytest.raises(SequenceError) as caught:
+        read_counter("orders", text, "e", metadata or {})
+    assert caught.value.sequence == "orders"
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"), [("x", "x"), ("x" * 60, "x" * 60), ("x" * 61, "x" * 60 + "…"), (" 4 1 ", " 4 1 ")]
+)
+def test_text_that_is_no_number_is_quoted_up_to_sixty_characters(text: str, quoted: str) -> None:
+    error = refused(text)
+    assert isinstance(error, SequenceCorrupt)
+    assert error.found == quoted
+    assert str(error) == (
+        f"sequence orders: the counter holds {quoted!r} instead of a number; no number is issued. "
+        f"{REPAIR} what the ledger says it should be"
+    )
+
+
+def test_the_highest_number_is_one() -> None:
+    assert read_counter("orders", str(HIGHEST), None, {}).value == HIGHEST
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"kennel_grants": "[[1,2]]"},
+        {"kennel_grants": '[[1,10,1,"n",0,1.5]]'},
+        {"kennel_grants": "{}"},
+        {"kennel_grants": "{"},
+        {"kennel_owners": "[[]]"},
+        {"kennel_owners": "[7]"},
+        {"kennel_jumps": "[[1]]"},
+        {"kennel_jumps": '[["a",2]]'},
+        {"kennel_next": "a"},
+        {"kennel_start": "a"},
+        {"kennel_window": "a"},
+        {"kennel_next": "1", "kennel_since": "a"},
+    ],
+)
+def test_metadata_that_cannot_be_read_is_quoted(metadata: dict[str, str]) -> None:
+    error = refused(metadata={**metadata, "colour": "red"})
+    assert isinstance(error, SequenceCorrupt)
+    assert error.found == str(metadata) or error.found == str(dict(reversed(metadata.items())))
+    assert str(error).startswith("sequence orders: the metadata of the counter cannot be read (")
+    assert str(error).endswith(f"); {REPAIR} what can be done")
+    assert isinstance(error.__cause__, ValueError | TypeError | IndexError)
+
+
+def test_metadata_is_quoted_up_to_two_hundred_characters() -> None:
+    error = refused(metadata={"kennel_next": "x" * 500})
+    assert isinstance(error, SequenceCorrupt)
+    assert error.found == ("{'kennel_next': '" + "x" * 500)[:200]
+
+
+@pytest.mark.parametrize(
+    ("value", "metadata", "least"),
+    [
+        (20, {"kennel_next": "21"}, 21),
+        (21, {"kennel_next": "21"}, None),
+        (20, {"kennel_grants": '[[11,20,1,"n",0,1.5]]', "kennel_owners": '[["bob"]]'}, 21),
+        (21, {"kennel_grants": '[[11,20,1,"n",0,1.5]]', "kennel_owners": '[["bob"]]'}, None),
+        (22, {"kennel_next": "25", "kennel_grants": '[[11,20,1,"n",0,1.5]]', "kennel_owners": '[["bob"]]'}, 25),
+        (15, {"kennel_next": "14", "kennel_grants": '[[11,20,1,"n",0,1.5]]', "kennel_owners": '[["bob"]]'}, 21),
+        (0, {}, None),
+    ],
+)  # fmt: skip
+def test_a_number_must_not_be_below_what_its_metadata_granted(
+    value: int, metadata: dict[str, str], least: int | None
+) -> None:
+    if least is None:
+        assert read_counter("orders", str(value), None, metadata).value == value
+        return
+    error = refused(str(value), metadata)
+    assert isinstance(error, SequenceLowered)
+    assert str(error) == (
+        f"sequence orders: the counter says {value}, but by its own metadata it must be at least {least}; issuing would "
+        "repeat numbers, so none is issued. Either a backup was restored, or another program writes the counter without "
+        f"regard to its ETag: stop that program; {REPAIR} how to raise the counter"
+    )
+
+
+def test_errors_of_a_counter_say_which_and_what_to_do() -> None:
+    lowered = lowered_error("orders", 5, 9, "the ledger")
+    assert (type(lowered), lowered.sequence) == (SequenceLowered, "orders")
+    assert "the counter says 5, but by the ledger it must be at least 9;" in str(lowered)
+    overwritten = overwritten_error("orders", 5)
+    assert (type(overwritten), overwritten.sequence) == (SequenceOverwritten, "orders")
+    assert str(overwritten) == (
+        "sequence orders: the counter says 5, where the last grant in the ledger ends, but its metadata is gone: another "
+        "program wrote the same number without regard to the ETag, and may issue numbers that are granted here, or somebody "
+        f"removed the metadata; no number is issued. Stop that program, then {REPAIR} how to go on"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "noted", "known_next", "jumps", "noted_then"),
+    [
+        (121, 21, 1, (Jump(1, 2), Jump(21, 120)), 121),
+        (22, 21, 1, (Jump(1, 2), Jump(21, 21)), 22),
+        (21, 21, 1, (Jump(1, 2),), 21),
+        (21, None, 20, (Jump(1, 2), Jump(20, 20)), 21),
+        (21, None, 21, (Jump(1, 2),), None),
+        (21, None, 22, (Jump(1, 2),), None),
+    ],
+)
+def test_a_jump_is_what_nobody_accounts_for(
+    value: int, noted: int | None, known_next: int, jumps: tuple[Jump, ...], noted_then: int | None
+) -> None:
+    before = Counter(value, "e", (grant(1, 10),), (Jump(1, 2),), noted, 1, ("t",), 3, 0.5, {"x": "y"})
+    assert note_jump(before, known_next=known_next) == Counter(
+        value, "e", (grant(1, 10),), jumps, noted_then, 1, ("t",), 3, 0.5, {"x": "y"}
+    )
+
+
+# --- settings -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({}, (1000, 1_000_000)),
+        ({"range_size": 7}, (7, 7000)),
+        ({"range_size": 7, "min_range_size": 3}, (3, 7000)),
+        ({"range_size": 7, "max_range_size": 8}, (7, 8)),
+        ({"range_size": 1_000_001}, (1_000_001, 10**9)),
+        ({"range_size": 10**9, "max_range_size": 10**9}, (10**9, 10**9)),
+    ],
+)
+def test_a_range_adapts_up_to_a_thousand_times(options: dict[str, int], sizes: tuple[int, int]) -> None:
+    assert SequenceConfig(**options).sizes == sizes  # type: ignore[arg-type]
+
+
+SIZES = "1 <= min_range_size <= range_size <= max_range_size"
+BOUNDS = f"0 <= start <= upper_bound <= {HIGHEST}"
+
+
+@pytest.mark.parametrize(
+    ("within", "beyond", "rule"),
+    [
+        ({"range_size": 1}, {"range_size": 0}, SIZES),
+        ({"min_range_size": 1}, {"min_range_size": 0}, SIZES),
+        ({"min_range_size": 1000}, {"min_range_size": 1001}, SIZES),
+        ({"max_range_size": 1000}, {"max_range_size": 999}, SIZES),
+        ({"max_range_size": 10**9}, {"max_range_size": 10**9 + 1}, "max_range_size at most 1,000,000,000"),
+        ({"range_seconds": 0.05}, {"range_seconds": 0.049}, "range_seconds between 0.05 and 3600"),
+        ({"range_seconds": 3600}, {"range_seconds": 3600.1}, "range_seconds between 0.05 and 3600"),
+        ({"start": 0}, {"start": -1}, BOUNDS),
+        ({"start": 9, "upper_bound": 9}, {"start": 10, "upper_bound": 9}, BOUNDS),
+        ({"upper_bound": HIGHEST}, {"upper_bound": HIGHEST + 1}, BOUNDS),
+        ({"step": 1}, {"step": 0}, "step between 1 and 1,000,000"),
+        ({"step": 10**6}, {"step": 10**6 + 1}, "step between 1 and 1,000,000"),
+        ({"max_retries": 0}, {"max_retries": -1}, "max_retries between 0 and 10,000"),
+        ({"max_retries": 10_000}, {"max_retries": 10_001}, "max_retries between 0 and 10,000"),
+        ({"deadline_seconds": 0.1}, {"deadline_seconds": 0.09}, "deadline_seconds between 0.1 and 3600"),
+        ({"deadline_seconds": 3600}, {"deadline_seconds": 3600.1}, "deadline_seconds between 0.1 and 3600"),
+    ],
+)
+def test_settings_may_go_to_their_bounds_and_no_further(
+    within: dict[str, int], beyond: dict[str, int], rule: str
+) -> None:
+    SequenceConfig(**within)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError) as caught:
+        SequenceConfig(**beyond)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(f"sequence settings need {rule}; got SequenceConfig(")
