@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from coordinator.backoff import Backoff
 from coordinator.config import StorageConfig, check_blob, check_container
 from coordinator.errors import ConfigurationError
+from coordinator.leadership.every import run_every
+from coordinator.leadership.semaphore import BlobDistributedSemaphore
 from coordinator.queues.bounds import check_options, check_time_out
+from coordinator.queues.queue import QueueConfig
+from coordinator.queues.rules import Steps, TargetLatency
+from coordinator.scaling.policy import ScalingPolicy, Window
+from coordinator.tables.columns import MAX_BYTES, chunk_columns
 
 GOOD: dict[str, Any] = {
     "tasks": range(51),
@@ -74,3 +82,54 @@ def test_a_blob_the_service_would_refuse_is_refused(name: str) -> None:
     assert check_blob("Orders/2026") == "Orders/2026"
     with pytest.raises(ConfigurationError, match="use 1-1024 printable characters"):
         check_blob(name)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: Backoff(base_seconds=0), "back-off needs 0 < base_seconds <= cap_seconds"),
+        (lambda: Backoff(base_seconds=2, cap_seconds=1), "back-off needs 0 < base_seconds <= cap_seconds"),
+        (lambda: Backoff(deadline_seconds=0), "deadline_seconds must be positive"),
+        (lambda: QueueConfig(items_per_message=0), "items_per_message must be 1-1000, got 0"),
+        (lambda: QueueConfig(items_per_message=1001), "items_per_message must be 1-1000, got 1001"),
+        (lambda: QueueConfig(write_seconds=0), "write_seconds must be positive"),
+        (lambda: QueueConfig(max_payload_bytes=10), "max_payload_bytes must be at least"),
+        (lambda: Steps(steps=((100, 1), (50, 2))), "the steps' depths must rise from 1 up, got [100, 50]"),
+        (lambda: Steps(steps=((0, 1),)), "the steps' depths must rise from 1 up, got [0]"),
+        (lambda: Steps(steps=((10, -1),)), "a step's tasks must be 0 or more"),
+        (lambda: Steps(beyond=0), "beyond at least 1"),
+        (lambda: TargetLatency(seconds=0.01), "the target must be 0.1 s to a day"),
+        (
+            lambda: TargetLatency(seconds=1, minimum=5, maximum=4),
+            "needs 0 <= minimum <= maximum, got 5 and 4",
+        ),
+        (lambda: TargetLatency(seconds=1, up_seconds=-1), "cool-downs must not be negative"),
+        (lambda: Window(start="8:30", end="17:00", minimum=1), "window start '8:30': use HH:MM"),
+        (lambda: Window(start="08:30", end="25:00", minimum=1), "window end '25:00': use HH:MM"),
+        (lambda: Window(start="08:30", end="17:00", days=("noday",), minimum=1), "window days ['noday']"),
+        (lambda: Window(start="08:30", end="17:00"), "a window needs a minimum or a maximum"),
+        (lambda: Window(start="08:30", end="17:00", minimum=3, maximum=2), "0 <= minimum <= maximum, got 3"),
+        (lambda: ScalingPolicy(minimum=11), "a policy needs 0 <= minimum <= maximum, got 11 and 10"),
+        (lambda: ScalingPolicy(step_seconds=0), "step_seconds must be positive, got 0"),
+        (lambda: ScalingPolicy(cpu_high=1.5), "0 < cpu_high <= 1"),
+        (lambda: ScalingPolicy(step_seconds=500), "step_seconds must not be longer than cooldown_seconds"),
+        (lambda: ScalingPolicy(time_zone="Mars/Olympus"), "time zone 'Mars/Olympus': use an IANA name"),
+        (lambda: chunk_columns("result", bytes(MAX_BYTES + 1)), f"result: {MAX_BYTES + 1} bytes do not fit"),
+        (
+            lambda: BlobDistributedSemaphore("printers", [], _nothing, identity="a", bus=_nothing),
+            "semaphore printers needs at least one place",
+        ),
+    ],
+)
+def test_what_could_never_work_is_refused_when_it_is_made(made: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        made()
+
+
+def _nothing() -> Any:
+    raise AssertionError("what was refused asks for nothing")
+
+
+async def test_a_campaign_for_no_job_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="run_every needs at least one job"):
+        await run_every(_nothing, [], _nothing)  # type: ignore[arg-type]
