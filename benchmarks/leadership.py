@@ -1,6 +1,6 @@
 """How long nobody leads after a leader is killed, stopped, cut off or asked to go, and what leading and waiting cost.
 
-    python benchmarks/leadership.py [--elections 20] [--quick] [--json]
+    python benchmarks/leadership.py [--elections 20] [--quick] [--only-requests] [--json]
 
 Two processes compete for many elections each; then something happens to the one that leads them all, and it is measured
 when the other's task begins. Leases last 15 s. Peers: a Redis lock (redis-py, 15 s, renewed each third, as its manual
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
+import re
 import secrets
 import signal
 import sys
@@ -27,6 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from coordinator.leadership.election import Election
+from coordinator.leadership.term import LeaseConfig
 from coordinator.realtime.bus import LocalBus
 from coordinator.testing.azurite import Azurite
 from coordinator.testing.clock import ManualClock
@@ -35,12 +36,16 @@ from coordinator.testing.leadership import MemoryLeaseStore
 from tests.support.fleet import Fleet, fleet
 from tests.support.postgres import running_postgres
 from tests.support.redis import running_redis
+from tests.support.relay import relay
 from tests.support.small_hub import SmallHub
 
 # A busy machine takes long; the plays measure from what happened, not from when it was seen.
 PATIENCE = 180.0
 SPREAD_SECONDS = 5.0
 LOOK_SECONDS = 6.0
+ROLES = ("lead", "source", "redis", "postgres")
+# Eight looks of the source's standby, thirteen renewals of Kennel's leader, spread evenly.
+COUNTED, COUNT_SECONDS, COUNT_SPREAD_SECONDS = 8, 130.0, 16.25
 CUT = Fault("cut off", committed=False, answer="close")
 
 
@@ -57,9 +62,24 @@ def summary(seconds: list[float]) -> dict[str, Any]:
     }
 
 
+def with_port(address: str, port: int) -> str:
+    """A connection string with that port for blobs, or a URL with that port."""
+    found, number = re.subn(r"(BlobEndpoint=http://|@|redis://)([\w.]+):\d+", rf"\g<1>\g<2>:{port}", address)
+    assert number == 1, address
+    return found
+
+
+def port_of(address: str) -> int:
+    found = re.search(r"(?:BlobEndpoint=http://|@|redis://)[\w.]+:(\d+)", address)
+    assert found is not None, address
+    return int(found[1])
+
+
 class Bench:
-    def __init__(self, options: argparse.Namespace, azurite: Azurite, folder: Path) -> None:
-        self.options, self.azurite, self.folder = options, azurite, folder
+    def __init__(
+        self, options: argparse.Namespace, azurite: Azurite, folder: Path, servers: dict[str, str]
+    ) -> None:
+        self.options, self.azurite, self.folder, self.servers = options, azurite, folder, servers
         self.prefix = f"b{secrets.token_hex(4)}-"
 
     async def pair(
@@ -77,6 +97,7 @@ class Bench:
                     node=node,
                     ledger=self.folder / f"{what}.sqlite3",
                     spread=SPREAD_SECONDS,
+                    server=self.servers.get(role, ""),
                     **more,
                 )
             )
@@ -107,6 +128,46 @@ class Bench:
     def strayed(self, second: Fleet) -> frozenset[str]:
         """Elections that the first lost by itself, on a busy machine, before anything was done to it: not counted."""
         return frozenset(line["name"] for line in second.events("begin"))
+
+    async def count(self, role: str) -> dict[str, int]:
+        """Requests an hour of a leader and of a standby, counted between each and its server.
+
+        Of `COUNTED` elections for `COUNT_SECONDS`, after all have begun to wait: requests / elections × 3600 / seconds.
+        """
+        async with AsyncExitStack() as stack:
+            address = self.servers.get(role) or self.azurite.connection_string
+            relays = []
+            for node in ("first", "second"):
+                through = await stack.enter_async_context(relay(port_of(address)))
+                relays.append(through)
+                counted = with_port(address, through.port)
+                nodes = await stack.enter_async_context(
+                    fleet(
+                        self.azurite.connection_string if role in self.servers else counted,
+                        self.prefix,
+                        role,
+                        names=",".join(f"count-{role}-{number}" for number in range(COUNTED)),
+                        node=f"{role}-{node}",
+                        ledger=self.folder / f"count-{role}.sqlite3",
+                        spread=COUNT_SPREAD_SECONDS,
+                        write_seconds=30,
+                        server=counted if role in self.servers else "",
+                    )
+                )
+                if node == "first":
+                    await nodes.until(
+                        lambda nodes=nodes: len(nodes.events("begin")) == COUNTED,  # type: ignore[misc]
+                        "the first leads all",
+                        PATIENCE,
+                    )
+            await asyncio.sleep(COUNT_SPREAD_SECONDS + LOOK_SECONDS)
+            before = [each.requests for each in relays]
+            await asyncio.sleep(COUNT_SECONDS)
+            counts = [each.requests - was for each, was in zip(relays, before, strict=True)]
+            if nodes.events("begin"):
+                raise AssertionError(f"{role}: a standby led while requests were counted")
+            leader, standby = (round(number / COUNTED * 3600 / COUNT_SECONDS) for number in counts)
+            return {"leader": leader, "standby": standby}
 
     async def blow(self, what: str, number: int, role: str = "lead", **more: Any) -> dict[str, Any]:
         async with AsyncExitStack() as stack:
@@ -156,22 +217,24 @@ class Bench:
             return summary(gaps) | {"two_acted": sum(gap < 0 for gap in gaps)}
 
 
-async def requests_an_hour() -> dict[str, int]:
-    """Of one leader and one standby, counted over a simulated hour."""
+async def simulated_hour(*, push: bool = False, look_seconds: float = 0.0) -> dict[str, int]:
+    """The requests of one leader and one standby, counted over a simulated hour."""
     clock = ManualClock()
     store = MemoryLeaseStore(clock=clock)
+    bus = Push() if push else LocalBus()
 
     async def lead(term: object) -> None:
         await asyncio.Event().wait()
 
     def start(name: str) -> asyncio.Task[Any]:
-        election = Election(store, identity=name, bus=LocalBus, clock=clock)
+        config = LeaseConfig(look_seconds=look_seconds)
+        election = Election(store, identity=name, bus=lambda: bus, clock=clock, config=config)
         return asyncio.create_task(election.run(lead))
 
     leader = start("leader")
     await clock.advance(2)
     standby = start("standby")
-    await clock.advance(5)
+    await clock.advance(20)
     store.asked.clear()
     await clock.advance(3600)
     asked = list(store.asked)
@@ -181,13 +244,25 @@ async def requests_an_hour() -> dict[str, int]:
     while not ending.done():
         await clock.advance(30)
     renewals = asked.count("renew")
+    return {"leader": renewals, "standby": len(asked) - renewals}
+
+
+class Push(LocalBus):
+    @property
+    def is_connected(self) -> bool:
+        return True
+
+
+async def requests_an_hour(bench: Bench) -> dict[str, dict[str, Any]]:
+    """Kennel's over a simulated hour, and everybody's as counted between client and server for two minutes."""
+    on_the_wire = dict(
+        zip(ROLES, await asyncio.gather(*(attempted(bench.count(role)) for role in ROLES)), strict=True)
+    )
     return {
-        "leader": renewals,
-        "standby": len(asked) - renewals,
-        "source_leader": round(3600 / 11.25),
-        "source_standby": round(3600 / 16.25),
-        "redis_standby": 36_000,
-        "postgres_standby": 0,
+        "kennel, simulated": await simulated_hour(),
+        "kennel, simulated, with hub": await simulated_hour(push=True),
+        "kennel, simulated, look_seconds=16.3": await simulated_hour(look_seconds=16.3),
+        **{f"{role}, counted": found for role, found in on_the_wire.items()},
     }
 
 
@@ -215,8 +290,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
         running_redis() as redis_url,
         running_postgres() as postgres_url,
     ):
-        bench = Bench(options, azurite, Path(folder))
-        os.environ["NODES_REDIS"], os.environ["NODES_POSTGRES"] = redis_url, postgres_url
+        bench = Bench(options, azurite, Path(folder), {"redis": redis_url, "postgres": postgres_url})
         plays: dict[str, Coroutine[Any, Any, dict[str, Any]]] = {
             "kill_9": bench.blow("kill", signal.SIGKILL),
             "sigstop": bench.blow("stop", signal.SIGSTOP),
@@ -227,8 +301,14 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
             "redis_kill_9": bench.blow("redis", signal.SIGKILL, "redis"),
             "postgres_kill_9": bench.blow("postgres", signal.SIGKILL, "postgres"),
         }
-        result["requests_an_hour"] = await requests_an_hour()
-        print("requests an hour:", result["requests_an_hour"])
+        result["requests_an_hour"] = await requests_an_hour(bench)
+        for what, row in result["requests_an_hour"].items():
+            found = f"leader {row['leader']:5}   standby {row['standby']:6}" if "leader" in row else told(row)
+            print(f"  requests an hour   {what:38} {found}")
+        if options.only_requests:
+            for play in plays.values():
+                play.close()
+            return result
         # All at once: they mostly wait. The hand-over is about milliseconds, and has the machine for itself.
         alone = {} if options.quick else {"clean_with_hub": plays.pop("clean_with_hub")}
         found = dict(zip(plays, await asyncio.gather(*map(attempted, plays.values())), strict=True))
@@ -246,13 +326,14 @@ def main() -> None:
     )
     parser.add_argument("--elections", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only-requests", action="store_true", help="count requests, and do nothing else")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.elections = options.elections or (8 if options.quick else 20)
     result = asyncio.run(run(options))
     if options.json:
         print(json.dumps(result))
-    if any("failed" in row for row in result["nobody_leads"].values()):
+    if any("failed" in row for row in result.get("nobody_leads", {}).values()):
         sys.exit(1)
 
 

@@ -200,7 +200,7 @@ async def compete(options: argparse.Namespace, node: str) -> None:
 
     async def one(number: int, name: str) -> None:
         await asyncio.sleep(options.spread * number / len(names))
-        await how(name, node)
+        await how(name, node, options.server)
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -212,7 +212,7 @@ async def compete(options: argparse.Namespace, node: str) -> None:
     await asyncio.gather(*runs, return_exceptions=True)
 
 
-async def source_loop(name: str, node: str) -> None:
+async def source_loop(name: str, node: str, server: str) -> None:
     """The sample of the pattern: lease, renew at three quarters, others try every lease and a bit."""
     from azure.core.exceptions import HttpResponseError
     from azure.storage.blob.aio import BlobLeaseClient
@@ -237,10 +237,10 @@ async def source_loop(name: str, node: str) -> None:
                 await lease.renew()
 
 
-async def redis_lock(name: str, node: str) -> None:
+async def redis_lock(name: str, node: str, server: str) -> None:
     import redis.asyncio as redis
 
-    client = redis.Redis.from_url(os.environ["NODES_REDIS"])
+    client = redis.Redis.from_url(server)
     lock = client.lock(name, timeout=15)
     await lock.acquire()
     tell("begin", node, name=name, epoch=0)
@@ -249,12 +249,10 @@ async def redis_lock(name: str, node: str) -> None:
         await lock.reacquire()
 
 
-async def postgres_lock(name: str, node: str) -> None:
+async def postgres_lock(name: str, node: str, server: str) -> None:
     import psycopg
 
-    async with await psycopg.AsyncConnection.connect(
-        os.environ["NODES_POSTGRES"], autocommit=True
-    ) as connection:
+    async with await psycopg.AsyncConnection.connect(server, autocommit=True) as connection:
         await connection.execute("SELECT pg_advisory_lock(hashtext(%s))", (name,))
         tell("begin", node, name=name, epoch=0)
         await asyncio.Event().wait()
@@ -276,6 +274,7 @@ def main() -> None:
     parser.add_argument("--node", default="node")
     parser.add_argument("--gate", default="start")
     parser.add_argument("--hub", default="")
+    parser.add_argument("--server", default="", help="the URL of Redis or PostgreSQL")
     parser.add_argument("--names", default="")
     parser.add_argument("--ledger", default="")
     parser.add_argument("--spread", type=float, default=0.0)
