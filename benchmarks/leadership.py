@@ -160,6 +160,7 @@ class Bench:
                         "the first leads all",
                         PATIENCE,
                     )
+            await nodes.until(lambda: nodes.events("campaigning"), "the second stands by", PATIENCE)
             await asyncio.sleep(COUNT_SPREAD_SECONDS + LOOK_SECONDS)
             before = [each.requests for each in relays]
             await asyncio.sleep(COUNT_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -114,3 +115,36 @@ async def test_a_job_that_fails_does_not_stop_the_others_or_itself(hall: Hall) -
 def test_a_policy_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="missed must be skip or once"):
         Job("tidy", Schedule("5m"), print, missed="twice")  # type: ignore[arg-type]
+
+
+async def test_a_run_in_a_thread_has_ended_before_a_successor_begins(hall: Hall) -> None:
+    """A thread cannot be cancelled: the lease stays taken until it ends, and it can see that its term is over."""
+    began, may_end, log = threading.Event(), threading.Event(), list[str]()
+
+    def slow(run: Run) -> None:
+        began.set()
+        while run.term.held:
+            may_end.wait(0.01)
+        may_end.wait(10)
+        log.append("the thread ended")
+
+    async def next_one(term: object) -> None:
+        log.append("the successor began")
+
+    jobs = [Job("tidy", Schedule("30s"), slow)]
+    first = asyncio.ensure_future(run_every(hall.election("a"), jobs, MemoryRunLog(), clock=hall.clock))
+    hall.runs["a"] = first
+    await hall.clock.advance(31)
+    while not began.is_set():
+        await hall.clock.settle()
+    hall.campaign(hall.election("b"), next_one)
+    first.cancel()
+    for _ in range(50):
+        await hall.clock.settle()
+    assert hall.store._is_leased
+    assert (log, first.done()) == ([], False)
+    may_end.set()
+    while not first.done():
+        await hall.clock.settle()
+    await hall.clock.advance(20)
+    assert log == ["the thread ended", "the successor began"]
