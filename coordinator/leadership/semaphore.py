@@ -27,7 +27,7 @@ class BlobDistributedSemaphore(LeaseLock):
     and epochs count for each place alone. All users of one name must agree on n. Not fair. `hold()` may be used by many tasks
     and threads at a time.
 
-    Costs one request each third of a lease, waiting (one look shows all places) or holding. The place of a holder that
+    Costs one request each third of a lease while waiting (one look shows all places), each two thirds while holding. The place of a holder that
     died is free after its lease, and found within a third of a lease more.
     """
 

@@ -151,7 +151,7 @@ async def test_an_hour_costs(hall: Hall, push: bool, leads: int, waits: int) -> 
 
 
 async def test_a_standby_that_may_be_late_looks_less_often(hall: Hall) -> None:
-    """222 an hour is what the source's standby asks; it takes over up to one look later."""
+    """222 an hour is what the source's standby asks; it takes over up to ten seconds later."""
     standby = Apart(hall.store)
     hall.campaign(hall.election("leader"))
     await hall.clock.advance(1)
