@@ -412,7 +412,8 @@ class QueueListener(Generic[T]):
         left = await self.crew.dismiss(deadline - self._clock.monotonic(), self._linger_seconds)
         for delivery in left:
             _log.error(
-                "A def handler of %s still runs: its message may be run by others, too; the process ends when it does",
+                "A handler of %s still runs: it is a thread, or ignores its cancellation. Others get its message when its "
+                "visibility ends; the process ends when the handler does",
                 self.name,
                 extra={"action": "stop", "resource": self.name},
             )

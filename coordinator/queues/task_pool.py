@@ -15,6 +15,8 @@ from coordinator.queues.throughput import ThroughputEstimator
 
 _log = logging.getLogger("coordinator.queues")
 _LOW = 16
+OBEY_SECONDS = 10.0
+"""How long a handler that was cancelled may take to end."""
 
 
 class TaskPool:
@@ -148,8 +150,8 @@ class TaskPool:
     async def dismiss(self, timeout: float, linger: float) -> set[Delivery]:
         """End all tasks: those that wait at once, those that work within `timeout` seconds, then by cancelling them.
 
-        Nothing can end a thread: those that run a `def` handler are waited for, `linger` seconds more. Returns the messages
-        of those that run even then.
+        Nothing can end a thread: those that run a `def` handler are waited for, `linger` seconds more. A coroutine that ignores its cancellation
+        is waited for 10 s. Returns the messages of those that run even then.
         """
         self._dismissed = True
         self._wake(len(self._waiters))
@@ -158,7 +160,7 @@ class TaskPool:
         threads = {run.task for run in self._runner.running if run.waiting is not None}
         unfinished = {task for task in running if not task.done()}
         self._runner.stopping = True
-        await self._cancel(unfinished - threads)
+        stubborn = await self._cancel(unfinished - threads)
         if unfinished & threads:
             _log.warning(
                 "%d handlers of %s run in threads, which nothing can stop: their messages are kept until they end, "
@@ -170,9 +172,12 @@ class TaskPool:
             )
             await self._until_done(unfinished & threads, linger)
         left = {
-            unit.delivery for run in self._runner.running if run.waiting is not None for unit in run.units
+            unit.delivery
+            for run in self._runner.running
+            if run.waiting is not None or run.task in stubborn
+            for unit in run.units
         }
-        await self._cancel({task for task in running if not task.done()})
+        await self._cancel({task for task in running - stubborn if not task.done()})
         self._tasks.clear()
         return left
 
@@ -184,10 +189,12 @@ class TaskPool:
         waiting.add_done_callback(lambda _: ended.set())
         await self._clock.wait(ended, max(0.0, timeout))
 
-    async def _cancel(self, tasks: set[asyncio.Task[None]]) -> None:
+    async def _cancel(self, tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+        """Cancel them; those that still run `OBEY_SECONDS` later."""
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._until_done(tasks, OBEY_SECONDS)
+        return {task for task in tasks if not task.done()}
 
     def assemble(self) -> None:
         """Ready for `scale` again after `dismiss`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -429,3 +430,26 @@ def test_once_refuses_a_generator() -> None:
         @once(Table(MemoryTableStore("marks")), key=str)
         def pay(item: int) -> Any:
             yield item
+
+
+async def test_a_handler_that_ignores_its_cancellation_does_not_hold_up_the_stop(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    let_go = asyncio.Event()
+
+    async def stubborn(item: int) -> None:
+        while not let_go.is_set():
+            with suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    await bench.queue.put(1)
+    listener = bench.queue.listener(stubborn)
+    running = asyncio.create_task(listener.run())
+    await bench.clock.settle()
+    stopping = asyncio.create_task(listener.stop(1))
+    await bench.clock.advance(12)
+    await asyncio.wait_for(asyncio.gather(stopping, running), 5)
+    assert "ignores its cancellation" in caplog.text
+    await bench.clock.advance(30)
+    assert await bench.queue.take(1, visibility_seconds=1), "others get its message when its visibility ends"
+    let_go.set()
