@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from coordinator.sequences.grants import SequenceConfig
-from coordinator.sequences.pacing import LONGEST_WINDOW_SECONDS, ContentionBackoff
+from coordinator.sequences.pacing import LONGEST_WINDOW_SECONDS, LOSERS_SHARE, ContentionBackoff
 from coordinator.sequences.prefetch import Consumption, RefillTime, next_range_size, numbers_needed
 
 
@@ -29,7 +29,7 @@ def test_who_lost_stays_away_by_the_window_on_the_counter_whatever_it_met_before
     def mean(window: float) -> float:
         return sum(ContentionBackoff(random.Random(seed)).lost(window) for seed in range(300)) / 300
 
-    assert 0.2 < mean(0.5) < 0.3
+    assert 0.45 < mean(0.5) / (0.5 * LOSERS_SHARE) < 0.55
     assert mean(1e9) <= LONGEST_WINDOW_SECONDS
 
 
