@@ -227,7 +227,7 @@ class Runtime:
         await self.board.gate_changed(state)
 
     def _count_receipt(self, instance: str, receipt: protocol.Receipt) -> None:
-        self.presence.passed(instance, receipt)
+        self.presence.passed(instance, receipt, self.board.gate(receipt.gate))
         if self.link.is_shared:
             if len(self._receipts) < MOST_RECEIPTS:
                 self._receipts.append((instance, receipt))
@@ -296,7 +296,7 @@ class Runtime:
 
     def _receipts_from(self, home: str, body: bytes) -> None:
         for instance, receipt in msgspec.msgpack.decode(body, type=list[tuple[str, protocol.Receipt]]):
-            self.presence.passed(instance, receipt)
+            self.presence.passed(instance, receipt, self.board.gate(receipt.gate))
 
     def _opened_from(self, home: str, body: bytes) -> None:
         told = msgspec.msgpack.decode(body, type=Opened)

@@ -13,13 +13,15 @@ import msgspec
 from coordinator.azure.metering import TRAFFIC
 from coordinator.bounds import Count, Duration, Name, Text
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.gates.state import place
+from coordinator.gates.state import GateState, place
 from coordinator.realtime.protocol import Hello, Receipt, WorkerState
 from dashboard.live.fleet import Release, WorkerView
 
 OK_SECONDS = 3.0
 LATE_SECONDS = 10.0
 FORGET_SECONDS = 600.0
+SKEW_SECONDS = 60.0
+"""A worker's clock may differ by so much; no delay is longer than the opening is old by more than that."""
 OTHER = "other"
 # Names that the workers of one token may bring into the sums; what is beyond is summed up under `OTHER`.
 MOST_OPERATIONS, MOST_QUEUES = 200, 1_000
@@ -210,17 +212,21 @@ class Presence:
             track.pushed_at = at
             self.version += 1
 
-    def passed(self, instance: str, receipt: Receipt) -> None:
-        """A worker passed. Told twice it counts once."""
+    def passed(self, instance: str, receipt: Receipt, gate: GateState | None = None) -> None:
+        """A worker passed. Told twice it counts once. `gate` is the gate as storage has it; what that denies counts for nothing."""
         track = self.tracks.get(receipt.gate)
         if receipt.source == "open" and (track is None or instance not in track.expected):
             return  # it came later, to a gate that was open: no part of the release
         if track is None or track.epoch < receipt.epoch:
-            track = self.opened(
-                receipt.gate, receipt.epoch, written_at=receipt.passed_at - receipt.delay_seconds
-            )
+            written_at, share = receipt.passed_at - receipt.delay_seconds, 1.0
+            if gate is not None and receipt.epoch <= gate.epoch:
+                if receipt.epoch < gate.epoch or gate.state == "closed":
+                    return  # nobody can have passed a closed gate, and what was before it is over
+                written_at, share = gate.opened_at, gate.share
+            track = self.opened(receipt.gate, receipt.epoch, written_at=written_at, share=share)
         if track.epoch == receipt.epoch:
-            track.delays.setdefault(instance, max(0.0, receipt.delay_seconds))
+            most = max(0.0, self.clock.time() - track.written_at) + SKEW_SECONDS
+            track.delays.setdefault(instance, min(max(0.0, receipt.delay_seconds), most))
             self.version += 1
 
     def releases_news(self) -> list[ReleaseNews]:

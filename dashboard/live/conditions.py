@@ -213,7 +213,7 @@ def _leaders(fleet: Fleet) -> Iterator[Attention]:
                 _("A standby takes over within a lease. If none does, check that they reach storage.")
                 if leader.standbys
                 else _("Start a worker that takes part in it."),
-                f"/leaders/#{quote(leader.name)}",
+                f"/leaders/#election-{quote(leader.name)}",
             )
 
 

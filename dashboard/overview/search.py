@@ -53,7 +53,7 @@ def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
         (gettext("Gate"), fleet.gates, lambda name: f"{reverse('gates')}#gate-{name}"),
         (gettext("Queue"), fleet.queues, queue_url),
         (gettext("Worker"), fleet.workers, worker_url),
-        (gettext("Election"), fleet.leaders, lambda name: f"{reverse('leaders')}#{name}"),
+        (gettext("Election"), fleet.leaders, lambda name: f"{reverse('leaders')}#election-{name}"),
         (gettext("Sequence"), fleet.sequences, lambda name: f"{reverse('sequences')}?{query_of(sequence=name)}"),
     )  # fmt: skip
     found = sorted(

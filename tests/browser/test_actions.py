@@ -54,7 +54,7 @@ async def test_a_gate_is_made_closed(person: People) -> None:
 
 async def test_a_worker_is_drained_and_resumed(person: People) -> None:
     page = await person("operator", "/workers/")
-    row = page.locator("tr", has=page.locator("#orders-3"))
+    row = page.locator("tr", has=page.locator("#worker-orders-3"))
     await row.get_by_role("button", name="Drain orders-3").dblclick()
     await expect(row.get_by_text("Draining")).to_be_visible(timeout=10_000)
     await page.wait_for_timeout(1000)
@@ -64,7 +64,7 @@ async def test_a_worker_is_drained_and_resumed(person: People) -> None:
 
 
 COUNTED = """() => {
-  const card = document.getElementById("daily-report"), bar = card?.querySelector("progress");
+  const card = document.getElementById("election-daily-report"), bar = card?.querySelector("progress");
   const said = card?.querySelector("time[data-moment=ends]")?.textContent.match(/^in (\\d+) s$/);
   return said && bar && !bar.hidden ? [Number(said[1]), bar.value, bar.max] : null;
 }"""
@@ -72,7 +72,7 @@ COUNTED = """() => {
 
 async def test_a_leader_steps_down_and_another_leads(person: People) -> None:
     page = await person("operator", "/leaders/")
-    card = page.locator("#daily-report")
+    card = page.locator("#election-daily-report")
     await expect(card.locator(".state").first).to_have_text("Led", timeout=20_000)
     holder = await card.locator("dd").first.inner_text()
     counted = await page.wait_for_function(COUNTED)  # as words and as a bar, of the same moment
@@ -107,7 +107,7 @@ async def test_search_goes_straight_to_what_it_finds_and_slash_leads_there(perso
     await expect(page.locator("#find")).to_be_focused()
     await page.keyboard.type("daily-rep")
     await page.keyboard.press("Enter")
-    await page.wait_for_url("**/leaders/#daily-report")
+    await page.wait_for_url("**/leaders/#election-daily-report")
 
 
 async def test_single_keys_can_be_switched_off(person: People) -> None:

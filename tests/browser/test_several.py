@@ -55,7 +55,7 @@ async def test_ticked_workers_are_drained_and_resumed_by_keyboard_and_each_is_au
         await page.locator("#several").get_by_role("button", name=verb).press("Enter")
         await expect(page.locator("#notice")).to_contain_text("2 workers")
         for name in ("orders-1", "orders-2"):
-            row = page.locator("tr", has=page.locator(f"#{name}"))
+            row = page.locator("tr", has=page.locator(f"#worker-{name}"))
             await expect(row.get_by_text(word, exact=True)).to_be_visible(timeout=15_000)
     text = stack.sign_in("admin").get("/audit/").text
     assert text.count("worker.drain") >= 2 and text.count("worker.resume") >= 2
@@ -86,7 +86,7 @@ async def test_ticked_queues_are_cleared_only_after_the_typed_words_and_counts(
         visitor.post("/queues/", name=name)
         visitor.post(f"/queues/{name}/put", body='{"cents": 1}')
     wait_until(
-        lambda: all(f'id="{name}"' in visitor.get("/queues/").text for name in names), "they are shown"
+        lambda: all(f'id="queue-{name}"' in visitor.get("/queues/").text for name in names), "they are shown"
     )
     page = await person("admin", "/queues/")
     for name in names:

@@ -82,7 +82,7 @@ async def test_an_address_holds_filter_order_and_chosen_row_for_whoever_gets_it(
     await page.get_by_label("Name contains").fill("orders")
     await page.get_by_label("Sort by").select_option("depth")
     await page.get_by_role("button", name="Show").click()
-    address = f"{page.url}#orders-in"
+    address = f"{page.url}#queue-orders-in"
 
     other = await person("viewer")
     await other.goto(address)

@@ -9,7 +9,7 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -462,3 +462,15 @@ async def test_a_hint_that_would_make_all_workers_read_everything_is_refused(das
         await until(lambda: worker.closed)
         assert worker.closed is not None
         assert worker.closed[0] == protocol.CLOSE_MALFORMED
+
+
+async def test_a_worker_called_like_a_part_of_the_page_takes_nothing_from_it(dashboard: Dashboard) -> None:
+    with Person(dashboard, "olga") as olga:
+        async with AsyncExitStack() as sockets:
+            for name in ("several", "notice", "region-workers", "several"):
+                worker = await sockets.enter_async_context(BareWorker(dashboard, name))
+                await until(lambda worker=worker: worker.heard)
+            page = (await asyncio.to_thread(olga.get, "/workers/")).text
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    assert sorted(ids) == sorted(set(ids))
+    assert page.count(">several</a>") == 2

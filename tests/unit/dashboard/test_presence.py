@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.gates.state import GateState
 from coordinator.realtime.protocol import GateStatus, ListenerStatus, Receipt, WorkerState
 from coordinator.testing.clock import ManualClock
-from dashboard.hub.presence import FORGET_SECONDS, Presence, quantile
+from dashboard.hub.presence import FORGET_SECONDS, SKEW_SECONDS, Presence, quantile
 
 from .making import hello, waiting
 
@@ -95,6 +96,32 @@ def test_an_opening_by_somebody_else_is_tracked_from_the_hint_on(presence: Prese
     release = presence.tracks[GATE].view()
     assert (release.epoch, release.expected, release.passed) == (4, 2, 1)
     assert release.written_at == pytest.approx(99.95)
+
+
+def test_a_receipt_of_a_closed_gate_makes_no_release(presence: Presence) -> None:
+    presence.joined(hello("a", state=waiting()))
+    presence.joined(hello("forger"))
+    presence.passed("i-forger", receipt(epoch=7, delay=-1e10), GateState(name=GATE, epoch=7, state="closed"))
+    presence.passed("i-forger", receipt(epoch=6), GateState(name=GATE, epoch=7, state="closed"))
+    assert GATE not in presence.tracks
+
+
+def test_storage_says_when_an_opening_was_written_and_for_whom_not_a_receipt(
+    presence: Presence, clock: ManualClock
+) -> None:
+    presence.joined(hello("a", state=waiting()))
+    written = clock.time() - 5
+    presence.passed(
+        "i-a", receipt(epoch=7, delay=-1e10), GateState(name=GATE, epoch=7, state="open", changed_at=written)
+    )
+    assert presence.tracks[GATE].view().written_at == written
+
+
+def test_no_delay_is_longer_than_the_opening_is_old(presence: Presence, clock: ManualClock) -> None:
+    presence.joined(hello("a", state=waiting()))
+    presence.opened(GATE, 1, written_at=clock.time() - 5)
+    presence.passed("i-a", receipt(delay=1e10))
+    assert presence.tracks[GATE].view().delays_ms == ((5 + SKEW_SECONDS) * 1000,)
 
 
 def test_a_receipt_of_an_older_opening_does_not_count_for_the_newer(presence: Presence) -> None:
