@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 
 from django.http import HttpRequest, HttpResponse
@@ -12,6 +13,8 @@ from prometheus_client.registry import Collector
 from dashboard.api.access import reads
 from dashboard.live import queries as selectors
 from dashboard.live.fleet import Fleet
+
+log = logging.getLogger(__name__)
 
 
 @reads
@@ -93,8 +96,7 @@ class FleetCollector(Collector):
             ((s.name, s.runway_seconds) for s in fleet.sequences),
         )
         requests = CounterMetricFamily("kennel_storage_requests", "Billed requests.", labels=["operation"])
-        for operation, number in fleet.requests.items():
-            requests.add_metric([operation], number)
+        _add(requests, fleet.requests.items())
         yield requests
         levels = [
             (level, sum(a.level == level for a in fleet.attention)) for level in ("critical", "warning")
@@ -117,7 +119,17 @@ class FleetCollector(Collector):
 def gauge(name: str, text: str, label: str, values: Iterable[tuple[str, float | None]]) -> GaugeMetricFamily:
     """A gauge with one label; unknown values are left out."""
     family = GaugeMetricFamily(name, text, labels=[label])
-    for key, value in values:
-        if value is not None:
-            family.add_metric([key], float(value))
+    _add(family, values)
     return family
+
+
+def _add(family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[tuple[str, float | None]]) -> None:
+    """Each value by itself: what is no number, or has a name that cannot be written, is left out."""
+    for key, value in values:
+        if value is None:
+            continue
+        try:
+            key.encode()
+            family.add_metric([key], float(value))
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            log.warning("%s of %.80r is left out: %s", family.name, key, type(error).__name__)

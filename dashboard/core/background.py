@@ -36,17 +36,20 @@ async def _sweep_claims(runtime: Runtime) -> None:
     following = ""
     await runtime.clock.sleep(min(FIRST_SWEEP_SECONDS, settings.SWEEP_SECONDS))
     while True:
+        runtime.loops.alive("claims")
         try:
             if runtime.sampler is not None and runtime.sampler.is_leading:
                 following = await sweep_some(runtime.storage, following)
         except Exception as error:
             runtime.loops.failed("claims", error)
             log.exception("Claims were not swept; trying again in %g s", settings.SWEEP_SECONDS)
+        runtime.loops.resting("claims")
         await runtime.clock.sleep(settings.SWEEP_SECONDS)
 
 
 async def _webhooks(runtime: Runtime) -> None:
     while True:
+        runtime.loops.alive("webhooks")
         try:
             if runtime.sampler is not None and runtime.sampler.is_leading:
                 # In a thread of its own: a slow receiver must not hold up what needs the database.
@@ -60,6 +63,7 @@ async def _webhooks(runtime: Runtime) -> None:
 async def _housekeeping(runtime: Runtime) -> None:
     turn = 0
     while True:
+        runtime.loops.alive("housekeeping")
         try:
             if turn % RECONCILE_TURNS == 0:
                 await database_sync_to_async(tidy_audit)()

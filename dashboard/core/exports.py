@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from io import StringIO
@@ -20,6 +21,8 @@ from dashboard.leaders import queries as terms
 from dashboard.live import queries as selectors
 from dashboard.live import view_models as readings
 from dashboard.live.fleet import Fleet
+
+log = logging.getLogger(__name__)
 
 Row = dict[str, object]
 ALL = 100_000
@@ -43,9 +46,9 @@ def table(request: HttpRequest, name: str, form: str) -> HttpResponse:
 
 
 def _gates(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
-    for each in readings.pressing_gates(fleet):
+    def row(each: Any) -> Row:
         release = each.release
-        yield {
+        return {
             "gate": each.name, "state": each.state, "epoch": each.epoch, "by": each.by, "reason": each.reason,
             "since": _moment(each.since), "opens_at": _moment(each.not_before), "share": each.share,
             "waiting": len(each.waiting), "workers": each.workers,
@@ -54,21 +57,25 @@ def _gates(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
             "problem": each.problem,
         }  # fmt: skip
 
+    return _rows(readings.pressing_gates(fleet), row)
+
 
 def _queues(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
-    for each in readings.sorted_queues(fleet, query):
-        yield {
+    def row(each: Any) -> Row:
+        return {
             "queue": each.name, "depth": each.depth, "oldest_seconds": each.oldest_seconds,
             "active_tasks": each.active_tasks, "total_tasks": each.total_tasks,
             "in_per_second": each.in_per_second, "out_per_second": each.out_per_second, "in_hand": each.in_hand,
             "poison": each.poison, "workers": each.workers, "as_of": _moment(each.as_of),
         }  # fmt: skip
 
+    return _rows(readings.sorted_queues(fleet, query), row)
+
 
 def _workers(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
-    for each in readings.sorted_workers(fleet, query, ALL).rows:
+    def row(each: Any) -> Row:
         state = each.state
-        yield {
+        return {
             "worker": each.name, "instance": each.instance, "host": each.host, "pid": each.pid,
             "software": each.software, "presence": each.presence, "last_seen": _moment(each.last_seen),
             "started_at": _moment(each.started_at), "mode": state.mode, "memory_bytes": state.memory_bytes or None,
@@ -79,36 +86,44 @@ def _workers(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
             "leads": _several(each.name for each in state.elections if each.role == "leader"),
         }  # fmt: skip
 
+    return _rows(readings.sorted_workers(fleet, query, ALL).rows, row)
+
 
 def _leaders(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
-    for each in readings.pressing_leaders(fleet):
-        yield {
+    def row(each: Any) -> Row:
+        return {
             "election": each.name, "holder": each.holder, "epoch": each.epoch, "lease": each.lease,
             "since": _moment(each.since), "standing_by": _several(each.standbys), "as_of": _moment(each.as_of),
             "problem": each.problem,
         }  # fmt: skip
 
+    return _rows(readings.pressing_leaders(fleet), row)
+
 
 def _terms(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
-    for each in terms.newest(query.get("election", "")[:63]).rows:
-        yield {
+    def row(each: Any) -> Row:
+        return {
             "epoch": each.epoch, "leader": each.holder, "from": _moment(each.since), "to": _moment(each.ended),
             "how": each.how,
         }  # fmt: skip
 
+    return _rows(terms.newest(query.get("election", "")[:63]).rows, row)
+
 
 def _sequences(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
-    for each in readings.pressing_sequences(fleet):
-        yield {
+    def row(each: Any) -> Row:
+        return {
             "sequence": each.name, "next_number": each.next_number, "per_second": each.per_second,
             "runway_seconds": each.runway_seconds, "owners": each.owners, "problem": each.problem,
             "as_of": _moment(each.as_of),
         }  # fmt: skip
 
+    return _rows(readings.pressing_sequences(fleet), row)
+
 
 def _batches(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
-    for each in readings.sorted_batches(fleet, query):
-        yield {
+    def row(each: Any) -> Row:
+        return {
             "pipeline": each.pipeline, "batch": each.batch, "state": each.state, "by": each.by,
             "started_at": _moment(each.started_at), "finished_at": _moment(each.finished_at or None),
             "items_total": each.items_total, "items_sent": each.items_sent, "items_counted": each.items_counted,
@@ -117,22 +132,28 @@ def _batches(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
             "stalled": each.is_stalled, "progressed_at": _moment(each.progressed_at or None), "cause": each.cause,
         }  # fmt: skip
 
+    return _rows(readings.sorted_batches(fleet, query), row)
+
 
 def _sagas(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
-    for each in fleet.work.sagas:
-        yield {
+    def row(each: Any) -> Row:
+        return {
             "saga": each.saga, "key": each.key, "state": each.state, "runners": each.epoch,
             "changed_at": _moment(each.changed_at),
         }  # fmt: skip
 
+    return _rows(fleet.work.sagas, row)
+
 
 def _pools(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
-    for each in fleet.work.pools:
+    def row(each: Any) -> Row:
         told = each.latest
-        yield {
+        return {
             "pool": told.pool, "wanted": told.wanted, "actual": told.actual, "reason": told.reason, "agent": told.by,
             "epoch": told.epoch, "decided_at": _moment(told.at),
         }  # fmt: skip
+
+    return _rows(fleet.work.pools, row)
 
 
 def _cost(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
@@ -145,12 +166,29 @@ def _cost(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
             }  # fmt: skip
 
 
+def _rows(items: Iterable[Any], row: Callable[[Any], Row]) -> Iterable[Row]:
+    """A row for each; what cannot be written costs its own row, which says so."""
+    for each in items:
+        try:
+            made = row(each)
+            msgspec.json.encode(made)
+            yield made
+        except Exception as error:
+            log.exception("A row of a file could not be written")
+            named = (
+                str(getattr(each, "name", "") or getattr(each, "key", "")).encode(errors="replace").decode()
+            )
+            yield {"problem": f"unreadable: {type(error).__name__} {named[:200]}".rstrip()}
+
+
 def _as_csv(rows: list[Row]) -> str:
     text = StringIO()
     if rows:
+        # A row that could not be read has not all columns.
+        columns = list(dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row))
         writer = csv.writer(text)
-        writer.writerow(rows[0])
-        writer.writerows([cell(value) for value in row.values()] for row in rows)
+        writer.writerow(columns)
+        writer.writerows([cell(row.get(name)) for name in columns] for row in rows)
     return text.getvalue()
 
 

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import msgspec
@@ -161,6 +162,12 @@ class Runtime:
         self.sampler.turned = lambda: self.loops.alive("sampler")
         self.sampler.failed = lambda error: self.loops.failed("sampler", error)
         self.loops.alive("sampler")
+        for name, loop in (
+            ("viewers", self.viewers),
+            ("announcements", self.announcements),
+            ("gate-news", self.gate_news),
+        ):
+            loop.turned, loop.rested = partial(self.loops.alive, name), partial(self.loops.resting, name)
         start = self.loops.start
         start("sampler", self.sampler.run)
         start("viewers", self.viewers.run)
@@ -308,6 +315,7 @@ class Runtime:
 
     async def _summaries(self) -> None:
         while True:
+            self.loops.alive("summaries")
             await self.link.publish("presence", _packed(self.presence.local_news()))
             if self._newcomer:
                 self._newcomer = False
@@ -318,7 +326,9 @@ class Runtime:
 
     async def _send_receipts(self) -> None:
         while True:
+            self.loops.resting("receipts")
             await self._receipts_due.wait()
+            self.loops.alive("receipts")
             await self.clock.sleep(RECEIPTS_SECONDS)
             self._receipts_due.clear()
             batch, self._receipts = self._receipts, []

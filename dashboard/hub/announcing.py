@@ -57,6 +57,8 @@ class Announcements:
         self._all = RateLimit(WRITES_PER_SECOND, WRITES_AT_ONCE, clock.monotonic())
         self._waiting: OrderedDict[str, OrderedDict[str, Hint]] = OrderedDict()
         self._due = asyncio.Event()
+        self.turned: Callable[[], None] = lambda: None
+        self.rested: Callable[[], None] = lambda: None
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -98,8 +100,10 @@ class Announcements:
         """Pass on what waits, until cancelled; one hint in each turn of the loop."""
         while True:
             if not self._waiting:
+                self.rested()
                 self._due.clear()
                 await self._due.wait()
+            self.turned()
             if await self.step():
                 await asyncio.sleep(0)
             else:

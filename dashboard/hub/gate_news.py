@@ -48,6 +48,8 @@ class GateNews:
         self._looked: dict[str, float] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
         self._due = asyncio.Event()
+        self.turned: Callable[[], None] = lambda: None
+        self.rested: Callable[[], None] = lambda: None
 
     def hinted(self, gate: str, epoch: int) -> None:
         """Somebody says that the gate has that epoch."""
@@ -100,9 +102,11 @@ class GateNews:
         """Look, until cancelled."""
         while True:
             if not self._asked:
+                self.rested()
                 self._due.clear()
                 await self._due.wait()
                 await self._clock.sleep(AFTER_SECONDS)
+            self.turned()
             if not await self.step():
                 await self._clock.sleep(0.05)
 

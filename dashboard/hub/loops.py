@@ -13,13 +13,17 @@ log = logging.getLogger(__name__)
 PAUSE_SECONDS = 1.0
 SAID_SECONDS = 60.0
 DEAD_SECONDS = 60.0
+# What these wait for may take long without their fault; a new start would not help.
+PATIENT = {"housekeeping": 600.0, "claims": 600.0, "webhooks": 600.0}
 
 
 class Loops:
     """Runs loops by name and begins each again a second after it failed.
 
     `troubles` names those that failed within the last minute. `dead` names those that run no more, and those that said by
-    `alive` that they turn, but have not for a minute: a process with such a loop should be started again.
+    `alive` that they turn, but then neither turned nor said by `resting` that they wait for work, for a minute (those of
+    `PATIENT`, which wait for the database, for storage or for strangers: ten). A process with such a loop should be
+    started again.
     """
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -44,6 +48,10 @@ class Loops:
         """The loop has begun another turn."""
         self._turned[name] = self._clock.monotonic()
 
+    def resting(self, name: str) -> None:
+        """The loop waits for work: however long that takes, it is not stuck."""
+        self._turned.pop(name, None)
+
     def failed(self, name: str, error: BaseException) -> None:
         """One turn failed; the loop goes on."""
         self._failed[name] = (self._clock.monotonic(), type(error).__name__)
@@ -58,7 +66,9 @@ class Loops:
         now = self._clock.monotonic()
         ended = [name for name, task in self._tasks.items() if task.done()]
         return ended + [
-            name for name, at in self._turned.items() if name not in ended and now - at > DEAD_SECONDS
+            name
+            for name, at in self._turned.items()
+            if name not in ended and now - at > PATIENT.get(name, DEAD_SECONDS)
         ]
 
     async def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:

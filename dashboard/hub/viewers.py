@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
@@ -51,6 +52,8 @@ class Viewers:
         self._pool: ThreadPoolExecutor | None = None
         self._hold_until = self._hold_again = 0.0
         self._wake = asyncio.Event()
+        self.turned: Callable[[], None] = lambda: None
+        self.rested: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self.sockets)
@@ -70,24 +73,31 @@ class Viewers:
 
     def hold(self) -> None:
         """A release is under way: let workers pass before the pages are drawn. Many releases do not stop the pages."""
-        now = asyncio.get_running_loop().time()
+        now = self.board.clock.monotonic()
         if now >= self._hold_again:
             self._hold_until, self._hold_again = now + AFTER_RELEASE_SECONDS, now + HOLD_AGAIN_SECONDS
 
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is drawn now: at most three tenths of each second, however many releases there are."""
+        return self.board.clock.monotonic() < self._hold_until
+
     async def run(self) -> None:
         """Four looks a second while somebody is there."""
-        loop = asyncio.get_running_loop()
+        clock = self.board.clock
         drawn: tuple[int, int] | None = None
         drawn_at = 0.0
         try:
             while True:
                 await asyncio.sleep(TICK_SECONDS)
                 if not self.sockets:
+                    self.rested()
                     self._wake.clear()
                     if not self.sockets:
                         await self._wake.wait()
-                now = loop.time()
-                if now < self._hold_until or (self.board.stamp == drawn and now - drawn_at < QUIET_SECONDS):
+                self.turned()
+                now = clock.monotonic()
+                if self.is_held or (self.board.stamp == drawn and now - drawn_at < QUIET_SECONDS):
                     continue
                 drawn, drawn_at = self.board.stamp, now
                 for view in {viewer.view for viewer in self.sockets}:

@@ -123,13 +123,21 @@ def _drawn_or_said(page: str, name: str, context: dict[str, Any]) -> str:
     """The region; one that cannot be drawn says so, and the others go on."""
     try:
         return str(_template(page, name).render(context))
-    except Exception:
+    except Exception as error:
         log.exception("The region %s of %s could not be drawn", name, page)
-        return format_html(
-            '<div id="region-{}" hx-swap-oob="morph"><p class="banner tone-red" role="alert">{}</p></div>',
-            name,
-            gettext("This part cannot be drawn; see the dashboard's log."),
-        )
+        return unreadable(name, error, oob=True)
+
+
+def unreadable(name: str, error: Exception, *, oob: bool) -> SafeString:
+    """What stands in place of a region that cannot be drawn."""
+    return format_html(
+        '<div id="region-{}"{}><p class="banner tone-red" role="alert">{}</p></div>',
+        name,
+        mark_safe(' hx-swap-oob="morph"') if oob else "",
+        gettext("unreadable: {error}. This part cannot be drawn; see the dashboard's log.").format(
+            error=type(error).__name__
+        ),
+    )
 
 
 def render_all(page: str, fleet: Fleet, role: str, query: str = "", reach: Reach | None = None) -> SafeString:
