@@ -85,10 +85,11 @@ class ResultAggregator:
     async def _count(self, results: Sequence[ChunkResult]) -> dict[str, Exception]:
         """What went wrong, by batch."""
         problems: dict[str, Exception] = {}
-        by_batch: dict[str, dict[str, ChunkResult]] = {}
+        by_batch: dict[tuple[str, str], dict[str, ChunkResult]] = {}
         for result in results:
-            by_batch.setdefault(result.batch, {})[result_row(result.number, result.round)] = result
-        for batch, rows in by_batch.items():
+            rows = by_batch.setdefault((result.batch, result.run), {})
+            rows[result_row(result.number, result.round)] = result
+        for (batch, _), rows in by_batch.items():
             try:
                 if not await self._is_wanted(batch):
                     continue
@@ -130,6 +131,16 @@ class ResultAggregator:
         partition, conflicts = self._ledger.partition(batch), 0
         while pending:
             known = self._known.pop(batch, None) or await self._ledger.counted(batch)
+            # The run goes into the same transaction: what is late for a batch that was forgotten is never counted for its successor.
+            run = known.value.run if known.etag else (await self._ledger.head(batch)).value.run
+            for row in [row for row, result in pending.items() if run and result.run not in ("", run)]:
+                _log.warning(
+                    "A result of a forgotten batch %s of %s is dropped", batch, self._ledger.pipeline
+                )
+                del pending[row]
+            if not pending:
+                return
+            known = Versioned(msgspec.structs.replace(known.value, run=run), known.etag)
             # How many fit in a transaction beside the sums (which are stored with their real values below).
             inserts = [insert_result((partition, row), result) for row, result in pending.items()]
             sums = self._ledger.store(batch, COUNTED, known.value, known.etag)
@@ -171,6 +182,7 @@ class ResultAggregator:
             changed_at=now,
             per_second=rate(counted, items, now),
             item_seconds=_item_seconds(counted, results),
+            run=counted.run,
         )
 
     async def settle(self, batch: str) -> None:

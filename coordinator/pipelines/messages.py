@@ -25,7 +25,8 @@ class BatchOrder(msgspec.Struct, frozen=True, omit_defaults=True):
 class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
     """To the processors: some items of a batch. Number and round tell it from all others, however often it is sent.
 
-    `indexes` are the items' places in the batch, given if they are not `first`, `first` + 1, ….
+    `indexes` are the items' places in the batch, given if they are not `first`, `first` + 1, …. `run` tells the batch from an
+    earlier one of its name ("": sent by an older version).
     """
 
     batch: str
@@ -34,6 +35,7 @@ class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
     items: list[msgspec.Raw]
     round: int = 0
     indexes: list[int] | None = None
+    run: str = ""
 
 
 class ItemFailure(msgspec.Struct, frozen=True):
@@ -54,6 +56,7 @@ class ChunkResult(msgspec.Struct, frozen=True, omit_defaults=True):
     failures: list[ItemFailure] = []
     round: int = 0
     seconds: float = 0.0
+    run: str = ""
 
 
 class BatchDone(msgspec.Struct, frozen=True):
@@ -71,7 +74,8 @@ class Head(msgspec.Struct, frozen=True):
 
     `first_items` is the size of the first chunks (0: all chunks have `chunk_items`, as in older versions), which are cut
     smaller if the time of an item `is_unmeasured`. `stumbles` counts
-    failures of the initiator or the controller in a row, `cause` is the latest of them. `report_name` is where the report goes.
+    failures of the initiator or the controller in a row, `cause` is the latest of them. `report_name` is where the report goes. `run` tells the batch from an
+    earlier one of its name that was forgotten.
     """
 
     source: str
@@ -93,6 +97,7 @@ class Head(msgspec.Struct, frozen=True):
     report_name: str = ""
     resumed_at: float = 0.0
     is_unmeasured: bool = False
+    run: str = ""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -122,6 +127,7 @@ class Counted(msgspec.Struct, frozen=True):
     changed_at: float = 0.0
     per_second: float = 0.0
     item_seconds: float = 0.0
+    run: str = ""
 
 
 def result_row(number: int, round: int) -> str:

@@ -142,6 +142,7 @@ class Pipeline:
             orders_queue=self.orders.name,
             first_items=first_items,
             is_unmeasured=is_unmeasured,
+            run=secrets.token_hex(4),
             report_name=await self._report_name(batch),
         )
         insert = Insert((self.name, batch), msgspec.structs.asdict(head))
@@ -241,7 +242,7 @@ class Pipeline:
             return
         try:
             if order.round:
-                is_sent = await self._sender.send_failed(order.batch, order.round, is_wanted=is_wanted)
+                is_sent = await self._sender.send_failed(order.batch, order.round, head, is_wanted=is_wanted)
             else:
                 source = msgspec.json.decode(head.source)
                 is_sent = await self._sender.send(order.batch, source, head, is_wanted=is_wanted)
@@ -277,6 +278,7 @@ class Pipeline:
             failures=failures,
             round=chunk.round,
             seconds=seconds,
+            run=chunk.run,
         )
         await self.results.put(fitted(result))
 

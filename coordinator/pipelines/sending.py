@@ -84,7 +84,7 @@ class Sender:
                     is_finished = len(window) < WINDOW_CHUNKS
                 firsts = itertools.accumulate((len(piece) for piece in window), initial=sent.position)
                 chunks = [
-                    Chunk(batch, sent.chunks + offset, first, items)
+                    Chunk(batch, sent.chunks + offset, first, items, run=head.run)
                     for offset, (first, items) in enumerate(zip(firsts, window, strict=False))
                 ]
                 await asyncio.gather(*(self._queue.put(chunk) for chunk in chunks))
@@ -107,7 +107,9 @@ class Sender:
             await items_left.aclose()
         return True
 
-    async def send_failed(self, batch: str, round: int, *, is_wanted: Callable[[], Awaitable[bool]]) -> bool:
+    async def send_failed(
+        self, batch: str, round: int, head: Head, *, is_wanted: Callable[[], Awaitable[bool]]
+    ) -> bool:
         """Send the items that failed so far once more; False as of `send`."""
         sent, etag = await self._ledger.sent(batch)
         if sent.round > round or (sent.round == round and sent.is_finished):
@@ -116,7 +118,7 @@ class Sender:
             if sent.round < round:
                 sent = msgspec.structs.replace(sent, round=round, position=0, is_finished=False)
                 etag = await self._ledger.save_sent(batch, sent, etag)
-            async for number, chunk in self._failed(batch, round, sent.position):
+            async for number, chunk in self._failed(batch, round, sent.position, head.run):
                 await self._queue.put(chunk)
                 sent = msgspec.structs.replace(
                     sent, position=number + 1, chunks=sent.chunks + 1, changed_at=self._queue.clock.time()
@@ -146,7 +148,9 @@ class Sender:
             self._item_seconds = counted.item_seconds
         return next_items(self._item_seconds, most, self._chunk_seconds)
 
-    async def _failed(self, batch: str, round: int, position: int) -> AsyncIterator[tuple[int, Chunk]]:
+    async def _failed(
+        self, batch: str, round: int, position: int, run: str
+    ) -> AsyncIterator[tuple[int, Chunk]]:
         """For each chunk number from `position`: what its latest round before this one left over."""
         latest: dict[int, Chunk] = {}
         async for result in self._ledger.results(batch, after=position - 1):
@@ -162,6 +166,7 @@ class Sender:
                         [failure.item for failure in result.failures],
                         round,
                         [failure.index for failure in result.failures],
+                        run,
                     )
         for number, chunk in latest.items():
             yield number, chunk

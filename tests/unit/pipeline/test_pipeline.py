@@ -17,7 +17,7 @@ from coordinator.pipelines import sending
 from coordinator.pipelines.aggregating import STUMBLES
 from coordinator.pipelines.control import PipelineError
 from coordinator.pipelines.ledger import Ledger
-from coordinator.pipelines.messages import BatchOrder, Head
+from coordinator.pipelines.messages import BatchOrder, Chunk, Head
 from coordinator.pipelines.pipeline import CHUNK_ATTEMPTS, Pipeline
 from coordinator.pipelines.sending import first_sizes, next_items
 from coordinator.queues.delivery import Reject
@@ -725,6 +725,46 @@ async def test_a_forgotten_name_used_again_has_a_report_of_its_own() -> None:
     assert status.report != "squares/b1.json"
     assert msgspec.json.decode(site.reports.reports[status.report]) == TOTAL
     assert site.reports.reports["squares/b1.json"] == b'"old"'
+
+
+async def test_what_is_late_for_a_forgotten_batch_is_not_counted_for_its_successor() -> None:
+    site = Site()
+    await site.pipeline.start("b1", 40)
+    await site.deliver("orders")
+    await site.deliver("work", keep=True)
+    late = []
+    for message in await site.pipeline.results.transport.get(32, visibility_seconds=60):
+        late += [item for _, item in (await site.pipeline.results.open(message.text))[1]]
+    assert len(late) == 4 and late[0].run
+    site.parts.rows.clear()
+    heads: Any = site.pipeline._ledger.heads.store
+    heads.rows.clear()
+    site.pipeline._wanted.clear()
+
+    await site.pipeline.start("b1", 20)
+    await site.pipeline._counter.count(late[:1])
+    await site.deliver("orders")
+    assert (await site.pipeline.status("b1")).items_counted == 0
+    await site.clock.advance(61)
+    await site.deliver("work")  # both batches' chunks
+    await site.deliver("results", keep=True)
+    await site.pipeline._counter.count(late)
+    status = await site.pipeline.status("b1")
+    assert (status.state, status.items_counted) == ("complete", 20)
+    assert site.report() == sum(n * n for n in range(20))
+
+
+async def test_messages_of_an_older_version_without_a_run_are_counted() -> None:
+    site = Site()
+    await site.pipeline.start("b1", 20)
+    await site.deliver("orders")
+    for message in await site.pipeline.work.transport.get(32, visibility_seconds=60):
+        for _, chunk in (await site.pipeline.work.open(message.text))[1]:
+            old = msgspec.json.decode(msgspec.json.encode(chunk))
+            del old["run"]
+            await site.pipeline.process(msgspec.json.decode(msgspec.json.encode(old), type=Chunk))
+    await site.deliver("results")
+    assert (await site.pipeline.status("b1")).items_counted == 20
 
 
 async def test_two_pipelines_never_share_a_ledger() -> None:
