@@ -54,6 +54,12 @@ Reason = Annotated[str, Meta(max_length=MAX_REASON, pattern=rf"\A{_ONE_LINE}*\Z"
 """One line of at most 500 characters. May be empty."""
 LongText = Annotated[str, Meta(max_length=MAX_LONG, pattern=rf"\A{_LINES}*\Z")]
 """At most 2,000 characters; lines and tabs are allowed, other control characters are not."""
+KeyText = Annotated[str, Meta(max_length=1024)]
+"""What a key, a row or another service calls a thing: at most 1,024 characters of any kind, since others made it. May be empty."""
+Remark = Annotated[str, Meta(max_length=32_768)]
+"""What fits in a string column: 32,768 characters of any kind, such as an error's text or JSON. May be empty."""
+Figure = Annotated[float, Meta(ge=-1e300, le=1e300)]
+"""A number that was computed: any but infinity and NaN."""
 Word = Annotated[str, Meta(max_length=32, pattern=r"\A[a-z0-9_ -]*\Z")]
 """One of a few words that newer versions may add to. May be empty."""
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
 import requests
+from msgspec import Meta
 
 from coordinator.backoff import Backoff, retry_blocking
+from coordinator.bounds import Figure, KeyText, Number, Remark
 from coordinator.errors import ApiError, ApiUnavailable, ConfigurationError
 from coordinator.queues.requeue import Moved
 
@@ -27,112 +29,116 @@ BACKOFF = Backoff(base_seconds=0.2, cap_seconds=5.0, deadline_seconds=30.0)
 PAGE = 500
 
 
+# More than any answer has, and few enough to hold in memory.
+_MANY = 1_000_000
+
+
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
     """A gate. `waiting` names the workers held at it; after an act it is empty: look again."""
 
-    name: str
-    state: str
-    epoch: int
-    by: str = ""
-    reason: str = ""
-    not_before: float | None = None
-    share: float = 1.0
-    waiting: tuple[str, ...] = ()
+    name: KeyText
+    state: KeyText
+    epoch: Number
+    by: KeyText = ""
+    reason: Remark = ""
+    not_before: Figure | None = None
+    share: Figure = 1.0
+    waiting: Annotated[tuple[KeyText, ...], Meta(max_length=_MANY)] = ()
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
     """A queue. None means unknown."""
 
-    name: str
-    depth: int | None = None
-    poison: int | None = None
-    in_per_second: float | None = None
-    out_per_second: float | None = None
-    oldest_seconds: float | None = None
-    workers: int = 0
-    as_of: float | None = None
+    name: KeyText
+    depth: Number | None = None
+    poison: Number | None = None
+    in_per_second: Figure | None = None
+    out_per_second: Figure | None = None
+    oldest_seconds: Figure | None = None
+    workers: Number = 0
+    as_of: Figure | None = None
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """A worker process. `presence` is "ok", "late" or "lost"."""
 
-    name: str
-    instance: str
-    host: str
-    pid: int
-    presence: str
-    last_seen: float
+    name: KeyText
+    instance: KeyText
+    host: KeyText
+    pid: Number
+    presence: KeyText
+    last_seen: Figure
 
 
 class Leader(msgspec.Struct, frozen=True, kw_only=True):
     """An election. `holder` is "" when nobody leads."""
 
-    name: str
-    holder: str
-    epoch: int
-    standbys: tuple[str, ...] = ()
+    name: KeyText
+    holder: KeyText
+    epoch: Number
+    standbys: Annotated[tuple[KeyText, ...], Meta(max_length=_MANY)] = ()
 
 
 class Sequence(msgspec.Struct, frozen=True, kw_only=True):
     """A sequence. `problem` quotes what is wrong with its counter, if anything."""
 
-    name: str
-    next_number: int | None = None
-    per_second: float | None = None
-    runway_seconds: float | None = None
-    problem: str = ""
+    name: KeyText
+    next_number: Number | None = None
+    per_second: Figure | None = None
+    runway_seconds: Figure | None = None
+    problem: Remark = ""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """A range of numbers and whose it is."""
 
-    first: int
-    last: int
-    owner: str
-    state: str
-    granted_at: float | None = None
+    first: Number
+    last: Number
+    owner: KeyText
+    state: KeyText
+    granted_at: Figure | None = None
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the audit."""
 
-    id: int
-    at: float
-    actor: str
-    action: str
-    target: str
-    outcome: str
-    before: str = ""
-    after: str = ""
-    reason: str = ""
-    request_id: str = ""
+    id: Number
+    at: Figure
+    actor: KeyText
+    action: KeyText
+    target: KeyText
+    outcome: KeyText
+    before: Remark = ""
+    after: Remark = ""
+    reason: Remark = ""
+    request_id: KeyText = ""
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
     """What was done; the audit knows it by this request id."""
 
-    done: str
-    target: str
-    request_id: str
+    done: KeyText
+    target: KeyText
+    request_id: KeyText
 
 
 class _Moved(msgspec.Struct):
-    moved: int
-    left: int = 0
-    in_doubt: int = 0
+    moved: Number
+    left: Number = 0
+    in_doubt: Number = 0
 
 
 class _Fault(msgspec.Struct):
-    where: str
-    what: str
+    where: KeyText
+    what: Remark
 
 
 class _Problem(msgspec.Struct):
-    title: str = ""
-    detail: str = ""
-    outcome: str = ""
-    request_id: str = ""
-    errors: tuple[_Fault, ...] = ()
+    title: Remark = ""
+    detail: Remark = ""
+    outcome: KeyText = ""
+    request_id: KeyText = ""
+    errors: Annotated[tuple[_Fault, ...], Meta(max_length=_MANY)] = ()
 
 
 class Client:

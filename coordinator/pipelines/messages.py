@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
+
+from coordinator.bounds import Count, Duration, KeyText, Moment, Number, Rate, Remark
+
+# `combine` may make more results than there were items; the bytes of a row bound them, too.
+MAX_CHUNK_ITEMS, MAX_RESULTS = 10_000, 1_000_000
 
 BatchState = Literal["running", "partial", "complete", "cancelled", "failed"]
 
@@ -18,8 +24,8 @@ RESULT_END = "r."
 class BatchOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     """To the initiator: split this batch (`round` 0), or send again what failed (later rounds)."""
 
-    batch: str
-    round: int = 0
+    batch: KeyText
+    round: Count = 0
 
 
 class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,44 +35,44 @@ class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
     earlier one of its name ("": sent by an older version).
     """
 
-    batch: str
-    number: int
-    first: int
-    items: list[msgspec.Raw]
-    round: int = 0
-    indexes: list[int] | None = None
-    run: str = ""
+    batch: KeyText
+    number: Number
+    first: Number
+    items: Annotated[list[msgspec.Raw], Meta(max_length=MAX_CHUNK_ITEMS)]
+    round: Count = 0
+    indexes: Annotated[list[Number], Meta(max_length=MAX_CHUNK_ITEMS)] | None = None
+    run: KeyText = ""
 
 
 class ItemFailure(msgspec.Struct, frozen=True):
     """An item that could not be processed: its place in the batch, itself, and why."""
 
-    index: int
+    index: Number
     item: msgspec.Raw
-    error: str
+    error: Remark
 
 
 class ChunkResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """To the controller: what became of a chunk of `size` items, and the seconds that it took."""
 
-    batch: str
-    number: int
-    size: int
-    results: list[msgspec.Raw]
-    failures: list[ItemFailure] = []
-    round: int = 0
-    seconds: float = 0.0
-    run: str = ""
+    batch: KeyText
+    number: Number
+    size: Count
+    results: Annotated[list[msgspec.Raw], Meta(max_length=MAX_RESULTS)]
+    failures: Annotated[list[ItemFailure], Meta(max_length=MAX_CHUNK_ITEMS)] = []
+    round: Count = 0
+    seconds: Duration = 0.0
+    run: KeyText = ""
 
 
 class BatchDone(msgspec.Struct, frozen=True):
     """Tells whoever waits that a batch is complete; `report` names the blob."""
 
-    pipeline: str
-    batch: str
-    items: int
-    failed: int
-    report: str
+    pipeline: KeyText
+    batch: KeyText
+    items: Count
+    failed: Count
+    report: Remark
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -78,26 +84,26 @@ class Head(msgspec.Struct, frozen=True):
     earlier one of its name that was forgotten.
     """
 
-    source: str
+    source: Remark
     state: BatchState
-    chunk_items: int
-    started_at: float
-    by: str = ""
-    expected_items: int = 0
-    sla_seconds: float = 0.0
-    round: int = 0
-    finished_at: float = 0.0
-    items: int = 0
-    failed: int = 0
-    report: str = ""
-    orders_queue: str = ""
-    first_items: int = 0
-    stumbles: int = 0
-    cause: str = ""
-    report_name: str = ""
-    resumed_at: float = 0.0
+    chunk_items: Count
+    started_at: Moment
+    by: KeyText = ""
+    expected_items: Count = 0
+    sla_seconds: Duration = 0.0
+    round: Count = 0
+    finished_at: Moment = 0.0
+    items: Count = 0
+    failed: Count = 0
+    report: Remark = ""
+    orders_queue: KeyText = ""
+    first_items: Count = 0
+    stumbles: Count = 0
+    cause: Remark = ""
+    report_name: Remark = ""
+    resumed_at: Moment = 0.0
     is_unmeasured: bool = False
-    run: str = ""
+    run: KeyText = ""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -107,27 +113,27 @@ class Sent(msgspec.Struct, frozen=True):
     are sent, so that after a crash they are cut the same way.
     """
 
-    position: int = 0
-    chunks: int = 0
-    items: int = 0
-    round: int = 0
+    position: Number = 0
+    chunks: Count = 0
+    items: Count = 0
+    round: Count = 0
     is_finished: bool = False
-    next_items: int = 0
-    changed_at: float = 0.0
+    next_items: Count = 0
+    changed_at: Moment = 0.0
 
 
 class Counted(msgspec.Struct, frozen=True):
     """What the controller has counted: changes in one transaction with the rows of the results themselves."""
 
-    chunks: int = 0
-    items: int = 0
-    failed: int = 0
+    chunks: Count = 0
+    items: Count = 0
+    failed: Count = 0
     state: BatchState = "running"
-    first_at: float = 0.0
-    changed_at: float = 0.0
-    per_second: float = 0.0
-    item_seconds: float = 0.0
-    run: str = ""
+    first_at: Moment = 0.0
+    changed_at: Moment = 0.0
+    per_second: Rate = 0.0
+    item_seconds: Duration = 0.0
+    run: KeyText = ""
 
 
 def result_row(number: int, round: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 import msgspec
 
 from coordinator.backoff import TRANSIENT
+from coordinator.bounds import MAX_COUNT, MAX_SECONDS
 from coordinator.errors import AlreadyExists, ConfigurationError, NotFound
 from coordinator.pipelines.aggregating import Fold, Reporter, Reports, ResultAggregator
 from coordinator.pipelines.control import BatchControl, PipelineError
@@ -128,8 +129,10 @@ class Pipeline:
         left known from the start.
         """
         check_key((self.name, batch))
-        if sla_seconds < 0 or expected_items < 0:
-            raise ConfigurationError("sla_seconds and expected_items must not be negative")
+        if not (0 <= sla_seconds <= MAX_SECONDS and 0 <= expected_items <= MAX_COUNT):
+            raise ConfigurationError(
+                f"sla_seconds must be between 0 and {MAX_SECONDS:g}, expected_items between 0 and {MAX_COUNT}"
+            )
         first_items, is_unmeasured = self._sender.first_items(self.chunk_items)
         head = Head(
             source=msgspec.json.encode(source).decode(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from coordinator.azure.metering import Meter, Request
+from coordinator.bounds import Figure, Remark
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ConfigurationError
 
@@ -19,14 +20,14 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The defaults are those of a general-purpose v2 account, hot tier, locally redundant.
     """
 
-    queue: float = 0.004
-    blob_write: float = 0.055
-    blob_read: float = 0.0044
-    blob_list: float = 0.055
-    table: float = 0.00036
-    as_of: str = "2025-06"
-    source: str = "azure.microsoft.com/pricing/details/storage, LRS, hot, US regions"
-    currency: str = "USD"
+    queue: Figure = 0.004
+    blob_write: Figure = 0.055
+    blob_read: Figure = 0.0044
+    blob_list: Figure = 0.055
+    table: Figure = 0.00036
+    as_of: Remark = "2025-06"
+    source: Remark = "azure.microsoft.com/pricing/details/storage, LRS, hot, US regions"
+    currency: Remark = "USD"
 
     def __post_init__(self) -> None:
         for name in ("queue", "blob_write", "blob_read", "blob_list", "table"):

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from coordinator.bounds import Count, Figure, KeyText, Moment, Remark
 from coordinator.scaling.policy import ScalingPolicy
 
 Direction = Literal["up", "down", "none"]
@@ -20,32 +21,32 @@ class Observation(msgspec.Struct, frozen=True):
     gate that lets nobody work, if one does: what waits for a gate is not late, and more instances would not help.
     """
 
-    at: float
-    actual: int
-    visible: int | None
-    in_flight: int | None = None
-    oldest_seconds: float | None = None
-    arrival_per_second: float | None = None
-    instance_per_second: float | None = None
-    cpu: float | None = None
-    items_per_message: float = 1.0
-    held_by: str = ""
+    at: Moment
+    actual: Count
+    visible: Count | None
+    in_flight: Count | None = None
+    oldest_seconds: Figure | None = None
+    arrival_per_second: Figure | None = None
+    instance_per_second: Figure | None = None
+    cpu: Figure | None = None
+    items_per_message: Figure = 1.0
+    held_by: KeyText = ""
 
 
 class Memory(msgspec.Struct, frozen=True):
     """What the next decision must know of the earlier ones: the last step, and when the direction last changed."""
 
-    wanted: int | None = None
-    stepped_at: float = 0.0
+    wanted: Count | None = None
+    stepped_at: Moment = 0.0
     direction: Direction = "none"
-    turned_at: float = 0.0
+    turned_at: Moment = 0.0
 
 
 class Decision(msgspec.Struct, frozen=True):
     """How many, why, and what to remember."""
 
-    wanted: int
-    reason: str
+    wanted: Count
+    reason: Remark
     memory: Memory
 
 

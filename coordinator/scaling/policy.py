@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
+from msgspec import Meta
 
+from coordinator.bounds import MAX_COUNT, MAX_ITEMS, Figure, KeyText, Remark
 from coordinator.errors import ConfigurationError
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)|24:00")
+
+
+# Its lower bound is checked with a sentence of its own.
+_Whole = Annotated[int, Meta(ge=-MAX_COUNT, le=MAX_COUNT)]
 
 
 class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,12 +28,12 @@ class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     next day. Where windows overlap, the highest minimum and the lowest maximum count, and the maximum wins.
     """
 
-    start: str
-    end: str
-    days: tuple[str, ...] = DAYS
-    minimum: int | None = None
-    maximum: int | None = None
-    reason: str = ""
+    start: KeyText
+    end: KeyText
+    days: Annotated[tuple[KeyText, ...], Meta(max_length=MAX_ITEMS)] = DAYS
+    minimum: _Whole | None = None
+    maximum: _Whole | None = None
+    reason: Remark = ""
 
     def __post_init__(self) -> None:
         for name in ("start", "end"):
@@ -62,17 +69,17 @@ class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `window`: hours that go first. `time_zone` is an IANA name.
     """
 
-    minimum: int = 0
-    maximum: int = 10
-    target_seconds: float = 60.0
-    boot_seconds: float = 30.0
-    instance_per_second: float = 10.0
-    slots: int = 10
-    step_seconds: float = 30.0
-    cooldown_seconds: float = 180.0
-    cpu_high: float = 0.9
-    windows: tuple[Window, ...] = ()
-    time_zone: str = "UTC"
+    minimum: _Whole = 0
+    maximum: _Whole = 10
+    target_seconds: Figure = 60.0
+    boot_seconds: Figure = 30.0
+    instance_per_second: Figure = 10.0
+    slots: _Whole = 10
+    step_seconds: Figure = 30.0
+    cooldown_seconds: Figure = 180.0
+    cpu_high: Figure = 0.9
+    windows: Annotated[tuple[Window, ...], Meta(max_length=MAX_ITEMS)] = ()
+    time_zone: KeyText = "UTC"
 
     def __post_init__(self) -> None:
         if not 0 <= self.minimum <= self.maximum or self.maximum < 1:

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from coordinator.backoff import Backoff, retry
+from coordinator.bounds import Count, KeyText
 from coordinator.errors import AlreadyExists, ConfigurationError, KennelError, NotFound
 from coordinator.queues.delivery import Retry
 from coordinator.queues.listener import ListenerOptions, QueueListener
@@ -29,9 +30,9 @@ _ROW_BYTES = PART_BYTES * MAX_PARTS
 class BulkOrder(msgspec.Struct, frozen=True):
     """Which table, in how many rows the operations are kept, and what tells them from others ("": of an older version)."""
 
-    table: str
-    rows: int
-    digest: str = ""
+    table: KeyText
+    rows: Count
+    digest: KeyText = ""
 
 
 class BulkWrite:

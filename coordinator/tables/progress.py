@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
+from coordinator.bounds import Count, KeyText, Moment, Remark
 from coordinator.errors import KennelError
+
+MAX_STEPS = 10_000
 
 State = Literal["running", "compensating", "done", "compensated", "stuck"]
 ENDED: tuple[State, ...] = ("done", "compensated", "stuck")
@@ -25,12 +29,12 @@ class SagaError(KennelError):
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that happened to a saga: when (seconds since 1970), what, to which step, and who saw it."""
 
-    at: float
-    what: str
-    step: str = ""
-    detail: str = ""
-    by: str = ""
-    epoch: int = 0
+    at: Moment
+    what: KeyText
+    step: KeyText = ""
+    detail: Remark = ""
+    by: KeyText = ""
+    epoch: Count = 0
 
 
 class Shape(NamedTuple):
@@ -51,27 +55,27 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     though nothing failed to be undone; `unfit` if that is for the steps of a deployment. `deadline_at` 0 means none. `queue` gets its messages. The latest 200 events are kept.
     """
 
-    saga: str
-    key: str
+    saga: KeyText
+    key: KeyText
     input: msgspec.Raw
     state: State = "running"
-    done: int = 0
-    tries: int = 0
-    epoch: int = 0
-    started_at: float = 0.0
-    changed_at: float = 0.0
-    deadline_at: float = 0.0
-    error: str = ""
-    results: dict[str, Any] = {}
-    queue: str = ""
-    history: tuple[Event, ...] = ()
-    did: tuple[str, ...] = ()
-    plan: tuple[str, ...] = ()
-    undoable: tuple[str, ...] = ()
-    version: str = ""
-    runners: int = 0
-    guard: str = ""
-    held_until: float = 0.0
+    done: Count = 0
+    tries: Count = 0
+    epoch: Count = 0
+    started_at: Moment = 0.0
+    changed_at: Moment = 0.0
+    deadline_at: Moment = 0.0
+    error: Remark = ""
+    results: Annotated[dict[KeyText, Any], Meta(max_length=MAX_STEPS)] = {}
+    queue: KeyText = ""
+    history: Annotated[tuple[Event, ...], Meta(max_length=MAX_STEPS)] = ()
+    did: Annotated[tuple[KeyText, ...], Meta(max_length=MAX_STEPS)] = ()
+    plan: Annotated[tuple[KeyText, ...], Meta(max_length=MAX_STEPS)] = ()
+    undoable: Annotated[tuple[KeyText, ...], Meta(max_length=MAX_STEPS)] = ()
+    version: KeyText = ""
+    runners: Count = 0
+    guard: KeyText = ""
+    held_until: Moment = 0.0
     resume: Literal["", "running", "compensating"] = ""
     unfit: bool = False
     indexed: bool = False

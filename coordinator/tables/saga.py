@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 import msgspec
 
 from coordinator.backoff import Backoff
+from coordinator.bounds import KeyText
 from coordinator.errors import (
     AlreadyExists,
     ConfigurationError,
@@ -57,7 +58,7 @@ _OVERTAKEN_SECONDS = 5.0
 class SagaMessage(msgspec.Struct, frozen=True):
     """Says that a saga has something to do; its row says what."""
 
-    key: str
+    key: KeyText
 
 
 @dataclass(frozen=True)
