@@ -138,28 +138,12 @@ class Settler:
 
     async def delete(self, delivery: Delivery) -> None:
         """Delete the message with its newest receipt, then its claim."""
-        repeated = False
-
-        async def attempt() -> None:
-            nonlocal repeated
-            if not delivery.held:
-                raise ReceiptStale("the message is no longer in hand", resource=self._queue.name)
-            try:
-                await delivery.transport.delete(delivery.message.id, delivery.receipt)
-            except (ReceiptStale, NotFound) as error:
-                # After a try whose answer was lost, "not there" is the answer we waited for.
-                if not (repeated and getattr(error, "status", None) == 404):
-                    raise
-            except TRANSIENT as error:
-                repeated = repeated or error.maybe_done
-                raise
-
         async with delivery.lock:
             try:
-                left = max(1.0, delivery.until - self._queue.clock.monotonic())
-                await retry(
-                    attempt, backoff=Backoff(cap_seconds=2.0, deadline_seconds=left), clock=self._queue.clock
-                )
+                try:
+                    await self._delete_once(delivery)
+                except TRANSIENT as error:
+                    await self._delete_again(delivery, error)
             except (ReceiptStale, NotFound) as error:
                 if delivery.held:
                     self._leases.went_stale(delivery, error)
@@ -173,6 +157,34 @@ class Settler:
             del self._done_undeleted[delivery.key]
             self.counts.repeats_avoided += 1
         await self._discard_claim(delivery)
+
+    async def _delete_once(self, delivery: Delivery) -> None:
+        if not delivery.held:
+            raise ReceiptStale("the message is no longer in hand", resource=self._queue.name)
+        await delivery.transport.delete(delivery.message.id, delivery.receipt)
+
+    async def _delete_again(self, delivery: Delivery, first: StorageError) -> None:
+        """Try until the message becomes visible again, after a first try that raised `first`."""
+        latest: StorageError | None = first
+        repeated = first.maybe_done
+
+        async def attempt() -> None:
+            nonlocal latest, repeated
+            if latest is not None:
+                error, latest = latest, None
+                raise error
+            try:
+                await self._delete_once(delivery)
+            except (ReceiptStale, NotFound) as error:
+                # After a try whose answer was lost, "not there" is the answer we waited for.
+                if not (repeated and getattr(error, "status", None) == 404):
+                    raise
+            except TRANSIENT as error:
+                repeated = repeated or error.maybe_done
+                raise
+
+        left = max(1.0, delivery.until - self._queue.clock.monotonic())
+        await retry(attempt, backoff=Backoff(cap_seconds=2.0, deadline_seconds=left), clock=self._queue.clock)
 
     def _remember(self, delivery: Delivery) -> None:
         self._done_undeleted[delivery.key] = None

@@ -48,7 +48,7 @@ class TaskPool:
         self.wanted = 0
         self.slots = slots
         self._runner, self._pace, self._clock = runner, pace, clock
-        self._batch = batch
+        self._most = max(1, batch)
         self._settle, self._hungry = settle, hungry
         self._begin, self._expired, self._dropped = begin, expired, dropped
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -82,9 +82,11 @@ class TaskPool:
     async def _dequeue(self) -> None:
         me = asyncio.current_task()
         assert me is not None
-        while units := await self._next(me):
+        while True:
+            units, started = await self._next(me)
+            if not units:
+                return
             self.busy += 1
-            started = self._clock.monotonic()
             try:
                 if units[0].delivery.suspect and not await self._begin(units[0]):
                     self._drop(units)
@@ -105,15 +107,15 @@ class TaskPool:
             unit.drop()
             self._dropped(unit)
 
-    async def _next(self, me: asyncio.Task[None]) -> list[WorkItem]:
-        """The next work; nothing when this task is one too many."""
+    async def _next(self, me: asyncio.Task[None]) -> tuple[list[WorkItem], float]:
+        """The next work, and the moment; nothing when this task is one too many."""
         while True:
             if self._dismissed or len(self._tasks) > self.wanted * self.slots:
                 self._tasks.discard(me)
-                return []
+                return [], 0.0
             units: list[WorkItem] = []
             now = self._clock.monotonic()
-            while self.buffer and len(units) < max(1, self._batch):
+            while self.buffer and len(units) < self._most:
                 delivery = self.buffer[0].delivery
                 if delivery.suspect and units:
                     break
@@ -130,7 +132,7 @@ class TaskPool:
             if len(self.buffer) <= _LOW:
                 self._hungry()
             if units:
-                return units
+                return units, now
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
