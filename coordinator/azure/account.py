@@ -8,11 +8,12 @@ import threading
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 from azure.core.credentials import TokenCredential
 from azure.data.tables import TableServiceClient
 from azure.data.tables.aio import TableServiceClient as AioTableServiceClient
@@ -70,11 +71,13 @@ class Account:
             weakref.WeakKeyDictionary()
         )
         self._threads: _BlockingClients | None = None
-        self._portal: tuple[AbstractContextManager[BlockingPortal], BlockingPortal] | None = None
+        self._portal: tuple[threading.Thread, BlockingPortal] | None = None
         _open.add(self)
 
     def _in_forked_child(self) -> None:
         """A child shares no connection and no lock with its parent, and is somebody else in every record."""
+        # Clients that are dropped close their connections, and with them stop the parent's loop from hearing its own.
+        _of_parents.append((list(self._loops.items()), self._threads, self._portal))
         self._lock = threading.Lock()
         self._loops = weakref.WeakKeyDictionary()
         self._threads = None
@@ -140,8 +143,7 @@ class Account:
         """An event loop in a thread of its own, through which threads use what is async; ended by `close()`."""
         with self._lock:
             if self._portal is None:
-                manager = start_blocking_portal(name="kennel-portal")
-                self._portal = (manager, manager.__enter__())
+                self._portal = _start_portal()
             return self._portal[1]
 
     async def aclose(self) -> None:
@@ -159,9 +161,10 @@ class Account:
         if clients is not None:
             clients.session.close()
         if running is not None:
-            manager, portal = running
+            thread, portal = running
             portal.call(self.aclose)
-            manager.__exit__(None, None, None)
+            portal.call(portal.stop)
+            thread.join()
 
     async def __aenter__(self) -> Self:
         return self
@@ -169,6 +172,31 @@ class Account:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
         self.close()
+
+
+def _start_portal() -> tuple[threading.Thread, BlockingPortal]:
+    """A portal and its thread.
+
+    Not `anyio.from_thread.start_blocking_portal`: dropped in a forked child, which has no such thread, that waits for ever.
+    """
+    started: Future[BlockingPortal] = Future()
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = threading.Thread(target=run, name="kennel-portal", daemon=True)
+    thread.start()
+    return thread, started.result()
 
 
 class _AioClients:
@@ -254,6 +282,7 @@ class _BlockingClients:
 
 
 _open: weakref.WeakSet[Account] = weakref.WeakSet()
+_of_parents: list[object] = []
 
 
 def _in_forked_child() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Retry(Exception):
-    """Raise (or return, from a batch handler): try this item again after `after` seconds (default: growing by attempts).
+    """Raise or return (one an item from a batch handler): try this item again after `after` seconds (default: growing by attempts).
 
     `after`: at most 604,800 (7 days); a moment in the past (a negative number) has the default delay. Raises
     `ConfigurationError` for what is no such number.
@@ -33,7 +33,7 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raise (or return, from a batch handler): no further try, to poison with this reason."""
+    """Raise or return (one an item from a batch handler): no further try, to poison with this reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any
 
 from coordinator.clock import Clock
 from coordinator.errors import ConfigurationError
-from coordinator.queues.delivery import DONE, Done, HandlerEnded, Loss, Outcome, WorkItem
+from coordinator.queues.delivery import DONE, Done, HandlerEnded, Loss, Outcome, Reject, Retry, WorkItem
 from coordinator.queues.envelope import Envelope
 
 Handler = Callable[[Any], Any]
@@ -55,6 +56,16 @@ def handler_name(handler: Handler) -> str:
 def is_async(handler: Handler) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - objects with an async __call__
+    )
+
+
+def is_generator(handler: Handler) -> bool:
+    """Whether a call of it gives a generator and runs nothing, which would look like success."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return any(
+        inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        for function in (handler, getattr(handler, "__call__", None))  # noqa: B004 - objects with such a __call__
     )
 
 
@@ -140,6 +151,10 @@ class Runner:
     ) -> None:
         if batch and middleware:
             raise ConfigurationError("middleware wraps single items; a batch handler has none")
+        if is_generator(handler):
+            raise ConfigurationError(
+                f"handler {handler_name(handler)} has a yield, so calling it runs none of it; remove the yield, or return a list"
+            )
         self._queue, self.handler, self.batch = queue, handler, batch
         self._middleware = tuple(middleware)
         self.name = handler_name(handler)
@@ -163,12 +178,14 @@ class Runner:
                 async with AsyncExitStack() as stack:
                     for middleware in self._middleware:
                         await stack.enter_async_context(middleware(run.contexts[0]))
-                    await self._call(run, units[0].item)
+                    answer = await self._call(run, units[0].item)
+                    if isinstance(answer, Retry | Reject):
+                        raise answer
                 outcomes = [DONE]
             else:
                 item = units[0].item
-                await (self.handler(item) if self.is_async else self._call(run, item))
-                outcomes = [DONE]
+                answer = await (self.handler(item) if self.is_async else self._call(run, item))
+                outcomes = [answer if isinstance(answer, Retry | Reject) else DONE]
         except asyncio.CancelledError as error:
             if run.cancelled_at is not None:
                 return self._timed_out(run, task, error)

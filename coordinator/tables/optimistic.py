@@ -40,8 +40,9 @@ class Update:
 
     @property
     def is_changed(self) -> bool:
-        old = None if self.old is None else self.old.values
-        return old != (None if self.new is None else self.new.values)
+        if self.old is None or self.new is None:
+            return self.old is not self.new
+        return not _is_same(self.old.values, self.new.values)
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ async def optimistic_update(
             changed = change(dict(start))
             if changed is None and row is None:
                 return Update(None, None, tries, conflicts)
-            if row is not None and changed is not None and dict(changed) == row.values:
+            if row is not None and changed is not None and _is_same(changed, row.values):
                 return Update(row, row, tries, conflicts)
             kept = (nonce, *(row.nonces if row else ()))[:KEPT_NONCES]
             operation = _operation(place, row, changed, kept, unchecked)
@@ -204,6 +205,18 @@ async def _read(table: Table, key: tuple[str, str]) -> Row | None:
         return await table.store.read(check_key(key))
     except NotFound:
         return None
+
+
+def _is_same(values: Values, others: Values) -> bool:
+    """Whether writing one over the other would change nothing: True is no 1, and 1 no 1.0, for whoever reads the row."""
+    if values.keys() != others.keys():
+        return False
+    # The service's own classes of moments and UUIDs equal the plain ones.
+    return all(
+        value == others[name]
+        and (not isinstance(value, bool | int | float) or repr(value) == repr(others[name]))
+        for name, value in values.items()
+    )
 
 
 def _operation(

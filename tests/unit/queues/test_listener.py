@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import pytest
+
+from coordinator.errors import ConfigurationError
 from coordinator.queues.delivery import Done, Reject, Retry
+from coordinator.queues.handlers import MessageContext
 from coordinator.queues.settling import RetryPolicy
 from tests.unit.queues.bench import Bench
 
@@ -100,6 +107,47 @@ async def test_a_handler_decides_when_it_is_tried_again(bench: Bench) -> None:
     async with bench.listening(handler):
         await bench.clock.advance(200)
     assert 90 <= bench.got[1] - bench.got[0] <= 96
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
+@pytest.mark.parametrize("wrapped", [True, False], ids=["middleware", "bare"])
+async def test_what_a_handler_returns_instead_of_raising_it_is_a_failed_try(
+    bench: Bench, is_async: bool, wrapped: bool
+) -> None:
+    def answer(item: int) -> Retry | Reject:
+        bench.got.append(item)
+        return Retry("not yet", after=100) if bench.got.count(item) < 2 else Reject("never")
+
+    async def handler(item: int) -> Retry | Reject:
+        return answer(item)
+
+    @contextlib.asynccontextmanager
+    async def around(context: MessageContext) -> AsyncIterator[None]:
+        yield
+
+    await bench.queue.put(7)
+    async with bench.listening(handler if is_async else answer, middleware=[around] if wrapped else []):
+        while len(bench.got) < 2 or await bench.queue.depth():
+            await bench.clock.advance(10)
+            await asyncio.sleep(0.001)
+        (record,) = await bench.poisoned()
+    assert (bench.got, record.reason) == ([7, 7], "never")
+
+
+def test_a_handler_with_a_yield_is_refused_since_a_call_runs_none_of_it(bench: Bench) -> None:
+    async def numbers(item: int) -> AsyncIterator[int]:
+        yield item
+
+    def blocking(item: int) -> Iterator[int]:
+        yield item
+
+    class Callable:
+        async def __call__(self, item: int) -> AsyncIterator[int]:
+            yield item
+
+    for handler in (numbers, blocking, Callable(), functools.partial(blocking)):
+        with pytest.raises(ConfigurationError, match="has a yield"):
+            bench.queue.listener(handler)
 
 
 async def test_only_the_failed_items_of_a_message_are_tried_again(bench: Bench) -> None:

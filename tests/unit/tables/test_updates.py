@@ -56,6 +56,20 @@ async def test_an_update_whose_answer_was_lost_takes_effect_once(store: MemoryTa
     assert (update.old and update.old["n"], update.new and update.new["n"]) == (5, 6)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [(True, 1.0), (1, True), (0, False), (1, 1.0), (0.0, -0.0)], ids=repr
+)
+async def test_a_value_that_only_compares_equal_is_written(
+    store: MemoryTableStore, old: float, new: float
+) -> None:
+    table = Table(store)
+    await table.write(Insert(KEY, {"n": old}))
+    update = await optimistic_update(table, KEY, lambda row: {"n": new})
+    stored = (await table.read(KEY))["n"]
+    assert update.new
+    assert repr(stored) == repr(update.new["n"]) == repr(new)
+
+
 class Interrupted(MemoryTableStore):
     """Runs `meanwhile` once, after a write whose answer was lost and before the look at what became of it."""
 
