@@ -166,7 +166,7 @@ def raised(state: GateState, epoch: int) -> GateState:
 
 def repaired(name: str, epoch: int, *, now: float, nonce: str, by: str, reason: str = "") -> GateState:
     """A damaged gate, closed: what `close` makes of a blob that does not hold a gate."""
-    before = GateState(name=name, epoch=min(epoch, MAX_COUNT - 1), state="open")
+    before = GateState(name=name, epoch=min(epoch, MAX_COUNT - 1))
     return _changed(before, now=now, nonce=nonce, by=by, reason=reason, target="closed")
 
 

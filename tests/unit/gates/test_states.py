@@ -77,6 +77,12 @@ def test_places_are_fixed_and_a_share_lets_the_lower_ones_through():
     assert not rules.admits(CLOSED, "w-1", 100)
 
 
+def test_a_share_of_all_admits_the_highest_place_too(monkeypatch):
+    monkeypatch.setattr(rules, "place", lambda gate, identity: 1.0)  # what the highest digests are rounded to
+    assert rules.admits(OPEN, "w-1", 100)
+    assert not rules.admits(msgspec.structs.replace(OPEN, share=0.999), "w-1", 100)
+
+
 # --- opening ------------------------------------------------------------------------------------------------------------
 
 
@@ -121,6 +127,8 @@ def test_opening_what_is_open_changes_nothing(state, options):
         (CLOSED, {"share": True}, "gate sale: share must be above 0 and at most 1, got True"),
         (CLOSED, {"share": "0.5"}, "gate sale: share must be above 0 and at most 1, got '0.5'"),
         (CLOSED, {"share": 2**101}, "gate sale: share must be above 0 and at most 1, got a huge number"),
+        (CLOSED, {"share": 2**100}, "gate sale: share must be above 0 and at most 1, got a huge number"),
+        (CLOSED, {"share": 2**100 - 1}, f"gate sale: share must be above 0 and at most 1, got {2**100 - 1}"),
         (CLOSED, {"share": 2**99}, f"gate sale: share must be above 0 and at most 1, got {2**99}"),
         (CLOSED, {"until": 100.0}, "gate sale: until must be later than the opening and than now"),
         (CLOSED, {"at": 110.0, "until": 110.0}, "gate sale: until must be later than the opening and than now"),
@@ -241,6 +249,8 @@ IN_WORDS = "at must be an aware datetime or seconds since 1970, in the years 197
         ("soon", f"{IN_WORDS}'soon'"),
         (2**101, f"{IN_WORDS}a huge number"),
         (1_800_000_000_000, f"{IN_WORDS}1800000000000; seconds, not milliseconds?"),
+        (253_370_764_800_000, f"{IN_WORDS}253370764800000; seconds, not milliseconds?"),
+        (253_370_764_800_001, f"{IN_WORDS}253370764800001"),
         (float("nan"), f"{IN_WORDS}nan"),
     ],
 )

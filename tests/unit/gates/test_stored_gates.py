@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from coordinator.errors import GateCorrupt
-from coordinator.gates.state import GateState, decode, encode
+from coordinator.errors import ConfigurationError, GateCorrupt
+from coordinator.gates.state import MAX_BYTES, GateState, decode, encode
 
 FULL = GateState(
     name="sale", epoch=7, state="armed", changed_at=1.5, not_before=9.0, until=10.0, share=0.25, by="ånn", reason="„sale“",
@@ -59,3 +59,38 @@ def test_bounds_are_kept(text):
 @pytest.mark.parametrize("text", ['{"epoch":0}', '{"share":1}', '{"share":0.001}', '{"colour":"red"}'])
 def test_what_is_within_them_is_read(text):
     assert decode("sale", text).name == "sale"
+
+
+@pytest.mark.parametrize(
+    ("text", "epoch"),
+    [
+        ('{"epoch":7,"share":0}', 7),
+        ('{"share":0}', 0),
+        ('{"epoch":-1}', 0),
+        ("nonsense", 0),
+        (b"\xff", 0),
+        ('{"epoch":7,"share":0}' + " " * MAX_BYTES, 7),
+    ],
+)
+def test_a_damaged_gate_says_its_version_and_what_is_left_of_its_epoch(text, epoch):
+    with pytest.raises(GateCorrupt) as caught:
+        decode("sale", text, "e-1")
+    assert (caught.value.gate, caught.value.etag, caught.value.epoch) == ("sale", "e-1", epoch)
+    with pytest.raises(GateCorrupt) as caught:
+        decode("sale", text)
+    assert caught.value.etag == ""
+
+
+def test_a_gate_may_fill_its_bytes_and_no_more():
+    text = encode(FULL)
+    assert decode("sale", text + " " * (MAX_BYTES - len(text))) == FULL
+    words = re.escape(
+        f"({MAX_BYTES + 1} bytes; a gate has at most {MAX_BYTES}). Nobody passes; close the gate to repair it"
+    )
+    with pytest.raises(GateCorrupt, match=f"^gate sale: the blob does not hold a gate {words}$"):
+        decode("sale", text + " " * (MAX_BYTES + 1 - len(text)))
+
+
+def test_what_could_not_be_read_again_is_not_stored():
+    with pytest.raises(ConfigurationError, match="^gate sale: .*by"):
+        encode(GateState(name="sale", by="a\x00"))

@@ -150,6 +150,7 @@ def test_a_returned_grant_answers_only_for_what_was_issued() -> None:
 
 
 def test_keys_sort_by_number_then_by_turn() -> None:
+    assert (row_key(9), row_key(9, 2)) == ("00000000000000000009", "00000000000000000009-0002")
     keys = [row_key(9), row_key(1000), row_key(1000, 1), row_key(1000, 12), row_key(1001)]
     assert keys == sorted(keys)
 

@@ -293,6 +293,14 @@ def old(state, done, *history):
         (old("compensating", 2, "failed reserve", "done reserve", "timed out"), ("reserve", "charge")),
         (old("running", 2, "done charge"), ("reserve", "charge")),
         (old("running", 3), STEPS),
+        (old("running", 1, "taken", "done reserve", "taken"), ("reserve",)),
+        (old("running", 1, "undone charge", "done reserve"), ("reserve",)),
+        (old("compensating", 1, "done fetch", "undone charge"), ("fetch",)),
+        (
+            old("compensating", 2, "done reserve", "done charge", "done send", "undone send"),
+            ("reserve", "charge"),
+        ),
+        (old("compensating", 2, "done reserve", "failed bill"), ("reserve", "bill")),
     ],
 )
 def test_the_names_of_an_older_version_come_from_its_history(progress, did):
