@@ -51,6 +51,8 @@ def test_items_are_found_where_the_envelope_carries_them():
     assert wire.inline_items(wire.with_packed(HEAD, size, packed)) == ITEMS
     with refused(MessageUndecodable, "the packed payload is not base64: "):
         wire.inline_items(msgspec.structs.replace(HEAD, z="a b=", size=9))
+    with refused(MessageUndecodable, "the packed payload is not base64: "):
+        wire.inline_items(msgspec.structs.replace(HEAD, z="aGVs----", size=9))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,7 @@ def test_items_are_found_where_the_envelope_carries_them():
         ({"size": 22}, "the packed payload does not unpack to the 22 bytes it declares"),
         ({"cut": 1}, "the packed payload does not unpack to the 21 bytes it declares"),
         ({"packed": zlib.compress(b"x" * 21)}, "the packed payload is not a JSON array: "),
+        ({"packed": zlib.compress(b"7"), "size": 1}, "the packed payload is not a JSON array: "),
     ],
 )
 def test_a_payload_that_is_not_what_it_declares_is_refused(change, words):
@@ -244,7 +247,7 @@ def test_a_damaged_envelope_is_refused(text):
 
 @pytest.mark.parametrize(
     ("text", "plain"),
-    [("aGVsbG8=", "hello"), (" aGVsbG8=\n", "hello"), ("aGVsbG8", None), ("", None), ("  ", None), ("a-b=", None), ("////", None)],
+    [("aGVsbG8=", "hello"), (" aGVsbG8=\n", "hello"), ("aGVsbG8", None), ("", None), ("  ", None), ("a-b=", None), ("aGVs----", None), ("////", None)],
 )  # fmt: skip
 def test_base64_is_told_from_other_text(text, plain):
     assert wire.unbase64(text) == plain
@@ -363,6 +366,8 @@ def test_an_item_without_an_envelope_is_json_or_base64_or_the_text_itself(kind, 
 def test_an_item_without_an_envelope_that_is_none_of_these_is_refused(text):
     with refused(MessageUndecodable, "the message is not what was declared: "):
         ItemDecoder(Schema(type=Order)).foreign(text)
+    with refused(MessageUndecodable, "the message is not what was declared: Expected `object`, got `array`"):
+        ItemDecoder(Schema(type=Order)).foreign("[]")
 
 
 # --- trying again -------------------------------------------------------------------------------------------------------

@@ -388,6 +388,10 @@ def test_metadata_that_cannot_be_read_is_quoted(metadata: dict[str, str]) -> Non
     assert isinstance(error.__cause__, ValueError | TypeError | IndexError)
 
 
+def test_metadata_that_is_no_list_says_so() -> None:
+    assert "cannot be read (a list was expected);" in str(refused(metadata={"kennel_grants": "{}"}))
+
+
 def test_metadata_is_quoted_up_to_two_hundred_characters() -> None:
     error = refused(metadata={"kennel_next": "x" * 500})
     assert isinstance(error, SequenceCorrupt)
