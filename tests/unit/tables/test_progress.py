@@ -316,3 +316,8 @@ def test_names_that_cannot_be_known_are_not_guessed(progress):
         match=rf"^{progress.done} steps are done, but neither its history nor the steps here \(reserve, charge, send\) say which$",
     ):
         rules.named(progress, STEPS)
+
+
+def test_an_error_says_so_when_there_are_no_steps_here():
+    with pytest.raises(SagaError, match=r"nor the steps here \(none\) say which$"):
+        rules.named(old("running", 4), ())
