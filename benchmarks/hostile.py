@@ -1,0 +1,156 @@
+"""What one socket at the limit of its rate costs the others: presses of *Unleash*, and the live updates of a browser.
+
+    python benchmarks/hostile.py [--presses 100] [--quick] [--json]
+
+One dashboard, Azurite, 50 good workers and one browser's socket share this machine. The hostile worker sends 48 frames a second,
+as many as its token allows: states of 200 gates each, receipts and announcements of about 40 KB together. Presses are paced, four
+a second, so that they say what an operator meets, not how fast one can click. Quiet and hostile presses take turns in
+blocks, so that the rest of the machine disturbs both alike. Ratios are what counts: p99 at most 1.5 times the quiet one is the aim.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import secrets
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import websockets
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from coordinator.testing.azurite import Azurite
+from tests.support.crowd import quantile_ms
+from tests.support.dashboard import BareWorker, Dashboard, Person, until
+
+GATE = "on-sale"
+WORKERS = 50
+BLOCK = 10
+FRAMES_PER_SECOND = 48
+PACE_SECONDS = 0.25
+
+_STATE = {
+    "type": "state",
+    "state": {"gates": [{"name": f"g-{n}-{'x' * 100}", "state": "closed", "waiting": True} for n in range(200)]},
+}  # fmt: skip
+
+
+def frames(number: int) -> str:
+    """A valid frame at its bounds, another each time."""
+    kind = number % 3
+    if kind == 0:
+        return json.dumps(_STATE)
+    if kind == 1:
+        told = {"type": "receipt", "gate": GATE, "epoch": 10**15, "source": "push"}
+        return json.dumps(told | {"delay_seconds": 0.1, "passed_at": time.time()})
+    return json.dumps({"type": "announce", "hint": {"topic": f"queue:q-{number % 60}", "size": number}})
+
+
+class Loud:
+    """Sends as fast as it may while `on` is set."""
+
+    def __init__(self, worker: BareWorker) -> None:
+        self.worker, self.on, self.sent = worker, asyncio.Event(), 0
+
+    async def run(self) -> None:
+        while True:
+            await self.on.wait()
+            await self.worker.send(frames(self.sent))
+            self.sent += 1
+            await asyncio.sleep(1 / FRAMES_PER_SECOND)
+
+
+async def measure(dashboard: Dashboard, presses: int) -> dict[str, Any]:
+    took: dict[str, list[float]] = {"quiet": [], "hostile": []}
+    updates, seconds = {"quiet": 0, "hostile": 0}, {"quiet": 0.0, "hostile": 0.0}
+    seen = 0
+    async with AsyncExitStack() as stack:
+        olga = stack.enter_context(Person(dashboard, "olga"))
+        for n in range(WORKERS):
+            worker = await stack.enter_async_context(BareWorker(dashboard, f"good-{n}"))
+            worker.beat(1.0)
+        loud = Loud(await stack.enter_async_context(BareWorker(dashboard, "loud")))
+        await until(lambda: loud.worker.heard)
+        browser = await stack.enter_async_context(olga.socket("gates"))
+
+        async def look() -> None:
+            nonlocal seen
+            with suppress(websockets.ConnectionClosed):
+                async for _ in browser:
+                    seen += 1
+
+        def press() -> float:
+            olga.post(f"/gates/{GATE}/leash", {"reason": "again"})
+            began = time.perf_counter()
+            answer = olga.post(f"/gates/{GATE}/unleash")
+            assert answer.status_code == 200, answer.text[:200]
+            return time.perf_counter() - began
+
+        tasks = [asyncio.create_task(look()), asyncio.create_task(loud.run())]
+        for _ in range(BLOCK):
+            await asyncio.to_thread(press)
+        while len(took["hostile"]) < presses:
+            for name in took:
+                loud.on.set() if name == "hostile" else loud.on.clear()
+                await asyncio.sleep(0.5)
+                before, began = seen, time.perf_counter()
+                for _ in range(min(BLOCK, presses)):
+                    took[name].append(await asyncio.to_thread(press))
+                    await asyncio.sleep(PACE_SECONDS)
+                updates[name] += seen - before
+                seconds[name] += time.perf_counter() - began
+        assert loud.worker.closed is None, loud.worker.closed
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    quiet, hostile = (
+        {"p50_ms": quantile_ms(took[name], 0.5), "p99_ms": quantile_ms(took[name], 0.99)}
+        | {"updates_per_second": round(updates[name] / seconds[name], 2)}
+        for name in took
+    )
+    return {
+        "presses": len(took["hostile"]),
+        "frames": loud.sent,
+        "quiet": quiet,
+        "hostile": hostile,
+        "p50_ratio": round(hostile["p50_ms"] / quiet["p50_ms"], 2),
+        "p99_ratio": round(hostile["p99_ms"] / quiet["p99_ms"], 2),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--presses", type=int, default=100, help="of each kind")
+    parser.add_argument("--quick", action="store_true", help="10 presses of each kind")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, Azurite() as azurite:
+        prefix = f"b{secrets.token_hex(4)}-"
+        with Dashboard(Path(folder), azurite.connection_string, prefix) as dashboard:
+            found = asyncio.run(measure(dashboard, 10 if options.quick else options.presses))
+    if options.json:
+        print(json.dumps(found))
+        return
+    for name in ("quiet", "hostile"):
+        row = found[name]
+        print(
+            f"{name:8} press p50 {row['p50_ms']:7.1f} ms, p99 {row['p99_ms']:7.1f} ms, {row['updates_per_second']} updates/s"
+        )
+    print(
+        f"ratios   p50 {found['p50_ratio']}, p99 {found['p99_ratio']} (aim: 1.5); {found['presses']} presses of each kind, "
+        f"{found['frames']} hostile frames, load {found['load']}"
+    )
+
+
+if __name__ == "__main__":
+    main()
