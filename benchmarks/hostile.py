@@ -4,7 +4,8 @@
 
 One dashboard, Azurite, 50 good workers and one browser's socket share this machine. The hostile worker sends 48 frames a second,
 as many as its token allows: states of 200 gates each, receipts and announcements of about 40 KB together. Presses are paced, four
-a second, so that they say what an operator meets, not how fast one can click. Quiet and hostile presses take turns in
+a second, so that they say what an operator meets, not how fast one can click. A press is timed whole: the page with the form, the act, and the
+page that answers; the act alone is shorter. Quiet and hostile presses take turns in
 blocks, so that the rest of the machine disturbs both alike. Ratios are what counts: p99 at most 1.5 times the quiet one is the aim.
 """
 
