@@ -18,7 +18,7 @@ from coordinator.errors import (
     PreconditionFailed,
     StorageError,
 )
-from coordinator.queues.delivery import DONE, Done, Outcome, Retry
+from coordinator.queues.delivery import DONE, Done, Outcome, Reject, Retry
 from coordinator.queues.handlers import (
     current_batch,
     current_loop,
@@ -154,6 +154,8 @@ class _Work:
         """Note what is done; the answer for the listener."""
         begun = sorted(self._begun)
         if not self._batch:
+            if isinstance(answer, Retry | Reject):
+                raise answer
             if begun:
                 await self._marks.finish(self._names[0])
             return answer

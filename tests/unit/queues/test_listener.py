@@ -13,7 +13,10 @@ import pytest
 from coordinator.errors import ConfigurationError
 from coordinator.queues.delivery import Done, Reject, Retry
 from coordinator.queues.handlers import MessageContext
+from coordinator.queues.idempotency import once
 from coordinator.queues.settling import RetryPolicy
+from coordinator.tables.table import Table
+from coordinator.testing.tables import MemoryTableStore
 from tests.unit.queues.bench import Bench
 
 
@@ -132,6 +135,19 @@ async def test_what_a_handler_returns_instead_of_raising_it_is_a_failed_try(
             await asyncio.sleep(0.001)
         (record,) = await bench.poisoned()
     assert (bench.got, record.reason) == ([7, 7], "never")
+
+
+async def test_once_takes_a_retry_that_is_returned_for_a_failed_try(bench: Bench) -> None:
+    @once(Table(MemoryTableStore()), key=str, clock=bench.clock)
+    async def handler(item: int) -> Retry | None:
+        bench.got.append(item)
+        return Retry("not yet", after=100) if len(bench.got) < 2 else None
+
+    await bench.queue.put(7)
+    async with bench.listening(handler):
+        await bench.clock.advance(300)
+        assert await bench.queue.depth() == 0
+    assert bench.got == [7, 7]
 
 
 def test_a_handler_with_a_yield_is_refused_since_a_call_runs_none_of_it(bench: Bench) -> None:
