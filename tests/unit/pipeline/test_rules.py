@@ -40,3 +40,8 @@ def test_a_batch_that_ends_keeps_what_was_counted():
         head, state="complete", finished_at=9.0, items=12, failed=2, report="b1.json"
     )
     assert _ended(head, "partial", counted, 9.0).report == ""
+
+
+def test_items_that_failed_have_their_part_in_the_mean():
+    counted = Counted(item_seconds=2.0, items=2, failed=2)
+    assert _item_seconds(counted, [result(4, 40.0)]) == pytest.approx(0.5 * 2.0 + 0.5 * 10.0)
