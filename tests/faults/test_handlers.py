@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import random
 import sys
 import threading
@@ -11,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +52,7 @@ STOPPED_ASYNC = "Finished within the deadline, else cancelled, given back and ru
 STOPPED_DEF = "The message is kept until the thread ends, so that nobody runs it beside"
 PATIENT = "The wait that the service asks for is kept; the item runs once"
 LOST = "The item runs once"
+NO_SPACE = f"[Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}"
 
 
 def _cells() -> list[Cell]:
@@ -56,6 +60,7 @@ def _cells() -> list[Cell]:
         "It ends its process": (KILLED, KILLED),
         "It raises `CancelledError`": (TRIED, TRIED),
         "It calls `sys.exit()`": (TRIED, TRIED),
+        "It finds the disk full": (TRIED, TRIED),
         "It hangs": (HUNG_ASYNC, HUNG_DEF),
         "Storage is away for longer than the visibility": (OUTAGE, OUTAGE),
         "It blocks for longer than 5 s": (BLOCKS, BLOCKS_NOT),
@@ -269,6 +274,8 @@ async def test_what_kills_its_process_is_found_and_set_aside(world: World) -> No
     [
         ("It raises `CancelledError`", asyncio.CancelledError, "the handler raised CancelledError"),
         ("It calls `sys.exit()`", lambda: sys.exit(3), "the handler raised SystemExit"),
+        ("It finds the disk full", lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), NO_SPACE),
+        ("It finds the disk full", lambda: Path("/dev/full").write_text("x"), NO_SPACE),
     ],
 )
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: f"{FORMS[subject[0]]}, {subject[1]}")
@@ -462,4 +469,4 @@ async def test_a_storm_of_faults_loses_nothing(seed: int) -> None:
 
 
 def test_every_cell_is_checked() -> None:
-    assert len(TABLE.cells) == 10 * len(SUBJECTS)
+    assert len(TABLE.cells) == 11 * len(SUBJECTS)
