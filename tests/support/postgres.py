@@ -10,8 +10,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import psycopg
 
 from . import missing
 from .ports import LOOPBACK, free_port, wait_until_listening
@@ -29,6 +32,18 @@ def postgres_installation() -> Path | None:
 def _unprivileged_user() -> int | None:
     """PostgreSQL refuses to run as root; then it runs as nobody."""
     return pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
+
+
+def _is_ready(port: int) -> bool:
+    """It listens before it serves: until then it answers that the database system is starting up."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            psycopg.connect(host=LOOPBACK, port=port, user="postgres", dbname="postgres").close()
+            return True
+        except psycopg.OperationalError:
+            time.sleep(0.1)
+    return False
 
 
 @contextlib.contextmanager
@@ -70,7 +85,11 @@ def running_postgres() -> Iterator[str]:
                 user=user,
             )
             try:
-                if wait_until_listening(port, timeout_seconds=20) and process.poll() is None:
+                if (
+                    wait_until_listening(port, timeout_seconds=20)
+                    and process.poll() is None
+                    and _is_ready(port)
+                ):
                     yield f"postgres://postgres@{LOOPBACK}:{port}/postgres"
                     return
             finally:
