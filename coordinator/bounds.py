@@ -21,8 +21,10 @@ MAX_PER_SECOND = 1e12
 MAX_SHORT, MAX_REASON, MAX_LONG = 200, 500, 2_000
 MAX_ITEMS = 1_000
 
-_ONE_LINE = r"[^\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]"
-_LINES = r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]"
+# Marks that turn the direction of text would let one name look like another.
+_TURNING = r"\u202a-\u202e\u2066-\u2069"
+_ONE_LINE = rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_TURNING}]"
+_LINES = rf"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff{_TURNING}]"
 
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 """How many, and epochs: 0 to 10**15."""
@@ -47,7 +49,7 @@ Name = Annotated[
 Instance = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[A-Za-z0-9][A-Za-z0-9_-]*\Z")]
 """What tells one start of a process from all others; fits an address."""
 Text = Annotated[str, Meta(max_length=MAX_SHORT, pattern=rf"\A{_ONE_LINE}*\Z")]
-"""One line of at most 200 characters, none of them a control character. May be empty."""
+"""One line of at most 200 characters, none of them a control character or a mark that turns the text's direction. May be empty."""
 Label = Annotated[str, Meta(min_length=1, max_length=MAX_SHORT, pattern=rf"\A{_ONE_LINE}+\Z")]
 """As `Text`, and not empty."""
 Reason = Annotated[str, Meta(max_length=MAX_REASON, pattern=rf"\A{_ONE_LINE}*\Z")]
@@ -63,7 +65,7 @@ Figure = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Word = Annotated[str, Meta(max_length=32, pattern=r"\A[a-z0-9_ -]*\Z")]
 """One of a few words that newer versions may add to. May be empty."""
 
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
 def one_line(text: str, most: int = MAX_SHORT) -> str:

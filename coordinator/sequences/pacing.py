@@ -4,8 +4,8 @@ Who just took a range from a counter that others want as well stays away for abo
 part of a share of it: a write that was lost makes nobody else's void, so the loser need not wait as long. The window is
 written with the counter, so that all writers go by the same one and nobody is crowded out by luckier ones: who wins at the
 first try narrows it, who wins after lost races widens it, both by little, so that it stays near what the crowd needs. A
-writer that meets nobody never waits, and writes on the ETag of its own last write without reading. The figures were checked
-with 1, 8, 32 and 300 writers that refill without end (`benchmarks/sequences.py`).
+writer that meets nobody never waits, and writes on the ETag of its own last write without reading. `benchmarks/sequences.py`
+shows what the figures give.
 """
 
 from __future__ import annotations

@@ -194,3 +194,11 @@ def test_a_frame_that_no_page_could_show_is_refused_at_the_door(part):
     assert protocol.decode_from_worker(msgspec.json.encode(HELLO))
     with pytest.raises(ProtocolViolation):
         protocol.decode_from_worker(json.dumps(HELLO | part))
+
+
+@pytest.mark.parametrize("mark", ["\x85", "\x9b", "\u202e", "\u2066", "\u2028", "\x7f"])
+def test_no_text_holds_marks_that_let_it_look_like_another(mark: str) -> None:
+    for bound in (bounds.Text, bounds.Label, bounds.Reason):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(f"a{mark}gnp.exe", bound)
+        assert msgspec.convert(bounds.one_line(f"a{mark}gnp.exe"), bound) == "a gnp.exe"
