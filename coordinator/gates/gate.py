@@ -16,7 +16,7 @@ from coordinator.blocking import Portal, call_blocking
 from coordinator.bounds import one_line
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.epochs import EpochLog
-from coordinator.errors import GateCorrupt, GateTimeout, KennelError
+from coordinator.errors import ConfigurationError, GateCorrupt, GateTimeout, KennelError
 from coordinator.gates import state as rules
 from coordinator.gates.release import GateConfig, Release
 from coordinator.gates.state import GateState, When
@@ -176,6 +176,10 @@ class Gate:
         `timeout` in seconds; raises `GateTimeout` after it. An unreachable or busy store is waited for; any other
         storage error and `GateCorrupt` are raised.
         """
+        if timeout is not None and not timeout >= 0:
+            raise ConfigurationError(
+                f"gate {self.name}: timeout must be seconds from 0, or None; got {timeout!r}"
+            )
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         async with self.watch(), self._view.notified() as event:
             # Only the answer to a request sent from here on counts, not one that was on its way already.

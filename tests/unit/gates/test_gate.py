@@ -451,3 +451,9 @@ async def test_a_change_goes_above_the_epoch_that_its_caller_has_seen(yard: Yard
     again = await yard.operator.open(by="olga", above=99)
     closed = await yard.operator.close(by="olga", above=7)
     assert [opened.epoch, again.epoch, closed.epoch] == [42, 100, 101]
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), -1.0])
+async def test_a_timeout_that_is_no_time_is_refused(yard: Yard, timeout: float) -> None:
+    with pytest.raises(ConfigurationError, match="timeout must be seconds from 0"):
+        await yard.gate().wait(timeout)

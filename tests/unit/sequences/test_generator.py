@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from coordinator.clock import SystemClock
-from coordinator.errors import SequenceClosed, SequenceError
+from coordinator.errors import ConfigurationError, SequenceClosed, SequenceError
 from coordinator.sequences import generator
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
@@ -200,3 +201,9 @@ def test_closing_is_bounded_while_storage_is_down(monkeypatch: pytest.MonkeyPatc
     for _ in range(10_000):
         store.lose_answer(carried_out=False)
     assert ids.close() == []
+
+
+@pytest.mark.parametrize("count", [1.5, "3", 0, -1, 10**9 + 1])
+def test_a_block_of_no_whole_number_is_refused_by_its_value(count: int) -> None:
+    with memory_generator() as ids, pytest.raises(ConfigurationError, match=rf"got {re.escape(repr(count))}"):
+        ids.next_ids(count)
