@@ -449,7 +449,8 @@ class UniqueIdGenerator:
 
 
 def _at_least_one(count: int) -> int:
-    if not isinstance(count, int) or not 1 <= count <= 10**9:
+    given: object = count  # whatever a caller without a type checker gave
+    if not isinstance(given, int) or not 1 <= given <= 10**9:
         raise ConfigurationError(
             f"a block needs 1 to 1,000,000,000 numbers, as a whole number; got {count!r}"
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.deprecation import MiddlewareMixin
@@ -47,7 +47,11 @@ def _refusal(request: HttpRequest) -> HttpResponse | None:
     """An address with NUL: PostgreSQL keeps no such text, and nothing here is called so."""
     if "\0" not in request.path_info and "%00" not in request.META.get("QUERY_STRING", ""):
         return None
-    return HttpResponse("the address holds NUL\n", status=400, content_type="text/plain; charset=utf-8")
+    detail = "the address holds NUL"
+    if request.path_info.startswith("/api/"):
+        problem = {"type": "about:blank", "title": "Bad request", "status": 400, "detail": detail}
+        return JsonResponse(problem, status=400, content_type="application/problem+json")
+    return HttpResponse(f"{detail}\n", status=400, content_type="text/plain; charset=utf-8")
 
 
 @sync_and_async_middleware

@@ -173,11 +173,15 @@ def named(queues: Iterable[QueueView], name: str) -> QueueView | None:
 
 
 class WorkerRows(NamedTuple):
-    """What the workers' page shows of them: those in trouble first. `next` continues (as `after`), "" at the end."""
+    """What the workers' page shows of them: those in trouble first. `next` continues (as `after`), "" at the end.
+
+    `first_of_name`: the instances of the first row of each name, which a link to the name leads to.
+    """
 
     rows: list[WorkerView]
     found: int
     next: str
+    first_of_name: frozenset[str] = frozenset()
 
 
 def sorted_workers(fleet: Fleet, query: QueryDict, limit: int = ROWS) -> WorkerRows:
@@ -199,7 +203,10 @@ def sorted_workers(fleet: Fleet, query: QueryDict, limit: int = ROWS) -> WorkerR
     )
     after = query.get("after", "")
     rows = [worker for worker in found if _key(worker) > after] if after else found
-    return WorkerRows(rows[:limit], len(found), _key(rows[limit - 1]) if len(rows) > limit else "")
+    shown = rows[:limit]
+    first = {worker.name: worker.instance for worker in reversed(shown)}
+    following = _key(rows[limit - 1]) if len(rows) > limit else ""
+    return WorkerRows(shown, len(found), following, frozenset(first.values()))
 
 
 def _key(worker: WorkerView) -> str:

@@ -47,7 +47,8 @@ async def test_a_viewers_socket_changes_nothing_and_is_audited(
         """(gate) => new Promise((done) => {
             const socket = new WebSocket(`ws://${location.host}/ws/operators/?page=gates`);
             socket.onmessage = (event) => { if (event.data.startsWith("{")) done(JSON.parse(event.data)); };
-            socket.onopen = () => socket.send(JSON.stringify({action: "gate.open", target: gate}));
+            socket.onopen = () => socket.send(JSON.stringify({action: "gate.open", target: gate,
+                    csrf: JSON.parse(document.body.getAttribute("hx-headers"))["X-CSRFToken"]}));
         })""",
         GATE,
     )

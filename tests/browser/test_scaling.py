@@ -25,7 +25,9 @@ async def test_the_page_says_how_many_are_wanted_and_why_and_takes_a_policy(
             epoch=1,
         )
     page = await person("operator", "/scaling/?pool=billing")
-    await expect(page.locator("main")).to_contain_text("5 because 900 wait and the target is 60 s")
+    await expect(page.locator("main")).to_contain_text(
+        "5 because 900 wait and the target is 60 s", timeout=30_000
+    )
     async with Storage.from_connection_string(stack.connection_string) as storage:
         await scaling_history(storage, "billing").record(
             Decision(2, "2 because there is nothing to do", Memory(2, storage.clock.time())),

@@ -88,7 +88,7 @@ async def test_an_address_holds_filter_order_and_chosen_row_for_whoever_gets_it(
     await other.goto(address)
     await expect(other.get_by_label("Name contains")).to_have_value("orders")
     await expect(other.get_by_label("Sort by")).to_have_value("depth")
-    await expect(other.locator("tr:target")).to_have_attribute("id", "orders-in")
+    await expect(other.locator("tr:target")).to_have_attribute("id", "queue-orders-in")
     chosen = await other.locator("tr:target th").evaluate("(each) => getComputedStyle(each).backgroundColor")
     plain = await other.locator("body").evaluate("(each) => getComputedStyle(each).backgroundColor")
     assert chosen != plain

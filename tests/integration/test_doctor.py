@@ -125,7 +125,7 @@ async def test_a_sound_worker_has_nothing_wrong_and_leaves_nothing_behind(
         queues = [item.name async for item in storage.aio.queues.list_queues()]
         tables = [item.name async for item in storage.aio.tables.list_tables()]
     left = [name for name in [*containers, *queues, *tables] if name.startswith(storage_prefix.rstrip("-"))]
-    assert left == [f"{storage_prefix}gates"]
+    assert left == [f"{storage_prefix}gates", f"{storage_prefix.rstrip('-')}epochs"]
 
 
 async def test_fault_1_no_account_is_named(environ: dict[str, str]) -> None:
