@@ -170,8 +170,15 @@ def test_a_signal_handler_gets_its_number_whatever_it_interrupts(call: str) -> N
 def test_signals_at_any_moment_neither_block_nor_repeat() -> None:
     ids = memory_generator(range_size=2, max_range_size=2)
     numbers: list[int] = []
-    before = signal.signal(signal.SIGALRM, lambda *_: numbers.append(ids.next_id()))
-    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+
+    def handler(*_: object) -> None:
+        numbers.append(ids.next_id())
+        signal.setitimer(
+            signal.ITIMER_REAL, 0.003
+        )  # one at a time: on a busy machine they would nest without end
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.003)
     try:
         for _ in range(3000):
             numbers.append(ids.next_id())
