@@ -167,6 +167,7 @@ def test_a_signal_handler_gets_its_number_whatever_it_interrupts(call: str) -> N
         handler()
 
 
+@pytest.mark.slow  # a soak by chance; the test above takes the one moment that matters
 def test_signals_at_any_moment_neither_block_nor_repeat() -> None:
     ids = memory_generator(range_size=2, max_range_size=2)
     numbers: list[int] = []
