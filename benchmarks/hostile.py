@@ -55,7 +55,7 @@ def frames(number: int) -> str:
 
 
 class Loud:
-    """Sends as fast as it may while `on` is set."""
+    """Sends as fast as it may while `on` is set; when it ends, it takes its claims back."""
 
     def __init__(self, worker: BareWorker) -> None:
         self.worker, self.on, self.sent = worker, asyncio.Event(), 0
@@ -66,6 +66,9 @@ class Loud:
             await self.worker.send(frames(self.sent))
             self.sent += 1
             await asyncio.sleep(1 / FRAMES_PER_SECOND)
+            if not self.on.is_set():
+                await asyncio.sleep(0.5)
+                await self.worker.send(json.dumps({"type": "state", "state": {"gates": []}}))
 
 
 async def measure(dashboard: Dashboard, presses: int) -> dict[str, Any]:
@@ -100,7 +103,7 @@ async def measure(dashboard: Dashboard, presses: int) -> dict[str, Any]:
         while len(took["hostile"]) < presses:
             for name in took:
                 loud.on.set() if name == "hostile" else loud.on.clear()
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(1.5)
                 before, began = seen, time.perf_counter()
                 for _ in range(min(BLOCK, presses)):
                     took[name].append(await asyncio.to_thread(press))

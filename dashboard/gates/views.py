@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST
 
 from dashboard.core.guard import requires
-from dashboard.core.views import act, show, text
+from dashboard.core.views import act, query_of, show, text
 from dashboard.gates import actions
 
 
@@ -23,7 +23,9 @@ def gates(request: HttpRequest) -> HttpResponse:
 
 @requires("page.view")
 def index(request: HttpRequest) -> HttpResponse:
-    return show(request, "gates.html", "gates")
+    given = request.GET
+    query = query_of(q=given.get("q", "")[:63], after=given.get("after", "")[:70])
+    return show(request, "gates.html", "gates", query=query)
 
 
 @requires("gate.create")

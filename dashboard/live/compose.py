@@ -36,7 +36,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 UNHEARD_SECONDS = 1.0
-MOST_CLAIMED = 200
+MOST_CLAIMED = 50
 """Of each kind of thing, the names shown that no reading of storage knows."""
 
 

@@ -79,6 +79,7 @@ def context_of(
         "shown_saga": lambda: readings.shown_saga(fleet, asked),
         "pool": lambda: readings.pool(fleet, asked),
         "pressing_gates": lambda: readings.pressing_gates(fleet),
+        "found_gates": lambda: readings.found_gates(fleet, asked),
         "pressing_leaders": lambda: readings.pressing_leaders(fleet),
         "pressing_sequences": lambda: readings.pressing_sequences(fleet),
     }

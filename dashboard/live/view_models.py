@@ -18,6 +18,8 @@ from dashboard.live.fleet import Fleet, GateView, LeaderView, QueueView, Sequenc
 
 ANNOUNCED_STEPS = 4
 ROWS = 50
+CARDS = 24
+"""Gates shown at once: a card is some thirty times a row's work."""
 MOST_SERIES = 6
 OWN_ELECTION = "dashboard-sampler"
 
@@ -221,11 +223,39 @@ def _padded(name: str) -> str:
 
 
 def pressing_gates(fleet: Fleet) -> list[GateView]:
-    """Gates by how much they want an operator: those that hold workers, armed, open, closed."""
-    order = {"armed": 1, "open": 2}
-    return sorted(
-        fleet.gates, key=lambda gate: (0 if is_holding(gate) else order.get(gate.state, 3), gate.name)
-    )
+    """Gates by how urgently they need an operator: those that hold workers, armed, open, closed.
+
+    Of the gates that hold workers, those in storage come first: any worker can claim to wait at a gate that nobody created.
+    """
+    return sorted(fleet.gates, key=_gate_key)
+
+
+def _gate_key(gate: GateView) -> tuple[int, str]:
+    rank = {"armed": 2, "open": 3}.get(gate.state, 4)
+    if is_holding(gate):
+        rank = 0 if gate.epoch or gate.problem else 1
+    return rank, gate.name
+
+
+class GateCards(NamedTuple):
+    """The gates that the Gates page shows. `next` continues (as `after`); "" at the end."""
+
+    rows: list[GateView]
+    found: int
+    next: str
+
+
+def found_gates(fleet: Fleet, query: QueryDict, limit: int = CARDS) -> GateCards:
+    """The gates that the query asks for, the most urgent first: `q` is part of the name, `after` the place to continue."""
+    part, after = query.get("q", "").strip().lower(), query.get("after", "")
+    found = [gate for gate in pressing_gates(fleet) if part in gate.name.lower()]
+    rows = [gate for gate in found if _gate_place(gate) > after] if after else found
+    return GateCards(rows[:limit], len(found), _gate_place(rows[limit - 1]) if len(rows) > limit else "")
+
+
+def _gate_place(gate: GateView) -> str:
+    rank, name = _gate_key(gate)
+    return f"{rank}:{name}"
 
 
 def pressing_leaders(fleet: Fleet) -> list[LeaderView]:

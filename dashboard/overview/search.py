@@ -15,7 +15,7 @@ from dashboard.core.guard import requires
 from dashboard.core.views import query_of, show, whole_number
 from dashboard.live import queries as selectors
 from dashboard.live.fleet import Fleet
-from dashboard.templatetags.links import queue_url, worker_url
+from dashboard.templatetags.links import gate_url, queue_url, worker_url
 
 MOST = 50
 
@@ -50,7 +50,7 @@ def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
     ranges that may hold it."""
     wanted = q.lower()
     named: tuple[tuple[str, Sequence[Named], Callable[[str], str]], ...] = (
-        (gettext("Gate"), fleet.gates, lambda name: f"{reverse('gates')}#gate-{name}"),
+        (gettext("Gate"), fleet.gates, gate_url),
         (gettext("Queue"), fleet.queues, queue_url),
         (gettext("Worker"), fleet.workers, worker_url),
         (gettext("Election"), fleet.leaders, lambda name: f"{reverse('leaders')}#election-{name}"),

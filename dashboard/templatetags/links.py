@@ -19,6 +19,12 @@ def _page(name: str, *args: str) -> str:
 
 
 @register.filter
+def gate_url(name: str) -> str:
+    """The gate of that name among the gates."""
+    return f"{_page('gates')}?{query_of(q=name)}#gate-{name}"
+
+
+@register.filter
 def queue_url(name: str) -> str:
     """The page of a queue."""
     return _page("queue", name)
@@ -57,7 +63,7 @@ def target_url(target: str, action: str) -> str:
         return ""
     match kind:
         case "gate":
-            return f"{reverse('gates')}#gate-{target}"
+            return gate_url(target)
         case "queue":
             return reverse("queue", args=[target]) if second == "" else ""
         case "worker":

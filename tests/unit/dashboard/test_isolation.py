@@ -237,7 +237,7 @@ def test_metrics_have_all_values_but_the_bad_ones() -> None:
     ("path", "broken", "region", "still"),
     [
         ("/leaders/", "pressing_leaders", "leaders", "All elections"),
-        ("/gates/", "pressing_gates", "gates", "region-pulse"),
+        ("/gates/", "found_gates", "gates", "region-pulse"),
         ("/queues/", "sorted_queues", "queues", "region-status"),
         ("/", "pressing_gates", "gates", "region-workers"),
     ],

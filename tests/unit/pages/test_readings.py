@@ -7,7 +7,7 @@ import pytest
 from django.http import QueryDict
 
 from dashboard.live import view_models as readings
-from dashboard.live.fleet import QueueView, Release
+from dashboard.live.fleet import Fleet, GateView, QueueView, Release
 from dashboard.overview.search import find
 from dashboard.templatetags import kennel
 from tests.unit.pages.fleets import full
@@ -25,6 +25,33 @@ def test_pages_of_workers_continue_where_the_last_one_ended() -> None:
     second = readings.sorted_workers(full(), query, limit=2)
     assert [worker.name for worker in first.rows + second.rows] == ["w-4", "w-2", "w-10"]
     assert second.next == ""
+
+
+def _gates(*gates: GateView) -> Fleet:
+    return msgspec.structs.replace(full(), gates=gates)
+
+
+def test_gates_that_only_a_worker_claims_come_after_those_in_storage() -> None:
+    claimed = GateView("a-claimed", "closed", 0, waiting=("w-1",))
+    stored = GateView("z-stored", "closed", 4, waiting=("w-2",))
+    idle = GateView("idle", "closed", 2)
+    names = [gate.name for gate in readings.pressing_gates(_gates(claimed, idle, stored))]
+    assert names == ["z-stored", "a-claimed", "idle"]
+
+
+def test_pages_of_gates_continue_where_the_last_one_ended_and_are_filtered_by_name() -> None:
+    fleet = _gates(*(GateView(f"sale-{n}", "closed", 1) for n in range(5)), GateView("night", "open", 3))
+    seen: list[str] = []
+    query = QueryDict(mutable=True)
+    for _ in range(3):
+        cards = readings.found_gates(fleet, query, limit=2)
+        assert cards.found == 6
+        seen += [gate.name for gate in cards.rows]
+        query["after"] = cards.next
+    assert seen == ["night", *(f"sale-{n}" for n in range(5))]
+    assert cards.next == ""
+    found = readings.found_gates(fleet, QueryDict("q=Sale"), limit=2)
+    assert ([gate.name for gate in found.rows], found.found) == (["sale-0", "sale-1"], 5)
 
 
 @pytest.mark.parametrize(
@@ -91,4 +118,4 @@ def test_an_order_number_leads_to_its_range_and_a_name_to_its_page() -> None:
     assert find(full(), "1 500")[0][0].url == "/sequences/?sequence=orders&number=1500#ledger"
     assert find(full(), "99999") == ([], 0), "a number that was not handed out yet has no range"
     assert {hit.kind for hit in find(full(), "orders")[0]} == {"Sequence", "Queue"}
-    assert find(full(), "nightly")[0][0].url == "/gates/#gate-nightly"
+    assert find(full(), "nightly")[0][0].url == "/gates/?q=nightly#gate-nightly"
