@@ -32,6 +32,7 @@ lint: setup
 	$(VENV)/mypy --strict coordinator dashboard
 	$(VENV)/lint-imports
 	$(VENV)/python scripts/dead_code.py
+	$(VENV)/codespell README.md CHANGELOG.md SECURITY.md Makefile benchmarks coordinator dashboard deploy docs examples scripts static templates tests
 
 test: browser lint
 	$(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)

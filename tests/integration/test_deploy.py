@@ -91,7 +91,7 @@ def test_the_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
 
 def test_a_misspelt_field_in_a_manifest_would_be_found() -> None:
     manifest = named("Deployment", "kennel-worker")
-    manifest["spec"]["template"]["spec"]["containers"][0]["enviroment"] = []
+    manifest["spec"]["template"]["spec"]["containers"][0]["enviroment"] = []  # codespell:ignore
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(manifest, "1.37", strict=True)
 

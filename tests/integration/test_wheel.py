@@ -26,7 +26,7 @@ STRANGERS = {"django", "channels", "asgiref", "uvicorn", "whitenoise"}
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy, so that the clone stays as it is."""
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, source)
     shutil.copytree(
         PROJECT / "coordinator", source / "coordinator", ignore=shutil.ignore_patterns("__pycache__")
@@ -105,6 +105,7 @@ def test_the_wheel_holds_the_library_its_types_and_nothing_else(wheel: Path) -> 
         f"{'-'.join(wheel.name.split('-')[:2])}.dist-info",
     }
     assert "coordinator/py.typed" in names
+    assert [name for name in names if name.endswith("/licenses/LICENSE")]
     modules = {str(path.relative_to(PROJECT)) for path in (PROJECT / "coordinator").rglob("*.py")}
     assert modules <= names
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".sqlite3"))]
