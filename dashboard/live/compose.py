@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -37,7 +37,8 @@ V = TypeVar("V")
 
 UNHEARD_SECONDS = 1.0
 MOST_CLAIMED = 50
-"""Of each kind of thing, the names shown that no reading of storage knows."""
+CLAIMED_BY_ONE = 8
+"""Of each kind of thing, the names shown that no reading of storage knows: in all, and for one worker."""
 
 
 class Rates(NamedTuple):
@@ -133,13 +134,23 @@ def _gather(workers: Iterable[WorkerView], sample: Sample) -> _Reports:
 
 
 def _bound(told: dict[str, list[tuple[str, T]]], stored: Iterable[str]) -> int:
-    """Leave out names that only workers tell of, but for the `MOST_CLAIMED` that most tell of; returns how many."""
-    if len(told) <= MOST_CLAIMED:
+    """Leave out names that only workers tell of, beyond `CLAIMED_BY_ONE` a worker and `MOST_CLAIMED` in all; returns how many.
+
+    Names that many workers tell of come first, so that one worker cannot push out what a fleet waits for.
+    """
+    if len(told) <= CLAIMED_BY_ONE:
         return 0
     claimed = sorted(told.keys() - set(stored), key=lambda name: (-len(told[name]), name))
-    for name in claimed[MOST_CLAIMED:]:
-        del told[name]
-    return max(0, len(claimed) - MOST_CLAIMED)
+    used: Counter[str] = Counter()
+    kept = 0
+    for name in claimed:
+        counted = [worker for worker, _ in told[name] if used[worker] < CLAIMED_BY_ONE]
+        if counted and kept < MOST_CLAIMED:
+            used.update(counted)
+            kept += 1
+        else:
+            del told[name]
+    return len(claimed) - kept
 
 
 def _each(names: Iterable[str], make: Callable[[str], V], odd: Callable[[str, str], V]) -> tuple[V, ...]:

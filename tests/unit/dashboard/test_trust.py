@@ -271,8 +271,21 @@ def test_names_that_only_one_worker_tells_of_do_not_push_out_those_of_storage(cl
     fleet = board.fleet(fresh=True)
     names = {gate.name for gate in fleet.gates}
     assert {"gate-0", "z-not-made-yet"} <= names
-    assert len(names) <= composing.MOST_CLAIMED + 1
+    assert len(names) == 5 * composing.CLAIMED_BY_ONE + 2
     assert any("not shown" in each.what for each in fleet.attention)
+
+
+def test_all_workers_together_bring_a_bounded_number_of_names_that_storage_does_not_have(
+    clock: ManualClock,
+) -> None:
+    board = board_at(clock)
+    for number in range(60):
+        made_up = tuple(GateStatus(f"made-up-{number}-{n}") for n in range(20))
+        board.presence.joined(hello(f"bad-{number}", state=WorkerState(gates=made_up)))
+    board.apply(sample(clock.time(), 1))
+    fleet = board.fleet(fresh=True)
+    assert len(fleet.gates) == composing.MOST_CLAIMED + 1
+    assert any("1150 names" in each.what for each in fleet.attention)
 
 
 # --- the dashboard's own work -----------------------------------------------------------------------------------------
