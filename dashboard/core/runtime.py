@@ -27,12 +27,14 @@ from coordinator.gates.state import GateState
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import Hint
 from coordinator.storage import Storage
+from dashboard.gates.known import KnownGates
+from dashboard.gates.releases import ReleaseTracker
 from dashboard.hub.announcing import Announcements
 from dashboard.hub.backplane import Backplane
 from dashboard.hub.fanout import FanoutBus, WorkerSockets
 from dashboard.hub.gate_news import GateNews
 from dashboard.hub.loops import Loops
-from dashboard.hub.presence import FORGET_SECONDS, Presence, ReleaseNews, WorkerNews
+from dashboard.hub.presence import FORGET_SECONDS, Presence, WorkerNews
 from dashboard.hub.viewers import Viewers
 from dashboard.live.fleet_state import FleetState
 from dashboard.live.sampler import Sampler
@@ -43,8 +45,6 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 SUMMARY_SECONDS = 1.0
-RECEIPTS_SECONDS = 0.05
-MOST_RECEIPTS = 20_000
 LOOKED_SECONDS = 5.0
 ACT_THREADS = 8
 AWAY_SECONDS = 5.0
@@ -58,15 +58,6 @@ class Socket(Protocol):
     token_id: int | None
 
     async def go_away(self, code: int, reason: str) -> None: ...
-
-
-class Opened(msgspec.Struct, frozen=True):
-    """An opening, as told to the other processes."""
-
-    gate: str
-    epoch: int
-    written_at: float
-    share: float
 
 
 class Runtime:
@@ -87,8 +78,10 @@ class Runtime:
         self.sockets = WorkerSockets()
         self.consumers: set[Socket] = set()
         self.bus = FanoutBus(self.sockets, self.link)
-        self.board: FleetState = FleetState(self.presence, self.link, clock=clock)
-        self.board.on_back = self._gate_went_back
+        self.gates = KnownGates(self.link, clock=clock)
+        self.gates.on_back.append(self._gate_went_back)
+        self.releases = ReleaseTracker(self.presence.waiting_at, self.gates, self.link, clock=clock)
+        self.board: FleetState = FleetState(self.presence, self.releases, self.link, clock=clock)
         self.board.troubles = self._troubles
         self.viewers: Viewers = Viewers(self.board)
         self.sampler: Sampler | None = None
@@ -97,17 +90,12 @@ class Runtime:
         self._looked_elsewhere = self.looked = float("-inf")
         self.announcements = Announcements(self._pass_on, lambda: len(self.sockets), clock=clock)
         self.gate_news = GateNews(
-            self._read_gate, self.board.epoch_of, self._gate_confirmed, self._count_receipt, clock=clock
+            self._read_gate, self.releases.epoch_of, self._gate_confirmed, self.releases.passed, clock=clock
         )
-        self._receipts: list[tuple[str, protocol.Receipt]] = []
-        self._receipts_due = asyncio.Event()
         self.link.on("presence", self._presence_from)
         self.kept_head = 0
         self._homes: dict[str, float] = {}
         self._newcomer = False
-        self.link.on("receipts", self._receipts_from)
-        self.link.on("releases", self._releases_from)
-        self.link.on("opened", self._opened_from)
         self.link.on("hint", lambda _, body: self.announced(msgspec.msgpack.decode(body, type=Hint)))
         self.link.on("looking", self._looking_from)
         self.link.on("command", self._command_from)
@@ -166,6 +154,7 @@ class Runtime:
             ("viewers", self.viewers),
             ("announcements", self.announcements),
             ("gate-news", self.gate_news),
+            ("receipts", self.releases),
         ):
             loop.turned, loop.rested = partial(self.loops.alive, name), partial(self.loops.resting, name)
         start = self.loops.start
@@ -175,7 +164,7 @@ class Runtime:
         start("gate-news", self.gate_news.run)
         if self.link.is_shared:
             start("summaries", self._summaries)
-            start("receipts", self._send_receipts)
+            start("receipts", self.releases.run)
         log.info("The dashboard watches prefix %s", storage.config.prefix)
 
     async def stop(self) -> None:
@@ -231,21 +220,14 @@ class Runtime:
         self.announced(hint)
         self.bus.tell(hint, first=True)
         await self.bus.tell_others(hint)
-        await self.board.gate_changed(state)
-
-    def _count_receipt(self, instance: str, receipt: protocol.Receipt) -> None:
-        self.presence.passed(instance, receipt, self.board.gate(receipt.gate))
-        if self.link.is_shared:
-            if len(self._receipts) < MOST_RECEIPTS:
-                self._receipts.append((instance, receipt))
-            self._receipts_due.set()
+        await self.gates.changed(state)
 
     def announced(self, hint: Hint) -> None:
         """A hint came by: what it is about is worth a look."""
         kind, _, name = hint.topic.partition(":")
         if kind == "gate":
-            self.presence.hinted(name, hint.epoch)
-            self.viewers.hold()
+            self.releases.notice(name, hint.epoch)
+            self.releases.hold_pages()
             if self.sampler is not None and self._loop is not None:
                 self._loop.call_later(AFTER_RELEASE_SECONDS, self.sampler.wake)
 
@@ -262,13 +244,6 @@ class Runtime:
             )
             for name, what in self.loops.troubles().items()
         )
-
-    async def opened(
-        self, gate: str, epoch: int, *, written_at: float, share: float, expected: dict[str, str]
-    ) -> None:
-        """An opening was written here."""
-        self.presence.opened(gate, epoch, expected=expected, written_at=written_at, share=share)
-        await self.link.publish("opened", msgspec.msgpack.encode(Opened(gate, epoch, written_at, share)))
 
     async def command(self, instance: str, command: protocol.Command) -> bool:
         """Send a command to a worker, wherever it is connected; False if it isn't connected anywhere we know of."""
@@ -298,17 +273,6 @@ class Runtime:
         self._homes[home] = now
         self.presence.merge(home, msgspec.msgpack.decode(body, type=list[WorkerNews]))
 
-    def _releases_from(self, home: str, body: bytes) -> None:
-        self.presence.merge_releases(msgspec.msgpack.decode(body, type=list[ReleaseNews]))
-
-    def _receipts_from(self, home: str, body: bytes) -> None:
-        for instance, receipt in msgspec.msgpack.decode(body, type=list[tuple[str, protocol.Receipt]]):
-            self.presence.passed(instance, receipt, self.board.gate(receipt.gate))
-
-    def _opened_from(self, home: str, body: bytes) -> None:
-        told = msgspec.msgpack.decode(body, type=Opened)
-        self.presence.opened(told.gate, told.epoch, written_at=told.written_at, share=told.share)
-
     def _command_from(self, home: str, body: bytes) -> None:
         instance, command = msgspec.msgpack.decode(body, type=tuple[str, protocol.Command])
         self.sockets.send_one(instance, command)
@@ -319,20 +283,10 @@ class Runtime:
             await self.link.publish("presence", _packed(self.presence.local_news()))
             if self._newcomer:
                 self._newcomer = False
-                await self.link.publish("releases", msgspec.msgpack.encode(self.presence.releases_news()))
+                await self.releases.share_all()
             if self.viewers or self.clock.monotonic() - self.looked < LOOKED_SECONDS:
                 await self.link.publish("looking", b"")
             await self.clock.sleep(SUMMARY_SECONDS)
-
-    async def _send_receipts(self) -> None:
-        while True:
-            self.loops.resting("receipts")
-            await self._receipts_due.wait()
-            self.loops.alive("receipts")
-            await self.clock.sleep(RECEIPTS_SECONDS)
-            self._receipts_due.clear()
-            batch, self._receipts = self._receipts, []
-            await self.link.publish("receipts", msgspec.msgpack.encode(batch))
 
 
 def _packed(news: list[WorkerNews]) -> bytes:

@@ -71,21 +71,16 @@ async def _open(
     gate: str, by: str, reason: str, at: float | None, share: float, epoch: int | None
 ) -> GateState:
     runtime = current()
-    expected = runtime.presence.waiting_at(gate)
-    if runtime.is_running:
-        runtime.viewers.hold()
-    state = await runtime.gate(gate).open(by=by, reason=reason, at=at, share=share, epoch=epoch)
-    pushed_at = time.time()
-    await runtime.opened(gate, state.epoch, written_at=state.opened_at, share=state.share, expected=expected)
-    runtime.presence.pushed(gate, state.epoch, pushed_at)
-    await runtime.board.gate_changed(state)
-    return state
+    stored = runtime.gate(gate)
+    return await runtime.releases.release(
+        gate, lambda: stored.open(by=by, reason=reason, at=at, share=share, epoch=epoch)
+    )
 
 
 async def _close(gate: str, by: str, reason: str, epoch: int | None) -> GateState:
     runtime = current()
     state = await runtime.gate(gate).close(by=by, reason=reason, epoch=epoch)
-    await runtime.board.gate_changed(state)
+    await runtime.gates.changed(state)
     return state
 
 
@@ -96,13 +91,13 @@ async def _create(gate: str, by: str, reason: str) -> GateState:
         await BlobGateStore(runtime.storage, gate).write(made, "")
     except (AlreadyExists, PreconditionFailed) as error:
         raise ActionFailed(gettext("There is a gate {gate} already.").format(gate=gate)) from error
-    await runtime.board.gate_changed(made)
+    await runtime.gates.changed(made)
     return made
 
 
 def _known(gate: str) -> str:
     """The gate as last seen: reading it again would delay the release."""
-    state = next((state for state in current().board.sample.gates if state.name == gate), None)
+    state = current().gates.get(gate)
     return _told(state) if state is not None else ""
 
 

@@ -1,4 +1,4 @@
-"""Which workers there are, what they last told, and how far each release has come. No I/O; the clock is passed in.
+"""Which workers there are and what they last said. No I/O; the clock is passed in.
 
 Every process knows all workers: those connected to it from their frames, those of other processes from summaries.
 """
@@ -11,17 +11,14 @@ from collections.abc import Iterable
 import msgspec
 
 from coordinator.azure.metering import TRAFFIC
-from coordinator.bounds import Count, Duration, Name, Text
+from coordinator.bounds import Duration, Text
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.gates.state import GateState, place
-from coordinator.realtime.protocol import Hello, Receipt, WorkerState
-from dashboard.live.fleet import Release, WorkerView
+from coordinator.realtime.protocol import Hello, WorkerState
+from dashboard.live.fleet import WorkerView
 
 OK_SECONDS = 3.0
 LATE_SECONDS = 10.0
 FORGET_SECONDS = 600.0
-SKEW_SECONDS = 60.0
-"""A worker's clock may differ by so much; no delay is longer than the opening is old by more than that."""
 OTHER = "other"
 # Names that the workers of one token may bring into the sums; what is beyond is summed up under `OTHER`.
 MOST_OPERATIONS, MOST_QUEUES = 200, 1_000
@@ -34,17 +31,6 @@ class WorkerNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     age_seconds: Duration
     gone: bool = False
     token: Text = ""
-
-
-class ReleaseNews(msgspec.Struct, frozen=True, gc=False):
-    """What one process knows of a gate's newest opening, for one that was away or is new."""
-
-    gate: Name
-    epoch: Count
-    written_at: float
-    pushed_at: float | None
-    expected: dict[str, str]
-    delays: dict[str, float]
 
 
 class Entry:
@@ -62,42 +48,6 @@ class Entry:
         self.view: tuple[float, WorkerView] | None = None
 
 
-class ReleaseProgress:
-    """One opening of a gate: who was waiting, who has passed and how long after."""
-
-    __slots__ = ("delays", "epoch", "expected", "gate", "pushed_at", "written_at")
-
-    def __init__(self, gate: str, epoch: int, expected: dict[str, str], written_at: float) -> None:
-        self.gate, self.epoch = gate, epoch
-        self.expected = expected
-        self.delays: dict[str, float] = {}
-        self.written_at = written_at
-        self.pushed_at: float | None = None
-
-    def view(self) -> Release:
-        delays = sorted(delay * 1000 for delay in self.delays.values())
-        waiting = [name for instance, name in self.expected.items() if instance not in self.delays]
-        return Release(
-            gate=self.gate,
-            epoch=self.epoch,
-            written_at=self.written_at,
-            pushed_at=self.pushed_at,
-            expected=len(self.expected.keys() | self.delays.keys()),
-            passed=len(self.delays),
-            p50_ms=quantile(delays, 0.50),
-            p99_ms=quantile(delays, 0.99),
-            stragglers=tuple(sorted(waiting)),
-            delays_ms=tuple(delays),
-        )
-
-
-def quantile(ordered: list[float], share: float) -> float | None:
-    """The smallest value that at least `share` of the sorted values do not exceed; None of nothing."""
-    if not ordered:
-        return None
-    return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * int(share * 100) // 100) - 1))]
-
-
 class Presence:
     """The registry. Used on the event loop; reading a snapshot is safe from any thread."""
 
@@ -106,7 +56,6 @@ class Presence:
         self.clock = clock
         self.version = 0
         self.entries: dict[str, Entry] = {}
-        self.tracks: dict[str, ReleaseProgress] = {}
         self.requests: Counter[str] = Counter()
         self.queue_requests: Counter[str] = Counter()
         self.queue_traffic: Counter[str] = Counter()
@@ -115,7 +64,6 @@ class Presence:
             Counter()
         )  # as `requests`, without what was sent before this process began
         self.requests_seen = 0
-        self._hinted: dict[str, tuple[int, dict[str, str]]] = {}
         self.done: Counter[str] = Counter()
         self._brought: Counter[tuple[int, str]] = Counter()
 
@@ -164,8 +112,6 @@ class Presence:
             del self.entries[instance]
             self.version += 1
 
-    # --- releases ------------------------------------------------------------------------------------------------
-
     def waiting_at(self, gate: str) -> dict[str, str]:
         """Instances (with their names) that wait at a gate and were heard of lately."""
         limit = self.clock.monotonic() - LATE_SECONDS
@@ -174,80 +120,6 @@ class Presence:
             for instance, entry in self.entries.items()
             if entry.seen >= limit and any(g.name == gate and g.waiting for g in entry.state.gates)
         }
-
-    def hinted(self, gate: str, epoch: int) -> None:
-        """A gate changes: note who waits now, before anybody has moved, should it turn out to be an opening."""
-        self._hinted[gate] = (epoch, self.waiting_at(gate))
-
-    def opened(
-        self,
-        gate: str,
-        epoch: int,
-        *,
-        expected: dict[str, str] | None = None,
-        written_at: float | None = None,
-        share: float = 1.0,
-    ) -> ReleaseProgress:
-        """Begin (or find) the track of an opening. Whoever waits then and belongs to the share is expected to pass."""
-        track = self.tracks.get(gate)
-        if track is None or track.epoch < epoch:
-            hinted_epoch, chosen = self._hinted.get(gate, (0, {}))
-            if expected is not None:
-                chosen = expected
-            elif hinted_epoch != epoch:
-                chosen = self.waiting_at(gate)
-            if share < 1:
-                chosen = {key: name for key, name in chosen.items() if place(gate, name) < share}
-            track = ReleaseProgress(gate, epoch, chosen, written_at or self.clock.time())
-            self.tracks[gate] = track
-            self.version += 1
-        elif written_at is not None and track.epoch == epoch:
-            track.written_at = written_at
-        return track
-
-    def pushed(self, gate: str, epoch: int, at: float) -> None:
-        """The hint has gone to all sockets of this process."""
-        track = self.tracks.get(gate)
-        if track is not None and track.epoch == epoch and track.pushed_at is None:
-            track.pushed_at = at
-            self.version += 1
-
-    def passed(self, instance: str, receipt: Receipt, gate: GateState | None = None) -> None:
-        """A worker passed. Told twice it counts once. `gate` is the gate as storage has it; what that denies counts for nothing."""
-        track = self.tracks.get(receipt.gate)
-        if receipt.source == "open" and (track is None or instance not in track.expected):
-            return  # it came later, to a gate that was open: no part of the release
-        if track is None or track.epoch < receipt.epoch:
-            written_at, share = receipt.passed_at - receipt.delay_seconds, 1.0
-            if gate is not None and receipt.epoch <= gate.epoch:
-                if receipt.epoch < gate.epoch or gate.state == "closed":
-                    return  # nobody can have passed a closed gate, and what was before it is over
-                written_at, share = gate.opened_at, gate.share
-            track = self.opened(receipt.gate, receipt.epoch, written_at=written_at, share=share)
-        if track.epoch == receipt.epoch:
-            most = max(0.0, self.clock.time() - track.written_at) + SKEW_SECONDS
-            track.delays.setdefault(instance, min(max(0.0, receipt.delay_seconds), most))
-            self.version += 1
-
-    def releases_news(self) -> list[ReleaseNews]:
-        """The newest opening of each gate, as known here."""
-        return [
-            ReleaseNews(t.gate, t.epoch, t.written_at, t.pushed_at, t.expected, t.delays)
-            for t in self.tracks.values()
-        ]
-
-    def merge_releases(self, news: Iterable[ReleaseNews]) -> None:
-        """Take in what another process knows of them; told again it changes nothing."""
-        for told in news:
-            track = self.tracks.get(told.gate)
-            if track is not None and track.epoch > told.epoch:
-                continue
-            if track is None or track.epoch < told.epoch:
-                track = self.tracks[told.gate] = ReleaseProgress(told.gate, told.epoch, {}, told.written_at)
-            track.expected = told.expected | track.expected
-            track.delays = told.delays | track.delays
-            track.pushed_at = track.pushed_at or told.pushed_at
-            self.version += 1
 
     # --- reading -------------------------------------------------------------------------------------------------
 

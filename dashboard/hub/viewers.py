@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
 QUIET_SECONDS = 1.0
-AFTER_RELEASE_SECONDS = 0.3
-HOLD_AGAIN_SECONDS = 1.0
 
 
 class View(NamedTuple):
@@ -50,7 +48,6 @@ class Viewers:
         self.sockets: set[Viewer] = set()
         self._sent: dict[View, dict[str, str]] = {}
         self._pool: ThreadPoolExecutor | None = None
-        self._hold_until = self._hold_again = 0.0
         self._wake = asyncio.Event()
         self.turned: Callable[[], None] = lambda: None
         self.rested: Callable[[], None] = lambda: None
@@ -71,17 +68,6 @@ class Viewers:
         self.sockets.add(viewer)
         self._wake.set()
 
-    def hold(self) -> None:
-        """A release is under way: let workers pass before the pages are drawn. Many releases do not stop the pages."""
-        now = self.board.clock.monotonic()
-        if now >= self._hold_again:
-            self._hold_until, self._hold_again = now + AFTER_RELEASE_SECONDS, now + HOLD_AGAIN_SECONDS
-
-    @property
-    def is_held(self) -> bool:
-        """Whether nothing is drawn now: at most three tenths of each second, however many releases there are."""
-        return self.board.clock.monotonic() < self._hold_until
-
     async def run(self) -> None:
         """Four looks a second while somebody is there."""
         clock = self.board.clock
@@ -97,7 +83,9 @@ class Viewers:
                         await self._wake.wait()
                 self.turned()
                 now = clock.monotonic()
-                if self.is_held or (self.board.stamp == drawn and now - drawn_at < QUIET_SECONDS):
+                if self.board.releases.holds_pages or (
+                    self.board.stamp == drawn and now - drawn_at < QUIET_SECONDS
+                ):
                     continue
                 drawn, drawn_at = self.board.stamp, now
                 for view in {viewer.view for viewer in self.sockets}:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.gates.state import GateState
+from dashboard.gates.releases import ReleaseTracker
 from dashboard.hub.backplane import Backplane
 from dashboard.hub.presence import Presence
 from dashboard.live.compose import Rates, compose
-from dashboard.live.fleet import Fleet, Point, Release, Today
+from dashboard.live.fleet import Fleet, Point, Today
 from dashboard.live.sample import NOTHING, Sample
 
 log = logging.getLogger(__name__)
@@ -28,25 +28,21 @@ DAY_SECONDS = 86_400.0
 class FleetState:
     """Keeps the newest sample and composes the fleet from it on demand, at most five times a second per change."""
 
-    def __init__(self, presence: Presence, link: Backplane, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.presence, self.link, self.clock = presence, link, clock
+    def __init__(
+        self, presence: Presence, releases: ReleaseTracker, link: Backplane, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.presence, self.releases, self.link, self.clock = presence, releases, link, clock
+        self.gates = releases.gates
         self.sample: Sample = NOTHING
         self.heard_mono: float | None = None
-        self.version = 0
+        self._samples = 0
         self._lock = threading.Lock()
         self._composed: tuple[float, tuple[int, int], Fleet] | None = None
         self._ring: deque[tuple[float, dict[str, float]]] = deque(maxlen=KEPT_SECONDS)
         self._marks: deque[tuple[float, dict[str, int], Counter[str], dict[str, int], int]] = deque()
         self._day: tuple[float, Counter[str], Counter[str]] | None = None
-        self._states: dict[str, GateState] = {}
-        self._confirmed: dict[str, float] = {}  # when a gate was read or written by itself, wall clock
-        self._peaks: dict[str, int] = {}
-        self._last_epochs: dict[str, int] = {}
-        self.went_back: dict[str, tuple[int, float]] = {}
-        self.on_back: Callable[[str, int], None] = lambda gate, epoch: None
         self.troubles: Callable[[], tuple[str, ...]] = tuple
         link.on("sample", self._sample_from)
-        link.on("gate", self._gate_from)
 
     # --- in -----------------------------------------------------------------------------------------------------
 
@@ -57,111 +53,24 @@ class FleetState:
 
     def apply(self, sample: Sample) -> None:
         """Take a sample."""
-        self.sample = msgspec.structs.replace(sample, gates=self._true_gates(sample))
+        self.sample = sample
+        self.releases.sampled(self.gates.sampled(sample.gates, sample.odd_gates, sample.gates_as_of))
         self.heard_mono = self.clock.monotonic()
-        for state in self.sample.gates:
-            # An opening that nobody told us of, found by sampling.
-            track = self.presence.tracks.get(state.name)
-            if state.state != "closed" and track is None and self.presence.waiting_at(state.name):
-                self.presence.hinted(state.name, state.epoch)
         self._mark(sample)
         self._ring.append((sample.at, series_of(self.fleet(fresh=True))))
-        self.version += 1
-
-    def _true_gates(self, sample: Sample) -> tuple[GateState, ...]:
-        """What storage holds: as just read, but for what was written here after that reading began.
-
-        Storage is the truth also when an epoch went back: a backup was restored, or the gate was deleted.
-        """
-        states = {state.name: state for state in sample.gates}
-        for name, known in self._states.items():
-            since = self._confirmed.get(name, 0.0) - (sample.gates_as_of or 0.0)
-            if since >= 0 and known.epoch > (states[name].epoch if name in states else 0):
-                states[name] = known
-        if sample.gates_as_of is not None:
-            self._note_epochs(states, sample.odd_gates)
-        self._states = states
-        self._confirmed = {name: at for name, at in self._confirmed.items() if name in states}
-        return tuple(states[name] for name in sorted(states))
-
-    def _note_epochs(self, states: Mapping[str, GateState], odd: Mapping[str, str]) -> None:
-        now = self.clock.time()
-        for name, state in states.items():
-            self._noted(name, state.epoch, now)
-        for name in self._peaks.keys() - states.keys() - odd.keys():
-            self._noted(name, 0, now)
-        for name, (epoch, since) in list(self.went_back.items()):
-            # A gate that was deleted and is not used any more is no news after a day.
-            if name not in states and now - since > DAY_SECONDS:
-                del self.went_back[name], self._peaks[name]
-                log.info("The gate %s, last at epoch %d, is forgotten", name, epoch)
-
-    def _noted(self, name: str, epoch: int, now: float) -> None:
-        peak = self._peaks.get(name, 0)
-        if epoch >= peak:
-            self._peaks[name] = epoch
-            self.went_back.pop(name, None)
-            return
-        track = self.presence.tracks.get(name)
-        if track is not None and track.epoch > epoch:
-            del self.presence.tracks[name]
-        if self._last_epochs.get(name) != epoch:
-            self._last_epochs[name] = epoch
-            self.went_back[name] = (peak, now)
-            log.warning(
-                "The epoch of gate %s went back from %d to %d: storage was restored?",
-                name,
-                peak,
-                epoch,
-                extra={"action": "epoch_back", "resource": name, "epoch": epoch},
-            )
-            self.on_back(name, epoch)
-
-    def peak(self, gate: str) -> int:
-        """The highest epoch of a gate that this process ever saw: the next change goes above it."""
-        return self._peaks.get(gate, 0)
-
-    async def gate_changed(self, state: GateState) -> None:
-        """A gate as just written here: shown at once, not at the next sample."""
-        self._gate(state)
-        await self.link.publish("gate", msgspec.msgpack.encode(state))
-
-    def _gate(self, state: GateState) -> None:
-        known = self._states.get(state.name)
-        if known is None or known.epoch <= state.epoch:
-            self._states[state.name] = state
-            self._confirmed[state.name] = self.clock.time()
-            self._noted(state.name, state.epoch, self.clock.time())
-            odd = {name: why for name, why in self.sample.odd_gates.items() if name != state.name}
-            gates = tuple(self._states[name] for name in sorted(self._states))
-            self.sample = msgspec.structs.replace(self.sample, gates=gates, odd_gates=odd)
-            self.version += 1
+        self._samples += 1
 
     def _sample_from(self, home: str, body: bytes) -> None:
         sample = msgspec.msgpack.decode(body, type=Sample)
         if sample.at >= self.sample.at:
             self.apply(sample)
 
-    def _gate_from(self, home: str, body: bytes) -> None:
-        self._gate(msgspec.msgpack.decode(body, type=GateState))
-
-    def epoch_of(self, gate: str) -> int | None:
-        """The newest epoch that storage is known to have had of a gate; None if it is not known to be there."""
-        state = self.gate(gate)
-        track = self.presence.tracks.get(gate)
-        epochs = [each.epoch for each in (state, track) if each is not None]
-        return max(epochs) if epochs else None
-
-    def gate(self, name: str) -> GateState | None:
-        """The gate as last read or written; None if it is not known to be there."""
-        return self._states.get(name)
-
     # --- out ----------------------------------------------------------------------------------------------------
 
     @property
     def stamp(self) -> tuple[int, int]:
-        """Changes whenever something was told or sampled."""
-        return self.version, self.presence.version
+        """Changes whenever something was reported (the second part) or sampled (the first)."""
+        return self._samples + self.gates.version, self.presence.version + self.releases.version
 
     def fleet(self, *, fresh: bool = False) -> Fleet:
         """The fleet now; a composition less than 0.2 s old will do unless `fresh`. Thread-safe."""
@@ -169,13 +78,13 @@ class FleetState:
             now = self.clock.monotonic()
             if self._composed is not None and not fresh:
                 at, stamp, fleet = self._composed
-                if now - at < FRESH_SECONDS and (stamp[0] == self.version or now - at < FRESH_SECONDS / 4):
+                if now - at < FRESH_SECONDS and (stamp[0] == self.stamp[0] or now - at < FRESH_SECONDS / 4):
                     return fleet
             stamp = self.stamp
             fleet = compose(
-                self.sample,
+                self._sample_now(),
                 self.presence.workers(),
-                self._releases(),
+                self.releases.views(),
                 self._rates(),
                 now=self.clock.time(),
                 requests=self._requests(),
@@ -183,7 +92,7 @@ class FleetState:
                 queue_traffic=dict(self.presence.queue_traffic + Counter(self.sample.queue_traffic)),
                 today=self._today(),
                 degraded=self._degraded(),
-                went_back={name: peak for name, (peak, _) in self.went_back.items()},
+                went_back={name: peak for name, (peak, _) in self.gates.went_back.items()},
                 troubles=self.troubles(),
             )
             self._composed = (now, stamp, fleet)
@@ -197,8 +106,11 @@ class FleetState:
         """The samples of a series that memory holds, oldest first."""
         return [Point(at, values.get(series)) for at, values in list(self._ring) if at >= since]
 
-    def _releases(self) -> dict[str, Release]:
-        return {gate: track.view() for gate, track in list(self.presence.tracks.items())}
+    def _sample_now(self) -> Sample:
+        """The sample with the gates as they are now: what was written since it was taken can be read."""
+        gates = self.gates.all()
+        odd = {name: why for name, why in self.sample.odd_gates.items() if self.gates.get(name) is None}
+        return msgspec.structs.replace(self.sample, gates=gates, odd_gates=odd)
 
     def _requests(self) -> dict[str, int]:
         return dict(self.presence.requests + Counter(self.sample.requests))

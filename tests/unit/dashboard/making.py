@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from coordinator.clock import Clock
 from coordinator.realtime import protocol
 from coordinator.realtime.protocol import GateStatus, Hello, WorkerState
+from dashboard.gates.known import KnownGates
+from dashboard.gates.releases import ReleaseTracker
+from dashboard.hub.backplane import Backplane
+from dashboard.hub.presence import Presence
 from dashboard.live.fleet import WorkerView
+from dashboard.live.fleet_state import FleetState
 
 NOW = 1_700_000_000.0
 
@@ -31,3 +37,12 @@ def waiting(gate: str = "start-it") -> WorkerState:
 
 def worker(name: str, *, presence: str = "ok", **state: Any) -> WorkerView:
     return WorkerView(name, f"i-{name}", "host", 1, NOW, "test", presence, NOW, WorkerState(**state))
+
+
+def releases_of(presence: Presence, clock: Clock) -> ReleaseTracker:
+    backplane = Backplane(clock=clock)
+    return ReleaseTracker(presence.waiting_at, KnownGates(backplane, clock=clock), backplane, clock=clock)
+
+
+def fleet_state_of(presence: Presence, clock: Clock) -> FleetState:
+    return FleetState(presence, releases_of(presence, clock), Backplane(clock=clock), clock=clock)

@@ -159,7 +159,7 @@ async def test_every_loop_that_is_stuck_is_named_and_one_that_waits_for_work_is_
 
 
 async def test_loops_that_wait_for_work_say_so(own: Runtime, clock: ManualClock) -> None:
-    for each in (own.viewers, own.announcements, own.gate_news):
+    for each in (own.viewers, own.announcements, own.gate_news, own.releases):
         said: list[str] = []
         each.rested = lambda said=said: said.append("rests")  # type: ignore[misc]
         running = asyncio.create_task(each.run())
@@ -179,11 +179,11 @@ async def test_however_many_releases_there_are_pages_are_drawn_in_most_of_each_s
 ) -> None:
     held = ticks = 0
     for turn in range(1000):
-        own.viewers.hold()
+        own.releases.hold_pages()
         await clock.advance(TICK_SECONDS / 5)
         if turn % 5 == 4:
             ticks += 1
-            held += own.viewers.is_held
+            held += own.releases.holds_pages
     assert held / ticks <= 0.4
 
 

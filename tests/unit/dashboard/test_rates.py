@@ -5,19 +5,17 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinator.testing.clock import ManualClock
-from dashboard.hub.backplane import Backplane
 from dashboard.hub.presence import Presence
 from dashboard.live.fleet import StorageView
-from dashboard.live.fleet_state import FleetState
 from dashboard.live.sample import NOTHING, Depth
 
-from .making import hello
+from .making import fleet_state_of, hello
 
 
 async def test_a_rate_stays_what_it_was_while_storage_cannot_be_read() -> None:
     clock = ManualClock()
     presence = Presence("here", clock=clock)
-    board = FleetState(presence, Backplane(clock=clock), clock=clock)
+    board = fleet_state_of(presence, clock)
     presence.joined(hello("a"))
     presence.done["orders"] = 0
 

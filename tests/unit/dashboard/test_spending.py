@@ -9,12 +9,11 @@ from msgspec.structs import replace
 from coordinator.azure.metering import Meter, Request
 from coordinator.realtime.protocol import WorkerState
 from coordinator.testing.clock import ManualClock
-from dashboard.hub.backplane import Backplane
 from dashboard.hub.presence import Presence
-from dashboard.live.fleet_state import DAY_SECONDS, FleetState
+from dashboard.live.fleet_state import DAY_SECONDS
 from dashboard.live.sample import NOTHING
 
-from .making import hello
+from .making import fleet_state_of, hello
 
 OPERATION = "queue.GetMessages"
 
@@ -35,7 +34,7 @@ def test_queues_are_added_up_over_workers_and_their_restarts() -> None:
 async def test_today_is_what_was_sent_since_midnight_and_since_it_was_counted() -> None:
     clock = ManualClock()
     presence = Presence("here", clock=clock)
-    board = FleetState(presence, Backplane(clock=clock), clock=clock)
+    board = fleet_state_of(presence, clock)
     old = replace(hello("old", state=state(1000)), started_at=clock.time() - 3 * DAY_SECONDS)
     presence.joined(old)
     board.apply(replace(NOTHING, at=clock.time(), requests={OPERATION: 100}))

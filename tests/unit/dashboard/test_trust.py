@@ -15,7 +15,6 @@ from dashboard.core.actions import ActionFailed
 from dashboard.core.dispatch import _number
 from dashboard.hub import announcing, presence
 from dashboard.hub.announcing import Announcements
-from dashboard.hub.backplane import Backplane
 from dashboard.hub.gate_news import GateNews
 from dashboard.hub.loops import DEAD_SECONDS, Loops
 from dashboard.hub.presence import Presence
@@ -24,7 +23,7 @@ from dashboard.live.fleet import StorageView
 from dashboard.live.fleet_state import FleetState
 from dashboard.live.sample import Depth, Sample
 
-from .making import hello
+from .making import fleet_state_of, hello
 
 GATE = "start-it"
 
@@ -160,7 +159,7 @@ def sample(at: float, *epochs: int, **fields: object) -> Sample:
 
 
 def board_at(clock: ManualClock) -> FleetState:
-    return FleetState(Presence("here", clock=clock), Backplane(clock=clock), clock=clock)
+    return fleet_state_of(Presence("here", clock=clock), clock)
 
 
 @pytest.mark.parametrize("now", [0, 2], ids=["deleted", "restored"])
@@ -169,17 +168,17 @@ async def test_a_gate_whose_epoch_went_back_is_shown_as_it_is_with_a_condition(
 ) -> None:
     board = board_at(clock)
     told: list[tuple[str, int]] = []
-    board.on_back = lambda gate, epoch: told.append((gate, epoch))
+    board.gates.on_back.append(lambda gate, epoch: told.append((gate, epoch)))
     closed = GateState(name="gate-0", epoch=7, state="closed")
-    await board.gate_changed(closed)
+    await board.gates.changed(closed)
     await clock.advance(1.0)
     board.apply(sample(clock.time(), now) if now else sample(clock.time()))
     (gate,) = board.fleet(fresh=True).gates
     assert (gate.state, gate.epoch) == (("open", 2) if now else ("closed", 0))
     assert gate.problem == f"epoch went back from 7 to {now}: storage was restored?"
     assert any("went back" in each.what for each in board.fleet(fresh=True).attention)
-    assert (told, board.peak("gate-0")) == ([("gate-0", now)], 7)
-    await board.gate_changed(replace(closed, epoch=8))
+    assert told == [("gate-0", now)]
+    await board.gates.changed(replace(closed, epoch=8))
     assert board.fleet(fresh=True).gates[0].problem == ""
 
 
@@ -187,7 +186,7 @@ async def test_what_was_written_here_is_not_undone_by_a_reading_that_began_befor
     board = board_at(clock)
     began = clock.time()
     await clock.advance(0.1)
-    await board.gate_changed(GateState(name="gate-0", epoch=7, state="open"))
+    await board.gates.changed(GateState(name="gate-0", epoch=7, state="open"))
     board.apply(sample(began))
     assert [(gate.name, gate.epoch, gate.problem) for gate in board.fleet(fresh=True).gates] == [
         ("gate-0", 7, "")
