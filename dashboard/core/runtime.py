@@ -74,7 +74,7 @@ class Runtime:
         self.act_threads = ThreadPoolExecutor(ACT_THREADS, thread_name_prefix="act")
         self.loops = Loops(clock=clock)
         self.link = Backplane(clock=clock)
-        self.presence = Presence(self.link.home, clock=clock)
+        self.presence = Presence(self.link.process_id, clock=clock)
         self.sockets = WorkerSockets()
         self.consumers: set[Socket] = set()
         self.bus = FanoutBus(self.sockets, self.link)
@@ -94,7 +94,7 @@ class Runtime:
         )
         self.link.on("presence", self._presence_from)
         self.kept_head = 0
-        self._homes: dict[str, float] = {}
+        self._processes: dict[str, float] = {}
         self._newcomer = False
         self.link.on("hint", lambda _, body: self.announced(msgspec.msgpack.decode(body, type=Hint)))
         self.link.on("looking", self._looking_from)
@@ -196,7 +196,7 @@ class Runtime:
     def gate(self, name: str) -> Gate:
         """The gate of that name, kept: it knows what it last read. On the event loop only."""
         if name not in self._gates:
-            self._gates[name] = self.storage.gate(name, identity=f"dashboard-{self.link.home}")
+            self._gates[name] = self.storage.gate(name, identity=f"dashboard-{self.link.process_id}")
         return self._gates[name]
 
     def look_again(self) -> None:
@@ -250,7 +250,7 @@ class Runtime:
         if self.sockets.send_one(instance, command):
             return True
         entry = self.presence.entries.get(instance)
-        if entry is None or not entry.connected or entry.home == self.link.home:
+        if entry is None or not entry.connected or entry.process_id == self.link.process_id:
             return False
         await self.link.publish("command", msgspec.msgpack.encode((instance, command)))
         return True
@@ -259,21 +259,21 @@ class Runtime:
         newest = max(self._looked_elsewhere, self.looked)
         return bool(self.viewers) or self.clock.monotonic() - newest < LOOKED_SECONDS
 
-    def _looking_from(self, home: str, body: bytes) -> None:
+    def _looking_from(self, process_id: str, body: bytes) -> None:
         self._looked_elsewhere = self.clock.monotonic()
 
-    def _presence_from(self, home: str, body: bytes) -> None:
+    def _presence_from(self, process_id: str, body: bytes) -> None:
         now = self.clock.monotonic()
-        if now - self._homes.get(home, float("-inf")) > AWAY_SECONDS:
+        if now - self._processes.get(process_id, float("-inf")) > AWAY_SECONDS:
             # It is new, or was cut off: it has missed receipts, and their workers won't send them again.
             self._newcomer = True
-            self._homes = {
-                known: heard for known, heard in self._homes.items() if now - heard < FORGET_SECONDS
+            self._processes = {
+                known: heard for known, heard in self._processes.items() if now - heard < FORGET_SECONDS
             }
-        self._homes[home] = now
-        self.presence.merge(home, msgspec.msgpack.decode(body, type=list[WorkerNews]))
+        self._processes[process_id] = now
+        self.presence.merge(process_id, msgspec.msgpack.decode(body, type=list[WorkerNews]))
 
-    def _command_from(self, home: str, body: bytes) -> None:
+    def _command_from(self, process_id: str, body: bytes) -> None:
         instance, command = msgspec.msgpack.decode(body, type=tuple[str, protocol.Command])
         self.sockets.send_one(instance, command)
 

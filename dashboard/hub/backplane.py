@@ -27,11 +27,11 @@ Handler = Callable[[str, bytes], None]
 class Backplane:
     """Sends to all other processes and hears from them. A lossy line: what matters is in storage or is sent again.
 
-    `home` names this process. Without a channel layer it is silent and never degraded.
+    `process_id` names this process. Without a channel layer it is silent and never degraded.
     """
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.home = uuid.uuid4().hex[:12]
+        self.process_id = uuid.uuid4().hex[:12]
         self.clock = clock
         self._handlers: defaultdict[str, list[Handler]] = defaultdict(list)
         self._layer: Any = None
@@ -50,7 +50,7 @@ class Backplane:
         return self._down_since
 
     def on(self, kind: str, handler: Handler) -> None:
-        """Call `handler(home, body)` for each message of that kind from another process."""
+        """Call `handler(process_id, body)` for each message of that kind from another process."""
         self._handlers[kind].append(handler)
 
     async def start(self) -> None:
@@ -80,7 +80,7 @@ class Backplane:
         """Send to all other processes. Never raises for want of a connection."""
         if self._layer is None:
             return
-        message = {"type": "link", "home": self.home, "kind": kind, "body": body}
+        message = {"type": "link", "home": self.process_id, "kind": kind, "body": body}
         # Whoever presses a button must not wait long for a line that is known to be down.
         patience = PATIENCE_SECONDS if self._down_since is None or kind == "beat" else SHORT_PATIENCE_SECONDS
         try:
@@ -111,7 +111,7 @@ class Backplane:
                 await self.clock.sleep(1.0)
 
     def _take(self, message: dict[str, Any]) -> None:
-        if message.get("home") == self.home:
+        if message.get("home") == self.process_id:
             self._heard_self = self.clock.monotonic()
             if self._down_since is not None:
                 log.info("The channel layer is back")

@@ -189,7 +189,7 @@ class FanoutBus(LocalBus):
         """To the other processes, which tell their workers."""
         await self._link.publish("hint", msgspec.msgpack.encode(hint))
 
-    def _from_elsewhere(self, home: str, body: bytes) -> None:
+    def _from_elsewhere(self, process_id: str, body: bytes) -> None:
         hint = msgspec.msgpack.decode(body, type=Hint)
         # Other processes pass on gates only when storage has confirmed them.
         self.tell(hint, first=hint.topic.startswith("gate:"), may_drop=not hint.topic.startswith("gate:"))

@@ -36,14 +36,14 @@ class WorkerNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Entry:
     """One worker process, as last heard."""
 
-    __slots__ = ("connected", "hello", "home", "seen", "state", "token", "view")
+    __slots__ = ("connected", "hello", "process_id", "seen", "state", "token", "view")
 
-    def __init__(self, hello: Hello, seen: float, home: str, token: str = "") -> None:
+    def __init__(self, hello: Hello, seen: float, process_id: str, token: str = "") -> None:
         self.hello = hello
         self.token = token
         self.state: WorkerState = hello.state
         self.seen = seen
-        self.home = home
+        self.process_id = process_id
         self.connected = True
         self.view: tuple[float, WorkerView] | None = None
 
@@ -51,8 +51,8 @@ class Entry:
 class Presence:
     """The registry. Used on the event loop; reading a snapshot is safe from any thread."""
 
-    def __init__(self, home: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.home = home
+    def __init__(self, process_id: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.process_id = process_id
         self.clock = clock
         self.version = 0
         self.entries: dict[str, Entry] = {}
@@ -69,9 +69,11 @@ class Presence:
 
     # --- what workers tell ---------------------------------------------------------------------------------------
 
-    def joined(self, hello: Hello, *, home: str = "", age_seconds: float = 0.0, token: str = "") -> None:
-        """A worker said hello, here or (by `home`) at another process. `token` names the token that it showed."""
-        entry = Entry(hello, self.clock.monotonic() - age_seconds, home or self.home, token)
+    def joined(
+        self, hello: Hello, *, process_id: str = "", age_seconds: float = 0.0, token: str = ""
+    ) -> None:
+        """A worker said hello, here or (by `process_id`) at another process. `token` names the token that it showed."""
+        entry = Entry(hello, self.clock.monotonic() - age_seconds, process_id or self.process_id, token)
         before = self.entries.get(hello.instance)
         self.entries[hello.instance] = entry
         self._count(
@@ -139,23 +141,27 @@ class Presence:
                 msgspec.structs.replace(entry.hello, state=entry.state), now - entry.seen, token=entry.token
             )
             for entry in self.entries.values()
-            if entry.home == self.home and entry.connected
+            if entry.process_id == self.process_id and entry.connected
         ]
 
-    def merge(self, home: str, news: Iterable[WorkerNews]) -> None:
+    def merge(self, process_id: str, news: Iterable[WorkerNews]) -> None:
         """Take in another process's summary: complete, so whoever is missing from it has left."""
         told = {item.hello.instance: item for item in news}
         for instance, item in told.items():
             mine = self.entries.get(instance)
-            if mine is None or mine.home != self.home or not mine.connected:
-                if mine is not None and mine.home == home and mine.connected:
+            if mine is None or mine.process_id != self.process_id or not mine.connected:
+                if mine is not None and mine.process_id == process_id and mine.connected:
                     self._count(mine, mine.state, item.hello.state)
                     mine.state = item.hello.state
                     mine.seen = self.clock.monotonic() - item.age_seconds
                 else:
-                    self.joined(item.hello, home=home, age_seconds=item.age_seconds, token=item.token)
+                    self.joined(
+                        item.hello, process_id=process_id, age_seconds=item.age_seconds, token=item.token
+                    )
         for instance in [
-            key for key, e in self.entries.items() if e.home == home and e.connected and key not in told
+            key
+            for key, e in self.entries.items()
+            if e.process_id == process_id and e.connected and key not in told
         ]:
             self.left(instance)
         self.version += 1

@@ -60,7 +60,7 @@ class FleetState:
         self._ring.append((sample.at, series_of(self.fleet(fresh=True))))
         self._samples += 1
 
-    def _sample_from(self, home: str, body: bytes) -> None:
+    def _sample_from(self, process_id: str, body: bytes) -> None:
         sample = msgspec.msgpack.decode(body, type=Sample)
         if sample.at >= self.sample.at:
             self.apply(sample)

@@ -191,7 +191,7 @@ class Sampler:
         """Take part in the election for ever."""
         while True:
             try:
-                election = self.storage.election(ELECTION, identity=f"dashboard-{self.link.home}")
+                election = self.storage.election(ELECTION, identity=f"dashboard-{self.link.process_id}")
                 await election.run(self._lead)
             except KennelError as error:
                 log.warning("The election of the sampler failed: %s", error)

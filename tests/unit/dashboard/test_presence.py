@@ -77,7 +77,7 @@ def test_other_processes_learn_of_local_workers_only(presence: Presence, clock: 
 
 
 def test_a_worker_missing_from_its_process_summary_has_left(presence: Presence, clock: ManualClock) -> None:
-    presence.joined(hello("a"), home="there")
+    presence.joined(hello("a"), process_id="there")
     presence.merge("there", [])
     assert presence.workers()[0].presence == "late"
 
@@ -96,7 +96,7 @@ def test_a_worker_that_reconnects_elsewhere_belongs_there(presence: Presence, cl
     there = Presence("there", clock=clock)
     there.joined(hello("a"))
     presence.merge("there", there.local_news())
-    assert presence.entries["i-a"].home == "there"
+    assert presence.entries["i-a"].process_id == "there"
     assert presence.workers()[0].presence == "ok"
 
 
