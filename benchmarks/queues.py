@@ -41,7 +41,7 @@ from benchmarks.peers.queue_product import (  # noqa: E402
 )
 from benchmarks.peers.queue_push import first_with_push, quantiles  # noqa: E402
 from benchmarks.peers.queue_report import ratios, table  # noqa: E402
-from coordinator.queues.idle import IdleBackoff  # noqa: E402
+from coordinator.queues.polling import IdleBackoff  # noqa: E402
 
 ROUNDS = 7  # of control and Kennel, by turns, if there is time
 STEP_SECONDS = 240

@@ -1,5 +1,6 @@
 """Kennel's library for workers: gates, order numbers, leaders and queues over an Azure Storage account."""
 
+from coordinator.cost import Budget, Prices, Spending
 from coordinator.errors import GateTimeout, KennelError, LeadershipLost
 from coordinator.gates.flag import GlobalFlag
 from coordinator.gates.gate import Gate, GateConfig, Release
@@ -11,20 +12,16 @@ from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.term import Term
 from coordinator.pipelines.messages import BatchDone
 from coordinator.pipelines.pipeline import Pipeline
-from coordinator.queues.cost import Budget, Prices, Spending
 from coordinator.queues.delivery import Done, Reject, Retry
+from coordinator.queues.envelope import PoisonRecord
 from coordinator.queues.handlers import MessageContext, current_batch, current_message
-from coordinator.queues.idempotency import once
-from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected, queue_empty
-from coordinator.queues.inline import keeping
-from coordinator.queues.listener import QueueListener
-from coordinator.queues.poison import PoisonRecord
-from coordinator.queues.queue import Queue, QueueConfig
+from coordinator.queues.listener import ActiveDequeueTasks, QueueListener, QueueState
+from coordinator.queues.polling import Idle, IdleBackoff, QueueEmpty, queue_empty
+from coordinator.queues.queue import Queue, QueueConfig, keeping
 from coordinator.queues.requeue import requeue_poison
-from coordinator.queues.rules import ScalingRule, Steps, TargetLatency, work_detected
+from coordinator.queues.rules import ScalingRule, Steps, TargetLatency, WorkDetected, work_detected
 from coordinator.queues.settling import RetryPolicy
 from coordinator.queues.shards import ShardedQueue
-from coordinator.queues.state import ActiveDequeueTasks, QueueState
 from coordinator.scaling.agent import ScalingAgent
 from coordinator.scaling.drivers import DryRunDriver
 from coordinator.scaling.local import LocalProcessDriver
@@ -33,6 +30,7 @@ from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
 from coordinator.sequences.store import OptimisticSyncStore
 from coordinator.storage import Storage
+from coordinator.tables.idempotency import once
 from coordinator.tables.operations import ANY, Delete, Insert, Merge, Put, Replace
 from coordinator.tables.optimistic import Update, optimistic_update
 from coordinator.tables.outbox import Outbox

@@ -1,5 +1,6 @@
 """The Django app. Nothing starts here: background work belongs to the ASGI lifespan."""
 
+from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig
@@ -13,16 +14,9 @@ class DashboardConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from allauth.account.signals import user_logged_in
-        from allauth.mfa.signals import authenticator_added, authenticator_removed
-
-        from dashboard.accounts import two_factor as second_factor
-        from dashboard.core import checks  # noqa: F401 - registers the checks
-
         post_migrate.connect(ensure_roles, sender=self)
-        user_logged_in.connect(second_factor.signed_in)
-        authenticator_added.connect(second_factor.factor_added)
-        authenticator_removed.connect(second_factor.factor_removed)
+        for module in ("accounts.signals", "core.checks"):  # they need the models, which are ready only now
+            import_module(f"dashboard.{module}")
 
 
 def ensure_roles(using: str, apps: Apps = installed, **_: Any) -> None:

@@ -8,7 +8,7 @@ import time
 from contextlib import AsyncExitStack
 
 from coordinator import Storage
-from coordinator.queues.idle import IdleBackoff
+from coordinator.queues.polling import IdleBackoff
 from coordinator.realtime.bus import LocalBus
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential, TokenCredential
+from azure.identity import DefaultAzureCredential
 
 from coordinator.errors import ConfigurationError
 
@@ -85,8 +86,6 @@ class Endpoints:
         elif credential is not None and not isinstance(credential, str):
             chosen = credential
         else:
-            from azure.identity import DefaultAzureCredential
-
             chosen = DefaultAzureCredential()
         base = f"{parts.scheme}://{parts.netloc}"
         blob, queue, table = (base.replace(".blob.", f".{service}.", 1) for service in _SERVICES)

@@ -8,12 +8,13 @@ import math
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 import msgspec
 from azure.core import MatchConditions
+from azure.core.exceptions import HttpResponseError
 
 from coordinator.azure.account import Account
 from coordinator.azure.ensure import ensure_container
@@ -21,13 +22,12 @@ from coordinator.azure.errors import translated
 from coordinator.azure.metering import Request
 from coordinator.azure.rest import SignedRest
 from coordinator.errors import AlreadyExists, ConfigurationError, NotFound
-from coordinator.queues.envelope import Schema, Upcaster
+from coordinator.queues.envelope import SUFFIX, Schema, Upcaster
 from coordinator.queues.large_payloads import LargePayloads, check_length
-from coordinator.queues.poison import SUFFIX
+from coordinator.queues.protocols import NEVER, Layout, ReceivedMessage, SendReceipt
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.queues.rules import ScalingRule, decode_rule, encode_rule
-from coordinator.queues.shards import Layout
-from coordinator.queues.transport import NEVER, ReceivedMessage, SendReceipt
+from coordinator.queues.sweeping import OldClaim
 from coordinator.realtime.bus import Hint
 
 _CARRIAGE_RETURN = {"\r": "&#13;"}  # XML readers would make a line feed of it
@@ -151,14 +151,6 @@ _PAGE = 5000
 _OFF_LOOP_BYTES = 1024 * 1024
 
 
-class OldClaim(NamedTuple):
-    """A claim that expired, or (`lasts`) that never does and was written a while ago."""
-
-    queue: str
-    name: str
-    lasts: bool
-
-
 async def old_claims(
     storage: Account, *, before: float, start: str = "", pages: int = 10, page: int = _PAGE
 ) -> tuple[list[OldClaim], str]:
@@ -273,8 +265,6 @@ class BlobRules:
         return self._storage.aio.blobs.get_blob_client(self._container, queue)
 
     async def read(self, queue: str, etag: str) -> tuple[ScalingRule | None, str] | None:
-        from azure.core.exceptions import HttpResponseError
-
         condition: dict[str, Any] = (
             {"etag": etag, "match_condition": MatchConditions.IfModified} if etag else {}
         )

@@ -6,35 +6,20 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from coordinator.clock import Clock
 from coordinator.errors import ConfigurationError, StorageError
-from coordinator.queues.idle import WorkDetected
-from coordinator.queues.queue import Queue
-from coordinator.queues.rules import Decision, Measured, ScalingRule, decide
-from coordinator.queues.sources import Source
-from coordinator.queues.task_pool import TaskPool
-from coordinator.queues.throughput import ThroughputEstimator
+from coordinator.queues.polling import Source
+from coordinator.queues.protocols import ListenedQueue, RuleStore
+from coordinator.queues.rules import Decision, Measured, ScalingRule, WorkDetected, decide
+from coordinator.queues.task_pool import TaskPool, ThroughputEstimator
 from coordinator.realtime.bus import Bus
 
 _log = logging.getLogger("coordinator.queues")
 DECIDE_SECONDS = 2.0
 _POLL_SECONDS = 2.5
 _PUSH_POLL_SECONDS = 60.0
-
-
-class RuleStore(Protocol):
-    """Scaling rules by queue, where operators change them."""
-
-    async def read(self, queue: str, etag: str) -> tuple[ScalingRule | None, str] | None:
-        """The rule of a queue (None: none is stored) and its ETag; None if it is still the one of `etag`."""
-
-    async def write(self, queue: str, rule: ScalingRule, *, by: str) -> None:
-        """Store."""
-
-    async def remove(self, queue: str) -> None:
-        """Fall back to the listeners' own rules; harmless if none is stored."""
 
 
 class ConcurrencyController:
@@ -140,7 +125,7 @@ class ConcurrencyDecisions:
 
     def __init__(
         self,
-        queue: Queue[Any],
+        queue: ListenedQueue[Any],
         growth: ConcurrencyController,
         crew: TaskPool,
         pace: ThroughputEstimator,

@@ -7,15 +7,12 @@ import math
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ConfigurationError
 from coordinator.queues.envelope import Envelope
-from coordinator.queues.transport import MAX_VISIBILITY_SECONDS, QueueTransport, ReceivedMessage
-
-if TYPE_CHECKING:
-    from coordinator.queues.settling import Settler
+from coordinator.queues.protocols import MAX_VISIBILITY_SECONDS, QueueTransport, ReceivedMessage
 
 
 class Retry(Exception):
@@ -106,6 +103,19 @@ class Loss:
                 self._tasks.set()
 
 
+class Settlement(Protocol):
+    """Ends deliveries of one queue."""
+
+    async def settle(self, delivery: Delivery) -> None:
+        """Act on the outcomes of all items."""
+
+    async def delete(self, delivery: Delivery) -> None:
+        """Delete the message."""
+
+    async def give_back(self, delivery: Delivery, *, after_seconds: float = 0) -> None:
+        """Let others have an unfinished message."""
+
+
 class Delivery:
     """A message that this process took. `until` is when it becomes visible to others, by the monotonic clock.
 
@@ -140,7 +150,7 @@ class Delivery:
         self,
         message: ReceivedMessage,
         transport: QueueTransport,
-        settler: Settler,
+        settler: Settlement,
         *,
         taken_at: float,
         until: float,

@@ -1,4 +1,4 @@
-"""The text of a message: our versioned envelope, and whatever others put in the queue. Pure.
+"""The text of a message: our versioned envelope, the record of one in poison, and whatever others put in the queue. Pure.
 
 Ours is plain JSON that begins with ``{"kennel":1,``: any language reads it. The items are there as they are
 (``items``), or packed (``z``: zlib, then base64) if that alone makes them fit, or in a blob (``claim``).
@@ -20,9 +20,9 @@ from msgspec import Meta
 
 from coordinator.bounds import Count, Moment
 from coordinator.errors import ConfigurationError, MessageUndecodable
-from coordinator.queues.transport import MAX_MESSAGE_BYTES
 
 VERSION = 1
+MAX_MESSAGE_BYTES = 64 * 1024
 MAX_INLINE_UNPACKED_BYTES = 64 * 1024 * 1024
 START = '{"kennel":'
 _LEFT_OUT = "(left out: the message has no room for it)"
@@ -87,6 +87,33 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     claim: Claim | None = None
     claim_kept: bool = False
     raw: Text | None = None
+
+
+SUFFIX = "-poison"
+
+
+class PoisonRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message that went to poison, whole.
+
+    `text` is the message as it lay in the queue; `left` the items of it still undone (None = all); `failures` why, newest
+    last, earlier stays in poison first; `first_at` and `last_at` are when it was put and when it was given up (seconds
+    since 1970).
+    """
+
+    queue: Tag
+    message_id: Tag
+    text: Text
+    reason: Text
+    failures: Annotated[list[Failure], Meta(max_length=1_000_000)]
+    first_at: Moment
+    last_at: Moment
+    attempts: Count
+    left: Indexes | None = None
+
+
+def poison_name(queue: str) -> str:
+    """The poison queue's name; a queue name holds at most 63 characters, so long ones lose their end."""
+    return queue[: 63 - len(SUFFIX)].rstrip("-") + SUFFIX
 
 
 class MessageTooNew(MessageUndecodable):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,17 +13,22 @@ from coordinator.clock import Clock
 from coordinator.errors import MessageUndecodable, StorageError
 from coordinator.queues.concurrency import ConcurrencyController
 from coordinator.queues.delivery import DONE, Delivery, Outcome, ProcessKilled, WorkItem
-from coordinator.queues.idle import fetch_size
 from coordinator.queues.leases import End, LeaseManager
+from coordinator.queues.polling import Source
+from coordinator.queues.protocols import MAX_BATCH, ListenedQueue, ReceivedMessage
 from coordinator.queues.quarantine import Quarantine, killed, recalled
-from coordinator.queues.queue import Queue
-from coordinator.queues.sources import Source
-from coordinator.queues.task_pool import TaskPool
-from coordinator.queues.throughput import ThroughputEstimator
-from coordinator.queues.transport import MAX_BATCH, ReceivedMessage
+from coordinator.queues.task_pool import TaskPool, ThroughputEstimator
 
 _SLOW_SECONDS = 0.2
 _SOON_SECONDS = 1.0
+
+
+def fetch_size(*, waiting: int, buffered: int, per_second: float, ahead_seconds: float = 0.5) -> int:
+    """How many messages to ask for: enough for the waiting tasks and for what is done in the next half second.
+
+    Slow handlers thus take one message a task and leave the rest to others; fast ones take 32.
+    """
+    return max(0, min(MAX_BATCH, waiting + round(per_second * ahead_seconds) - buffered))
 
 
 class PrefetchPolicy:
@@ -153,17 +158,18 @@ class MessageFetcher:
                 if source.settler.is_done_already(delivery):
                     self._end(delivery, source.settler.delete(delivery))
                 else:
-                    await self._unwrap(source.queue, delivery, done)
+                    await self._unwrap(source, delivery, done)
             finally:
                 delivery.hands -= 1
         newest = max((each.inserted_at for each in messages if each.dequeue_count <= 1), default=0.0)
         return len(messages), newest
 
-    async def _unwrap(self, queue: Queue[Any], delivery: Delivery, done: frozenset[int]) -> None:
+    async def _unwrap(self, source: Source, delivery: Delivery, done: frozenset[int]) -> None:
         """Hand out its items, but for those that were done here by a delivery that was lost."""
-        items: list[tuple[int, Any]]
+        queue = source.queue
+        items: Sequence[tuple[int, Any]]
         try:
-            delivery.envelope = delivery.settler.remembered(
+            delivery.envelope = source.settler.remembered(
                 delivery, recalled(queue.decode(delivery.message.text))
             )
             items = await queue.items(delivery.envelope)
@@ -185,7 +191,7 @@ class MessageFetcher:
         if not units:
             self._end(delivery, delivery.settler.delete(delivery))
         elif delivery.message.dequeue_count > 1 and delivery.unreported > (not delivery.envelope.kennel):
-            self._suspect(queue, delivery)
+            self._suspect(source.settler.policy.attempts, delivery)
         else:
             for unit in units:
                 if isinstance(unit.item, Exception):
@@ -193,10 +199,9 @@ class MessageFetcher:
                 else:
                     self._add(unit)
 
-    def _suspect(self, queue: Queue[Any], delivery: Delivery) -> None:
+    def _suspect(self, attempts: int, delivery: Delivery) -> None:
         """A message whose earlier delivery never reported: look at its dequeue count before anything of it runs."""
         verdicts: list[tuple[WorkItem, Exception]] = []
-        attempts = delivery.settler.policy.attempts
         for unit in delivery.units:
             if isinstance(unit.item, Exception):
                 verdicts.append((unit, unit.item))
@@ -215,7 +220,7 @@ class MessageFetcher:
         delivery.suspect = True
         self.quarantine.admit(delivery)
 
-    def _go_on(self, queue: Queue[Any], delivery: Delivery) -> None:
+    def _go_on(self, queue: ListenedQueue[Any], delivery: Delivery) -> None:
         """A lost message came back while a handler of it runs here: what was dropped of it is run after all."""
         left = _left_of(queue, delivery.message)
         for unit in delivery.units:
@@ -273,7 +278,7 @@ class MessageFetcher:
             await asyncio.wait(set(self._ending))
 
 
-def _left_of(queue: Queue[Any], message: ReceivedMessage) -> list[int] | None:
+def _left_of(queue: ListenedQueue[Any], message: ReceivedMessage) -> list[int] | None:
     """The items of a message that are left according to its text; None for all, or if it cannot be read."""
     try:
         return queue.decode(message.text).left

@@ -14,8 +14,8 @@ from coordinator.backoff import Backoff, retry
 from coordinator.clock import Clock
 from coordinator.errors import MessageUndecodable, NotFound
 from coordinator.queues import envelope as wire
-from coordinator.queues.envelope import Claim, Envelope
-from coordinator.queues.transport import MAX_MESSAGE_BYTES, ClaimStore
+from coordinator.queues.envelope import MAX_MESSAGE_BYTES, Claim, Envelope
+from coordinator.queues.protocols import ClaimStore
 
 _OFF_LOOP_BYTES = 256 * 1024
 _NAME = re.compile("[0-9a-f]{32}")

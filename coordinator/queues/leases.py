@@ -13,7 +13,7 @@ from coordinator.backoff import TRANSIENT
 from coordinator.clock import Clock
 from coordinator.errors import NotFound, ReceiptStale, StorageError
 from coordinator.queues.delivery import Delivery
-from coordinator.queues.transport import MAX_VISIBILITY_SECONDS, ReceivedMessage
+from coordinator.queues.protocols import MAX_VISIBILITY_SECONDS, ReceivedMessage
 
 _log = logging.getLogger("coordinator.queues")
 _STALE_BEFORE_LENGTHENING = 5

@@ -9,15 +9,19 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Generic, TypedDict, TypeVar
 
+import msgspec
+
 from coordinator.backoff import TRANSIENT, Backoff
+from coordinator.bounds import MAX_REASON, one_line
+from coordinator.cost import Budget, Spending
 from coordinator.errors import (
     AccessDenied,
     BeingDeleted,
+    ConfigurationError,
     NotFound,
     StorageError,
 )
 from coordinator.gates.gate import Gate
-from coordinator.queues.bounds import check_options, check_time_out
 from coordinator.queues.concurrency import (
     DECIDE_SECONDS,
     ConcurrencyController,
@@ -25,20 +29,15 @@ from coordinator.queues.concurrency import (
     answer_of,
     depth_of,
 )
-from coordinator.queues.cost import Budget, Spending
 from coordinator.queues.fetching import MessageFetcher, PrefetchPolicy
 from coordinator.queues.handlers import Handler, Middleware, Runner
-from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected, queue_empty
 from coordinator.queues.leases import End, LeaseManager
 from coordinator.queues.notifications import Subscriptions, follow, wait_any
-from coordinator.queues.queue import Queue
-from coordinator.queues.rules import DEFAULT_RULE, Decision, ScalingRule
+from coordinator.queues.polling import Idle, IdleBackoff, QueueEmpty, Source, choose, queue_empty, rota
+from coordinator.queues.protocols import MAX_VISIBILITY_SECONDS, ListenedQueue
+from coordinator.queues.rules import DEFAULT_RULE, Decision, ScalingRule, WorkDetected
 from coordinator.queues.settling import RetryPolicy, Settler, TryFailed, ignore
-from coordinator.queues.sources import Source, choose, rota
-from coordinator.queues.state import QueueState, listener_status, queue_state
-from coordinator.queues.task_pool import TaskPool
-from coordinator.queues.throughput import ThroughputEstimator
-from coordinator.queues.transport import MAX_VISIBILITY_SECONDS
+from coordinator.queues.task_pool import TaskPool, ThroughputEstimator
 from coordinator.queues.watchdog import STALLS, Overseer
 from coordinator.realtime.bus import RESYNC, Hint
 from coordinator.realtime.protocol import ListenerStatus
@@ -64,10 +63,41 @@ class ListenerOptions(TypedDict, total=False):
     budget: Budget | None
     spending: Spending | None
     weight: int
-    also: Sequence[tuple[Queue[Any], int]]
+    also: Sequence[tuple[ListenedQueue[Any], int]]
     timeout: float | None
     linger_seconds: float
     rng: random.Random | None
+
+
+ActiveDequeueTasks = int
+"""How many dequeue tasks run: `QueueState.active_dequeue_tasks`, named so in S6."""
+
+
+class QueueState(msgspec.Struct, frozen=True, rename="pascal"):
+    """What `query_state()` tells (S6). As JSON its names are CurrentQueueDepth, ActiveDequeueTasks, TotalDequeueTasks, ….
+
+    `current_queue_depth` is approximate and includes what is in hand; None means it could not be read.
+    """
+
+    current_queue_depth: int | None
+    active_dequeue_tasks: ActiveDequeueTasks
+    total_dequeue_tasks: int
+    wanted_dequeue_tasks: int
+    in_hand: int
+    buffered: int
+    done: int
+    failed: int
+    retried: int
+    poisoned: int
+    given_back: int
+    stale_receipts: int
+    renewals: int
+    per_second: float
+    service_seconds: float | None
+    visibility_seconds: float
+    idle: int
+    state: str
+    reason: str
 
 
 class QueueListener(Generic[T]):
@@ -98,7 +128,7 @@ class QueueListener(Generic[T]):
 
     def __init__(
         self,
-        queue: Queue[T],
+        queue: ListenedQueue[T],
         handler: Handler,
         *,
         tasks: range = range(1, 11),
@@ -113,7 +143,7 @@ class QueueListener(Generic[T]):
         budget: Budget | None = None,
         spending: Spending | None = None,
         weight: int = 1,
-        also: Sequence[tuple[Queue[Any], int]] = (),
+        also: Sequence[tuple[ListenedQueue[Any], int]] = (),
         timeout: float | None = None,
         linger_seconds: float = 3600.0,
         rng: random.Random | None = None,
@@ -187,14 +217,14 @@ class QueueListener(Generic[T]):
         for source, share in ((queue, weight), *also):
             self.add_source(source, weight=share)
 
-    def add_source(self, queue: Queue[Any], *, weight: int = 1) -> None:
+    def add_source(self, queue: ListenedQueue[Any], *, weight: int = 1) -> None:
         """Listen to one more queue, also while running."""
         self.sources.append(Source(queue, weight, self._settler(queue)))
         if self._running:
             self._subscribe(self.sources[-1])
             self._signal.set()
 
-    def _settler(self, queue: Queue[Any]) -> Settler:
+    def _settler(self, queue: ListenedQueue[Any]) -> Settler:
         return Settler(
             queue, self.leases, self.retries, self._rng, failed=lambda failed: self.try_failed(failed)
         )
@@ -449,3 +479,76 @@ class QueueListener(Generic[T]):
     async def query_state(self) -> QueueState:
         """All there is to know (S6); one request for the depth of each queue."""
         return queue_state(self, [await depth_of(source) for source in self.sources])
+
+
+def listener_status(listener: QueueListener[Any]) -> ListenerStatus:
+    counts = [source.settler.counts for source in listener.sources]
+    return ListenerStatus(
+        queue=listener.name,
+        active_tasks=listener.crew.active,
+        total_tasks=listener.tasks.stop - 1,
+        wanted_tasks=listener.decision.tasks,
+        in_hand=len(listener.leases),
+        done=sum(count.done for count in counts),
+        failed=sum(count.failed for count in counts),
+        poisoned=sum(count.poisoned for count in counts),
+        stale_receipts=listener.leases.stale,
+        oldest_seconds=listener.leases.oldest_seconds(),
+        state=listener.state,
+        # A rule may be the user's own, with words of any length.
+        reason=one_line(listener.reason or listener.decision.reason, MAX_REASON),
+    )
+
+
+def queue_state(listener: QueueListener[Any], depths: list[int | None]) -> QueueState:
+    status = listener_status(listener)
+    counts = [source.settler.counts for source in listener.sources]
+    return QueueState(
+        current_queue_depth=None if None in depths else sum(depth or 0 for depth in depths),
+        active_dequeue_tasks=status.active_tasks,
+        total_dequeue_tasks=status.total_tasks,
+        wanted_dequeue_tasks=status.wanted_tasks,
+        in_hand=status.in_hand,
+        buffered=len(listener.crew.buffer),
+        done=status.done,
+        failed=status.failed,
+        retried=sum(count.retried for count in counts),
+        poisoned=status.poisoned,
+        given_back=sum(count.given_back for count in counts),
+        stale_receipts=status.stale_receipts,
+        renewals=listener.leases.renewals,
+        per_second=listener.pace.per_second,
+        service_seconds=listener.pace.service_seconds,
+        visibility_seconds=listener.leases.visibility_seconds,
+        idle=min(source.idle for source in listener.sources),
+        state=status.state,
+        reason=status.reason,
+    )
+
+
+def check_options(
+    tasks: range, slots: int, batch: int, visibility_seconds: float, weights: list[int]
+) -> None:
+    """Raise `ConfigurationError` naming the option that is out of bounds."""
+    if tasks.step != 1 or tasks.start < 0 or len(tasks) == 0 or tasks.stop < 2:
+        raise ConfigurationError(
+            f"tasks {tasks!r}: give the fewest and the most, such as range(0, 51) for 0 to 50 dequeue tasks"
+        )
+    if slots < 1 or batch < 0:
+        raise ConfigurationError(f"slots must be at least 1 and batch at least 0, got {slots} and {batch}")
+    if not 1 <= visibility_seconds <= 7 * 24 * 3600:
+        raise ConfigurationError(
+            f"visibility_seconds must be 1 to 604,800 (7 days), got {visibility_seconds}"
+        )
+    if min(weights) < 1:
+        raise ConfigurationError(f"a queue's weight must be at least 1, got {min(weights)}")
+
+
+def check_time_out(timeout: float | None, linger_seconds: float) -> None:
+    """Raise `ConfigurationError` naming the option that is out of bounds."""
+    if timeout is not None and not 0 < timeout <= 30 * 24 * 3600:
+        raise ConfigurationError(
+            f"timeout must be more than 0 and at most 2,592,000 seconds (30 days), or None, got {timeout}"
+        )
+    if not 0 <= linger_seconds <= 7 * 24 * 3600:
+        raise ConfigurationError(f"linger_seconds must be 0 to 604,800 (7 days), got {linger_seconds}")

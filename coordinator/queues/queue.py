@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import typing
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 import msgspec
 
 from coordinator.backoff import Backoff, retry
 from coordinator.blocking import Portal, call_blocking
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound, StorageError
+from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound, ReceiptStale, StorageError
 from coordinator.queues import envelope as wire
-from coordinator.queues.envelope import Envelope, Schema
+from coordinator.queues.envelope import MAX_MESSAGE_BYTES, SUFFIX, Envelope, PoisonRecord, Schema, poison_name
+from coordinator.queues.handlers import Handler
 from coordinator.queues.large_payloads import Fitted, LargePayloads
+from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.notifications import NotificationThrottle
-from coordinator.queues.poison import SUFFIX, PoisonRecord, poison_name
-from coordinator.queues.transport import (
+from coordinator.queues.protocols import (
     MAX_BATCH,
-    MAX_MESSAGE_BYTES,
     MAX_TTL_SECONDS,
     MAX_VISIBILITY_SECONDS,
     NEVER,
     QueueTransport,
     ReceivedMessage,
+    RuleStore,
     SendReceipt,
 )
 from coordinator.realtime.bus import Bus
-
-if TYPE_CHECKING:
-    from coordinator.queues.concurrency import RuleStore
-    from coordinator.queues.handlers import Handler
-    from coordinator.queues.listener import ListenerOptions, QueueListener
 
 T = TypeVar("T")
 
@@ -389,8 +386,6 @@ class Queue(Generic[T]):
 
         With `batch`, a queue declared as ``list[Order]`` (the handler's annotation) is one of orders.
         """
-        from coordinator.queues.listener import QueueListener
-
         queue: Queue[Any] = self
         if options.get("batch") and typing.get_origin(self.schema.type) is list:
             schema = dataclasses.replace(self.schema, type=typing.get_args(self.schema.type)[0])
@@ -410,4 +405,65 @@ def _check_times(delay: float, visibility: float, ttl: float) -> None:
         )
 
 
-__all__ = ["PeekedMessage", "Queue", "QueueConfig", "SentMessage"]
+@asynccontextmanager
+async def keeping(queue: Queue[T], item: T, *, seconds: float = 60.0) -> AsyncIterator[T]:
+    """Store the item hidden for `seconds`, work on it inside the block, delete it when the block ends well.
+
+    Guarantees that the item is stored before the block begins, and that listeners get it if the block raises (at once) or
+    the process dies (when `seconds` are over). Stays hidden while the block runs. Saves the get: one put, one delete.
+    """
+    if not 2 <= seconds <= 7 * 24 * 3600:
+        raise ConfigurationError(f"seconds must be 2 to 604,800, got {seconds}")
+    (kept,) = await queue.put(item, visibility=seconds)
+    holder = _Holder(queue, kept, seconds)
+    renewing = asyncio.create_task(holder.renew(), name=f"keep {queue.name}")
+    try:
+        yield item
+    except BaseException:
+        await _end(renewing)
+        await holder.show()
+        raise
+    await _end(renewing)
+    await holder.delete()
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+class _Holder:
+    def __init__(self, queue: Queue[T], kept: SentMessage, seconds: float) -> None:
+        self._queue, self._kept, self._seconds = queue, kept, seconds
+        self._receipt = kept.receipt
+
+    async def renew(self) -> None:
+        while True:
+            await self._queue.clock.sleep(self._seconds / 2)
+            try:
+                self._receipt = await self._queue.transport.update(
+                    self._kept.id, self._receipt, visibility_seconds=self._seconds
+                )
+            except ReceiptStale:
+                return
+            except StorageError:
+                continue
+
+    async def show(self) -> None:
+        try:
+            await self._queue.transport.update(self._kept.id, self._receipt, visibility_seconds=0)
+        except StorageError:
+            return  # it appears by itself
+        await self._queue.announce()
+
+    async def delete(self) -> None:
+        try:
+            await retry(
+                lambda: self._queue.transport.delete(self._kept.id, self._receipt),
+                backoff=Backoff(),
+                clock=self._queue.clock,
+            )
+        except ReceiptStale:
+            return
+        with suppress(StorageError):  # the work is done; what stays is swept
+            await self._queue.claims.discard(self._kept.envelope)

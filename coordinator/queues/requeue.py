@@ -20,11 +20,10 @@ from coordinator.errors import (
     StorageError,
 )
 from coordinator.queues import envelope as wire
-from coordinator.queues.envelope import Envelope
+from coordinator.queues.envelope import Envelope, PoisonRecord
 from coordinator.queues.large_payloads import LargePayloads
-from coordinator.queues.poison import PoisonRecord
+from coordinator.queues.protocols import MAX_BATCH, NEVER, ReceivedMessage
 from coordinator.queues.queue import Queue
-from coordinator.queues.transport import MAX_BATCH, NEVER, ReceivedMessage
 
 _log = logging.getLogger("coordinator.queues")
 _HOLD_SECONDS = 45.0

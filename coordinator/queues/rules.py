@@ -11,7 +11,6 @@ from msgspec import Meta
 
 from coordinator.bounds import Count, Duration
 from coordinator.errors import ConfigurationError
-from coordinator.queues.idle import WorkDetected
 
 MOST_STEPS = 100
 
@@ -90,6 +89,16 @@ def decide(rule: ScalingRule, measured: Measured, *, allowed: range) -> Decision
     if tasks != wanted:
         why += f"; {wanted} is outside this worker's {lowest}…{highest}"
     return Decision(tasks, f"{tasks} because {why}")
+
+
+@dataclass(frozen=True)
+class WorkDetected:
+    """Work was found after `idle` looks in vain, or is still coming; `depth` None means it was not asked for."""
+
+    queue: str
+    idle: int
+    tasks: int
+    depth: int | None
 
 
 def work_detected(

@@ -18,10 +18,9 @@ from coordinator.backoff import TRANSIENT, Backoff, retry
 from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound, ReceiptStale, StorageError
 from coordinator.queues import envelope as wire
 from coordinator.queues.delivery import Delivery, HandlerEnded, ProcessKilled, Reject, Retry
-from coordinator.queues.envelope import Envelope, Failure, MessageTooNew
+from coordinator.queues.envelope import SUFFIX, Envelope, Failure, MessageTooNew, PoisonRecord
 from coordinator.queues.leases import End, LeaseManager
-from coordinator.queues.poison import SUFFIX, PoisonRecord
-from coordinator.queues.queue import Queue
+from coordinator.queues.protocols import ListenedQueue
 
 _log = logging.getLogger("coordinator.queues")
 _REMEMBERED = 10_000
@@ -90,7 +89,7 @@ class Settler:
 
     def __init__(
         self,
-        queue: Queue[Any],
+        queue: ListenedQueue[Any],
         leases: LeaseManager,
         policy: RetryPolicy,
         rng: random.Random,

@@ -7,41 +7,21 @@ import itertools
 import logging
 import zlib
 from collections.abc import Callable
-from typing import Annotated, Generic, Protocol, TypeVar, Unpack
-
-import msgspec
-from msgspec import Meta
+from typing import Generic, TypeVar, Unpack
 
 from coordinator.errors import AlreadyExists, ConfigurationError, PreconditionFailed, StorageError
 from coordinator.queues.handlers import Handler
 from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.notifications import Subscriptions
+from coordinator.queues.protocols import MAX_SHARDS, Layout, ShardStore
 from coordinator.queues.queue import PutOptions, Queue, SentMessage
 from coordinator.realtime.bus import Hint
 
 T = TypeVar("T")
 _log = logging.getLogger("coordinator.queues")
-MAX_SHARDS = 64
 PUTTER_SECONDS = 10.0
 LISTENER_SECONDS = 60.0
 PUSHED_LISTENER_SECONDS = 330.0
-
-
-class Layout(msgspec.Struct, frozen=True):
-    """`shards` are filled; `most` is the highest number there ever was: so many may still hold messages."""
-
-    shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
-    most: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
-
-
-class ShardStore(Protocol):
-    """Where the number of shards is kept, for all processes."""
-
-    async def read(self, name: str) -> tuple[Layout | None, str]:
-        """The layout and its ETag; None and "" if none is stored."""
-
-    async def write(self, name: str, layout: Layout, etag: str) -> None:
-        """Store, if it is still the one of `etag` ("" = none yet); else `PreconditionFailed` or `AlreadyExists`."""
 
 
 class ShardedQueue(Generic[T]):

@@ -5,22 +5,26 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from coordinator.errors import KennelError, MessageUndecodable, NotFound
 from coordinator.queues import envelope as wire
-from coordinator.queues.envelope import MessageTooNew
-from coordinator.queues.poison import PoisonRecord
+from coordinator.queues.envelope import MessageTooNew, PoisonRecord
+from coordinator.queues.protocols import MAX_BATCH
 from coordinator.queues.queue import Queue
-from coordinator.queues.transport import MAX_BATCH
-
-if TYPE_CHECKING:
-    from coordinator.queues.azure import OldClaim
 
 log = logging.getLogger(__name__)
 
 REMOVED_AT_ONCE = 500
 QUEUES_AT_ONCE = 20
+
+
+class OldClaim(NamedTuple):
+    """A claim that expired, or (`lasts`) that never does and was written a while ago."""
+
+    queue: str
+    name: str
+    lasts: bool
 
 
 class Swept(NamedTuple):

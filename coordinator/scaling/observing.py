@@ -8,8 +8,8 @@ from typing import Any
 
 from coordinator.gates.gate import Gate
 from coordinator.gates.state import phase
+from coordinator.queues.protocols import MAX_BATCH
 from coordinator.queues.queue import Queue
-from coordinator.queues.transport import MAX_BATCH
 from coordinator.scaling.decision import Observation
 
 

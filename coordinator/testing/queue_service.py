@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape
 from aiohttp import web
 
 from coordinator.errors import InvalidRequest, StorageError
-from coordinator.queues.transport import NEVER, ReceivedMessage
+from coordinator.queues.protocols import NEVER, ReceivedMessage
 from coordinator.testing.azurite import ACCOUNT, KEY
 from coordinator.testing.queues import MemoryQueueTransport
 

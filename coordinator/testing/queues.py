@@ -11,19 +11,18 @@ from typing import Any
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import InvalidRequest, NotFound, PreconditionFailed, ReceiptStale
-from coordinator.queues.envelope import Schema, wire_bytes
+from coordinator.queues.envelope import MAX_MESSAGE_BYTES, Schema, wire_bytes
 from coordinator.queues.large_payloads import LargePayloads, check_length
-from coordinator.queues.queue import Queue, QueueConfig
-from coordinator.queues.rules import ScalingRule
-from coordinator.queues.shards import Layout
-from coordinator.queues.transport import (
+from coordinator.queues.protocols import (
     MAX_BATCH,
-    MAX_MESSAGE_BYTES,
     MAX_VISIBILITY_SECONDS,
     NEVER,
+    Layout,
     ReceivedMessage,
     SendReceipt,
 )
+from coordinator.queues.queue import Queue, QueueConfig
+from coordinator.queues.rules import ScalingRule
 from coordinator.realtime.bus import Bus, Hint, LocalBus
 
 

@@ -12,8 +12,8 @@ from functools import cache
 import msgspec
 from django.conf import settings
 
+from coordinator.cost import Budget, Prices
 from coordinator.errors import ConfigurationError
-from coordinator.queues.cost import Budget, Prices
 from dashboard.models import Pricing
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from coordinator.azure.metering import TRAFFIC, Request
-from coordinator.queues.cost import DEFAULT_PRICES, Budget, Prices, price_of
+from coordinator.cost import DEFAULT_PRICES, Budget, Prices, price_of
 from dashboard.cost import prices as pricing
 from dashboard.live.fleet import Fleet
 

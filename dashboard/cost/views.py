@@ -12,8 +12,8 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST, require_safe
 from msgspec.structs import replace
 
+from coordinator.cost import Prices
 from coordinator.errors import ConfigurationError
-from coordinator.queues.cost import Prices
 from dashboard.core.guard import requires
 from dashboard.core.views import act, show, text
 from dashboard.cost import prices as pricing

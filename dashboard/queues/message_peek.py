@@ -9,9 +9,9 @@ from coordinator.bounds import is_moment
 from coordinator.config import check_name
 from coordinator.errors import KennelError, MessageUndecodable, NotFound
 from coordinator.queues import envelope as wire
-from coordinator.queues.poison import PoisonRecord, poison_name
+from coordinator.queues.envelope import PoisonRecord, poison_name
+from coordinator.queues.protocols import ReceivedMessage
 from coordinator.queues.queue import Queue
-from coordinator.queues.transport import ReceivedMessage
 from dashboard.core.storage import call, storage
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from coordinator.queues.poison import poison_name
+from coordinator.queues.envelope import poison_name
 from dashboard.core.guard import requires
 from dashboard.core.views import show
 from dashboard.queues import message_peek as peeking

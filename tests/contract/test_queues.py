@@ -18,10 +18,8 @@ from coordinator.errors import (
     ReceiptStale,
 )
 from coordinator.queues.azure import AzureQueue, BlobClaims, BlobRules, BlobShards, list_queues
-from coordinator.queues.concurrency import RuleStore
+from coordinator.queues.protocols import ClaimStore, Layout, QueueTransport, RuleStore, ShardStore
 from coordinator.queues.rules import Steps, TargetLatency
-from coordinator.queues.shards import Layout, ShardStore
-from coordinator.queues.transport import ClaimStore, QueueTransport
 from coordinator.testing.queue_service import QueueService
 from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, MemoryRules, MemoryShards
 

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator import Storage
 from coordinator.config import StorageConfig
-from coordinator.queues.poison import PoisonRecord
+from coordinator.queues.envelope import PoisonRecord
 from coordinator.queues.queue import Queue
 from coordinator.queues.requeue import move, requeue_poison
 from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, memory_queue

@@ -20,8 +20,8 @@ import pytest
 
 from coordinator.queues import listener as listener_module
 from coordinator.queues import watchdog as stalls
+from coordinator.queues.envelope import PoisonRecord
 from coordinator.queues.listener import QueueListener
-from coordinator.queues.poison import PoisonRecord
 from coordinator.queues.queue import Queue
 from coordinator.queues.settling import RetryPolicy
 from coordinator.testing.clock import ManualClock

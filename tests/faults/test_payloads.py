@@ -16,9 +16,8 @@ from coordinator.errors import MoveStopped, StorageError
 from coordinator.queues import envelope as wire
 from coordinator.queues import requeue
 from coordinator.queues.delivery import Reject
-from coordinator.queues.envelope import Failure
-from coordinator.queues.idle import IdleBackoff
-from coordinator.queues.poison import PoisonRecord
+from coordinator.queues.envelope import Failure, PoisonRecord
+from coordinator.queues.polling import IdleBackoff
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite

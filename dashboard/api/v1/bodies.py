@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from ninja import Path, Query, Schema
 from pydantic import ConfigDict, Field, StringConstraints
 
-from coordinator.queues.cost import DEFAULT_PRICES
+from coordinator.cost import DEFAULT_PRICES
 from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.scaling.policy import ScalingPolicy
 from dashboard.api.v1.schema import described

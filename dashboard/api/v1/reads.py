@@ -8,7 +8,7 @@ import msgspec
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router
 
-from coordinator.queues.cost import Prices
+from coordinator.cost import Prices
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Cursor, Limit, Name, NewPrices, Number, Search, Text
 from dashboard.api.v1.operations import acts, reads

@@ -8,8 +8,8 @@ import re
 
 from coordinator import Storage, Worker
 from coordinator.config import StorageConfig
-from coordinator.queues.idle import IdleBackoff
 from coordinator.queues.listener import QueueListener
+from coordinator.queues.polling import IdleBackoff
 from tests.support.dashboard import TOKEN, Dashboard, Person, audit_of, until
 
 # Far below the minute after which a worker with a hub would look for itself: the hint must have come through.

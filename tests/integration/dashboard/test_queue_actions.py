@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.config import StorageConfig
 from coordinator.queues.azure import BlobClaims
-from coordinator.queues.poison import PoisonRecord
+from coordinator.queues.envelope import PoisonRecord
 from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import Dashboard, Person, audit_of, until

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from coordinator.config import StorageConfig
-from coordinator.queues.azure import BlobClaims, OldClaim, old_claims
+from coordinator.queues.azure import BlobClaims, old_claims
+from coordinator.queues.sweeping import OldClaim
 from coordinator.storage import Storage
 
 

@@ -19,7 +19,7 @@ from coordinator.realtime import protocol
 # Made here for people and programs, never decoded from what others wrote.
 OUTGOING = {
     "coordinator.doctor.findings.Finding",
-    "coordinator.queues.state.QueueState",
+    "coordinator.queues.listener.QueueState",
 }
 # Anything JSON can hold, kept for the user's own code and handed back to it; the bytes of its row bound it.
 HANDED_BACK = {"coordinator.tables.progress.Progress.results.value"}

@@ -13,7 +13,7 @@ from coordinator.config import StorageConfig, check_blob, check_container
 from coordinator.errors import ConfigurationError
 from coordinator.leadership.every import run_every
 from coordinator.leadership.semaphore import BlobDistributedSemaphore
-from coordinator.queues.bounds import check_options, check_time_out
+from coordinator.queues.listener import check_options, check_time_out
 from coordinator.queues.queue import QueueConfig
 from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.scaling.policy import ScalingPolicy, Window

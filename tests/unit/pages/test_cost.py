@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from coordinator.cost import Budget, Prices
 from coordinator.errors import ConfigurationError
-from coordinator.queues.cost import Budget, Prices
 from coordinator.realtime.protocol import WorkerState
 from dashboard.cost.prices import settled
 from dashboard.cost.queries import bill

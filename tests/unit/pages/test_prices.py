@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from coordinator.queues.cost import DEFAULT_PRICES, Prices
+from coordinator.cost import DEFAULT_PRICES, Prices
 from dashboard.core.actions import ActionFailed, Denied
 from dashboard.core.actor import Actor
 from dashboard.cost import prices as pricing

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from coordinator.azure.metering import Meter, Request
+from coordinator.cost import Budget, Prices, Spending, price_of
 from coordinator.errors import ConfigurationError
-from coordinator.queues.cost import Budget, Prices, Spending, price_of
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.queues import MemoryQueueTransport, memory_queue
 

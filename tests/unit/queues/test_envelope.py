@@ -11,9 +11,16 @@ import pytest
 
 from coordinator.errors import ConfigurationError, MessageUndecodable
 from coordinator.queues import envelope as wire
-from coordinator.queues.envelope import Claim, Envelope, Failure, ItemDecoder, MessageTooNew, Schema
+from coordinator.queues.envelope import (
+    MAX_MESSAGE_BYTES,
+    Claim,
+    Envelope,
+    Failure,
+    ItemDecoder,
+    MessageTooNew,
+    Schema,
+)
 from coordinator.queues.settling import RetryPolicy
-from coordinator.queues.transport import MAX_MESSAGE_BYTES
 
 ITEMS = [msgspec.Raw(b'"one"'), msgspec.Raw(b"2"), msgspec.Raw(b'{"three":3}')]
 HEAD = Envelope(kennel=1, id="m-1", at=1.5, by="w-1", items=ITEMS)

@@ -12,12 +12,11 @@ import pytest
 from coordinator.errors import ConfigurationError, StorageUnreachable
 from coordinator.queues.delivery import Retry
 from coordinator.queues.handlers import MessageContext, current_message
-from coordinator.queues.idempotency import once
-from coordinator.queues.inline import keeping
 from coordinator.queues.listener import QueueListener
-from coordinator.queues.queue import Queue
+from coordinator.queues.queue import Queue, keeping
 from coordinator.queues.shards import ShardedQueue
 from coordinator.realtime.bus import LocalBus
+from coordinator.tables.idempotency import once
 from coordinator.tables.table import Table
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.queues import MemoryQueueTransport, MemoryShards, memory_queue

@@ -17,7 +17,7 @@ import msgspec
 import psutil
 import pytest
 
-from coordinator.queues.poison import PoisonRecord
+from coordinator.queues.envelope import PoisonRecord
 from coordinator.realtime.bus import LocalBus
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.queues import MemoryQueueTransport, memory_queue

@@ -13,8 +13,8 @@ import pytest
 from coordinator.errors import ConfigurationError
 from coordinator.queues.delivery import Done, Reject, Retry
 from coordinator.queues.handlers import MessageContext
-from coordinator.queues.idempotency import once
 from coordinator.queues.settling import RetryPolicy
+from coordinator.tables.idempotency import once
 from coordinator.tables.table import Table
 from coordinator.testing.tables import MemoryTableStore
 from tests.unit.queues.bench import Bench

@@ -14,8 +14,8 @@ from coordinator.errors import ConfigurationError, ReceiptStale
 from coordinator.queues.delivery import Delivery, Done, Retry
 from coordinator.queues.envelope import Envelope, encode, encode_item
 from coordinator.queues.handlers import current_batch, current_message
-from coordinator.queues.idempotency import once
 from coordinator.queues.settling import RetryPolicy, TryFailed
+from coordinator.tables.idempotency import once
 from coordinator.tables.table import Table
 from coordinator.testing.faults import DROP_ANSWER, FaultyStore
 from coordinator.testing.queues import memory_queue

@@ -9,8 +9,9 @@ import pytest
 
 from coordinator.errors import AccessDenied, ConfigurationError, StorageUnreachable
 from coordinator.gates.gate import Gate
-from coordinator.queues.idle import Idle, IdleBackoff, QueueEmpty, WorkDetected
-from coordinator.queues.transport import ReceivedMessage
+from coordinator.queues.polling import Idle, IdleBackoff, QueueEmpty
+from coordinator.queues.protocols import ReceivedMessage
+from coordinator.queues.rules import WorkDetected
 from coordinator.realtime.bus import Hint
 from coordinator.testing.gates import MemoryGateStore
 from coordinator.testing.queues import memory_queue

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from coordinator.errors import MoveStopped
-from coordinator.queues.poison import PoisonRecord
+from coordinator.queues.envelope import PoisonRecord
 from coordinator.queues.queue import Queue
 from coordinator.queues.requeue import Moved, move, requeue_poison
 from coordinator.testing.clock import ManualClock

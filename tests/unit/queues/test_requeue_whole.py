@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from coordinator.errors import StorageUnreachable
 from coordinator.queues import envelope as wire
-from coordinator.queues.envelope import Failure
-from coordinator.queues.poison import PoisonRecord
+from coordinator.queues.envelope import Failure, PoisonRecord
 from coordinator.queues.queue import Queue
 from coordinator.queues.requeue import requeue_poison
 from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, memory_queue

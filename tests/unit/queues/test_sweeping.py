@@ -7,11 +7,9 @@ import random
 import pytest
 
 from coordinator.errors import StorageUnreachable
-from coordinator.queues.azure import OldClaim
-from coordinator.queues.envelope import Envelope, encode
-from coordinator.queues.poison import PoisonRecord
+from coordinator.queues.envelope import Envelope, PoisonRecord, encode
 from coordinator.queues.queue import Queue
-from coordinator.queues.sweeping import Swept, sweep, sweep_round
+from coordinator.queues.sweeping import OldClaim, Swept, sweep, sweep_round
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, memory_queue
 

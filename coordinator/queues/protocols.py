@@ -1,14 +1,27 @@
-"""What the room needs of a queue service and of a place for large payloads; adapters and twins implement these."""
+"""What the room needs of a queue service and of places to store things (adapters and twins implement these), and what a
+listener needs of a queue.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
-MAX_MESSAGE_BYTES = 64 * 1024
+import msgspec
+from msgspec import Meta
+
+from coordinator.clock import Clock
+from coordinator.queues.envelope import Envelope, PoisonRecord
+from coordinator.queues.rules import ScalingRule
+from coordinator.realtime.bus import Bus
+
+T_co = TypeVar("T_co", covariant=True)
+
 MAX_BATCH = 32
 MAX_VISIBILITY_SECONDS = 7 * 24 * 3600
 MAX_TTL_SECONDS = 2**31 - 1
 NEVER = -1
+MAX_SHARDS = 64
 
 
 class ReceivedMessage(NamedTuple):
@@ -89,3 +102,84 @@ class ClaimStore(Protocol):
 
     async def lasting(self, before: float) -> list[str]:
         """The names of what never expires and was last written before that moment."""
+
+
+class RuleStore(Protocol):
+    """Scaling rules by queue, where operators change them."""
+
+    async def read(self, queue: str, etag: str) -> tuple[ScalingRule | None, str] | None:
+        """The rule of a queue (None: none is stored) and its ETag; None if it is still the one of `etag`."""
+
+    async def write(self, queue: str, rule: ScalingRule, *, by: str) -> None:
+        """Store."""
+
+    async def remove(self, queue: str) -> None:
+        """Fall back to the listeners' own rules; harmless if none is stored."""
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """`shards` are filled; `most` is the highest number there ever was: so many may still hold messages."""
+
+    shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
+    most: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
+
+
+class ShardStore(Protocol):
+    """Where the number of shards is kept, for all processes."""
+
+    async def read(self, name: str) -> tuple[Layout | None, str]:
+        """The layout and its ETag; None and "" if none is stored."""
+
+    async def write(self, name: str, layout: Layout, etag: str) -> None:
+        """Store, if it is still the one of `etag` ("" = none yet); else `PreconditionFailed` or `AlreadyExists`."""
+
+
+class Claims(Protocol):
+    """The payloads of one queue that are kept outside its messages, for whoever ends a message."""
+
+    async def discard(self, envelope: Envelope) -> None:
+        """Remove the claim of a message that is gone."""
+
+    async def keep(self, envelope: Envelope) -> None:
+        """Keep the claim for good."""
+
+
+class PoisonQueue(Protocol):
+    """Where messages go that could not be processed."""
+
+    async def put(self, *items: PoisonRecord) -> Any:
+        """Store the records."""
+
+
+class ListenedQueue(Protocol[T_co]):
+    """What a listener needs of a queue; `Queue` is one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def transport(self) -> QueueTransport: ...
+
+    @property
+    def claims(self) -> Claims: ...
+
+    @property
+    def rules(self) -> RuleStore | None: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def poison(self) -> PoisonQueue: ...
+
+    def bus(self) -> Bus: ...
+
+    def identity(self) -> str: ...
+
+    async def create(self) -> bool: ...
+
+    async def depth(self) -> int: ...
+
+    def decode(self, text: str) -> Envelope: ...
+
+    async def items(self, envelope: Envelope) -> Sequence[tuple[int, T_co | Exception]]: ...

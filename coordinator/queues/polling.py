@@ -1,16 +1,76 @@
-"""Which queue to look at next, and when: priorities without starvation, idle queues without cost."""
+"""Which queue to look at next, and when: idle queues without cost, priorities without starvation."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import random
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from coordinator.queues.idle import IdleBackoff
-from coordinator.queues.queue import Queue
+from coordinator.errors import ConfigurationError
+from coordinator.queues.protocols import ListenedQueue
 from coordinator.queues.settling import Settler
+
+
+@dataclass(frozen=True)
+class IdleBackoff:
+    """How an idle queue is polled: min(minimum + (2^idle - 1) × random(0.8…1.2 × step), maximum), in seconds.
+
+    A small `maximum_seconds` finds work sooner when there is no push, and costs one request each time: 5 s are 720 an hour.
+    With push nothing is polled at the maximum but one look every `safety_seconds`. `shared`: queues of one process that are
+    idle at the maximum take turns, so that ten of them cost what one costs, and each is looked at every tenth time (but
+    every `safety_seconds` at least); False: each is looked at by itself.
+    """
+
+    minimum_seconds: float = 0.0
+    step_seconds: float = 0.1
+    maximum_seconds: float = 5.0
+    safety_seconds: float = 330.0
+    shared: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.minimum_seconds < self.maximum_seconds <= self.safety_seconds:
+            raise ConfigurationError(
+                "idle back-off needs 0 <= minimum_seconds < maximum_seconds <= safety_seconds, got "
+                f"{self.minimum_seconds}, {self.maximum_seconds}, {self.safety_seconds}"
+            )
+        if self.step_seconds <= 0:
+            raise ConfigurationError(f"idle step_seconds must be positive, got {self.step_seconds}")
+
+    def delay(self, idle: int, rng: random.Random) -> float:
+        """Seconds to wait after the idle-th look in vain."""
+        jittered = self.step_seconds * rng.uniform(0.8, 1.2)
+        return min(self.minimum_seconds + (2.0 ** min(idle, 40) - 1) * jittered, self.maximum_seconds)
+
+
+@dataclass(frozen=True)
+class QueueEmpty:
+    """A look found nothing, `idle` times in a row; `tasks` run, `pushed` says whether triggers can be expected."""
+
+    queue: str
+    idle: int
+    tasks: int
+    pushed: bool
+
+
+@dataclass(frozen=True)
+class Idle:
+    """The answer to `QueueEmpty`: how long to wait, and whether idle tasks should stop."""
+
+    delay_seconds: float
+    stop: bool
+
+
+def queue_empty(
+    event: QueueEmpty, *, backoff: IdleBackoff | None = None, rng: random.Random | None = None
+) -> Idle:
+    """The usual answer to an empty queue (S7): an exponential delay, and stop once it is at its maximum."""
+    backoff = backoff or IdleBackoff()
+    delay = backoff.delay(event.idle, rng or random.Random())
+    return Idle(delay, stop=delay >= backoff.maximum_seconds)
 
 
 class Rota:
@@ -50,7 +110,7 @@ class Source:
     that was put without an announcement, and true with the next trigger.
     """
 
-    def __init__(self, queue: Queue[Any], weight: int, settler: Settler) -> None:
+    def __init__(self, queue: ListenedQueue[Any], weight: int, settler: Settler) -> None:
         self.queue = queue
         self.name = queue.name
         self.weight = weight
