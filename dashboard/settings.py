@@ -260,7 +260,7 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 
 LANGUAGE_CODE = "en"
-USE_I18N = True
+USE_I18N = False  # docs/decisions/0170-english-only.md
 USE_TZ = True
 TIME_ZONE = "UTC"
 

@@ -7,7 +7,6 @@ import re
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
-from django.utils.translation import gettext as _
 
 from dashboard.core.actions import ActionFailed, audited
 from dashboard.core.actor import Actor
@@ -26,16 +25,14 @@ def add_rule(actor: Actor, team: str, kind: str, pattern: str, role: str, *, rea
     with audited(actor, "team.rule", team, reason) as act:
         if kind not in KINDS:
             raise ActionFailed(
-                _("A rule is for {kinds}, not for {kind!r}.").format(kinds=" or ".join(KINDS), kind=kind[:40])
+                "A rule is for {kinds}, not for {kind!r}.".format(kinds=" or ".join(KINDS), kind=kind[:40])
             )
         if role not in ROLES:
             raise ActionFailed(
-                _("A role is {roles}, not {role!r}.").format(roles=", ".join(ROLES), role=role[:40])
+                "A role is {roles}, not {role!r}.".format(roles=", ".join(ROLES), role=role[:40])
             )
         if not _PATTERN.fullmatch(pattern):
-            raise ActionFailed(
-                _("A pattern is a name, with * for any letters and ? for one, such as orders-*.")
-            )
+            raise ActionFailed("A pattern is a name, with * for any letters and ? for one, such as orders-*.")
         group = _team(team)
         old = TeamRule.objects.filter(team=group, kind=kind, pattern=pattern).first()
         act.before = _told(old) if old is not None else ""
@@ -50,7 +47,7 @@ def remove_rule(actor: Actor, rule_id: int, *, reason: str = "") -> None:
     row = TeamRule.objects.select_related("team").filter(pk=rule_id).first()
     with audited(actor, "team.rule", row.team.name if row is not None else f"#{rule_id}", reason) as act:
         if row is None:
-            raise ActionFailed(_("There is no such rule any more."))
+            raise ActionFailed("There is no such rule any more.")
         act.before = _told(row)
         row.delete()
 
@@ -60,7 +57,7 @@ def set_member(actor: Actor, team: str, user: str, *, member: bool, reason: str 
     with audited(actor, "team.member", user, reason) as act:
         found = get_user_model().objects.filter(username=user).first()
         if found is None:
-            raise ActionFailed(_("There is no user {user!r}.").format(user=user[:80]))
+            raise ActionFailed(f"There is no user {user[:80]!r}.")
         group = _team(team, make=member)
         act.before = json.dumps(sorted(found.groups.values_list("name", flat=True)))
         if member:
@@ -84,18 +81,16 @@ _RESERVED = {_looks_like(word + end) for word in (*ROLES, "administrator", "supe
 
 def _team(name: str, *, make: bool = True) -> Group:
     if _looks_like(name) in _RESERVED:
-        raise ActionFailed(
-            _("{name} is a role, or reads like one; choose another name for the team.").format(name=name)
-        )
+        raise ActionFailed(f"{name} is a role, or reads like one; choose another name for the team.")
     if not _TEAM.fullmatch(name):
         raise ActionFailed(
-            _("A team has a name of 1-80 letters, digits, spaces, dots, hyphens and underscores.")
+            "A team has a name of 1-80 letters, digits, spaces, dots, hyphens and underscores."
         )
     if make:
         return Group.objects.get_or_create(name=name)[0]
     found = Group.objects.filter(name=name).first()
     if found is None:
-        raise ActionFailed(_("There is no team {name!r}.").format(name=name))
+        raise ActionFailed(f"There is no team {name!r}.")
     return found
 
 

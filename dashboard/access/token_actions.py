@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from django.contrib.auth.models import Group
 from django.utils import timezone
-from django.utils.translation import gettext as _
 
 from dashboard.access import tokens
 from dashboard.audit import log as audit
@@ -50,35 +49,33 @@ def create_token(
     if actor.by_token:
         # One that leaked could outlive its end and its revocation by those it made.
         audit.denied(actor, action, name, reason=reason)
-        raise Denied(_("A token makes no other token: sign in, or use manage.py worker_token."))
+        raise Denied("A token makes no other token: sign in, or use manage.py worker_token.")
     with audited(actor, action, name, reason) as act:
         if not 1 <= len(name) <= 100:
-            raise ActionFailed(_("Say in 1-100 characters what the token is for."))
+            raise ActionFailed("Say in 1-100 characters what the token is for.")
         if scope not in Scope.values:
             raise ActionFailed(
-                _("A token is for {scopes}, not for {scope!r}.").format(
+                "A token is for {scopes}, not for {scope!r}.".format(
                     scopes=" or ".join(Scope.values), scope=scope[:40]
                 )
             )
         most = MAX_DAYS if owner is None else MAX_DAYS_OF_PERSON
         if days is not None and not 0 < days <= most:
-            raise ActionFailed(_("A token may be valid for up to {most:,.0f} days.").format(most=most))
+            raise ActionFailed(f"A token may be valid for up to {most:,.0f} days.")
         if owner is not None and days is None:
-            raise ActionFailed(_("A personal token must expire: say after how many days."))
+            raise ActionFailed("A personal token must expire: say after how many days.")
         if owner is not None and scope == Scope.WORKER:
             raise ActionFailed(
-                _("Workers belong to nobody: their tokens are made by administrators, without an owner.")
+                "Workers belong to nobody: their tokens are made by administrators, without an owner."
             )
         role = _role(scope, role)
         if lower_role(role, actor.role) != role:
-            raise ActionFailed(
-                _("You may give a token no more than you have: {role}.").format(role=actor.role)
-            )
+            raise ActionFailed(f"You may give a token no more than you have: {actor.role}.")
         found = Group.objects.exclude(name__in=ROLES).filter(name=team).first() if team else None
         if team and found is None:
-            raise ActionFailed(_("There is no team {team!r}.").format(team=team[:80]))
+            raise ActionFailed(f"There is no team {team[:80]!r}.")
         if allowance and scope != Scope.WORKER:
-            raise ActionFailed(_("Only a token of workers has names and numbers that they may claim."))
+            raise ActionFailed("Only a token of workers has names and numbers that they may claim.")
         allowed = _allowance(allowance or {}) if scope == Scope.WORKER else USUAL
         expires = timezone.now() + datetime.timedelta(days=days) if days is not None else None
         made = tokens.create(
@@ -102,7 +99,7 @@ def revoke_token(actor: Actor, token_id: int, *, reason: str = "") -> None:
     target = str(row) if row is not None else f"#{token_id}"
     with audited(actor, "token.revoke_own" if own else "token.revoke", target, reason) as act:
         if row is None or row.revoked_at is not None:
-            raise ActionFailed(_("There is no such valid token."))
+            raise ActionFailed("There is no such valid token.")
         row.revoked_at = timezone.now()
         row.save(update_fields=["revoked_at"])
         act.after = json.dumps({"token": "revoked"})
@@ -112,20 +109,16 @@ def _allowance(given: Mapping[str, Any]) -> Allowance:
     try:
         return msgspec.convert(msgspec.structs.asdict(NEW) | dict(given), Allowance, strict=False)
     except msgspec.ValidationError as error:
-        raise ActionFailed(
-            _("What its workers may claim is out of bounds: {error}.").format(error=error)
-        ) from error
+        raise ActionFailed(f"What its workers may claim is out of bounds: {error}.") from error
 
 
 def _role(scope: str, role: str) -> str:
     if scope == Scope.WORKER:
         if role:
-            raise ActionFailed(_("A worker's token has no role: it opens the hub and nothing else."))
+            raise ActionFailed("A worker's token has no role: it opens the hub and nothing else.")
         return ""
     if role and role not in ROLES:
-        raise ActionFailed(
-            _("A role is {roles}, not {role!r}.").format(roles=", ".join(ROLES), role=role[:40])
-        )
+        raise ActionFailed("A role is {roles}, not {role!r}.".format(roles=", ".join(ROLES), role=role[:40]))
     if scope == Scope.ACT and not role:
-        raise ActionFailed(_("A token that acts needs a role."))
+        raise ActionFailed("A token that acts needs a role.")
     return lower_role(role or "viewer", "viewer") if scope == Scope.READ else role

@@ -7,7 +7,6 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -67,7 +66,7 @@ def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
         return act(
             request,
             lambda _actor: token_actions.revoke_token(actor, token),
-            _("%(name)s opens nothing any more.") % {"name": name},
+            f"{name} opens nothing any more.",
             back=back,
         )
     mine = found is not None and found.owner == request.user.get_username()
@@ -80,17 +79,15 @@ def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
         live=False,
         status=422 if request.method == "POST" else 200,
         name=name,
-        title=_("Revoke %(name)s?") % {"name": name},
-        verb=_("Revoke it"),
+        title=f"Revoke {name}?",
+        verb="Revoke it",
         consequences=(
-            _("Whatever uses it is refused from now on."),
-            _("Sockets that were opened with it are closed within seconds."),
-            _("It cannot be made valid again; a new one can be made."),
+            "Whatever uses it is refused from now on.",
+            "Sockets that were opened with it are closed within seconds.",
+            "It cannot be made valid again; a new one can be made.",
         ),
         back=back,
-        problem=_("Nothing was done: what you typed is not %(name)s.") % {"name": name}
-        if request.method == "POST"
-        else "",
+        problem=f"Nothing was done: what you typed is not {name}." if request.method == "POST" else "",
     )
 
 
@@ -101,7 +98,7 @@ def end_session(request: HttpRequest, session: int) -> HttpResponse:
     return act(
         request,
         lambda actor: people_actions.end_session(actor, session),
-        _("Signed out there. Its open pages stop within seconds."),
+        "Signed out there. Its open pages stop within seconds.",
         back=reverse("access"),
     )
 
@@ -117,9 +114,7 @@ def end_sessions(request: HttpRequest) -> HttpResponse:
         lambda actor: people_actions.end_sessions(
             actor, user, but=str(request.session.session_key) if own else ""
         ),
-        _("You are signed out everywhere else.")
-        if own
-        else _("%(user)s is signed out everywhere.") % {"user": user},
+        "You are signed out everywhere else." if own else f"{user} is signed out everywhere.",
         back=reverse("access"),
     )
 
@@ -131,7 +126,7 @@ def add_rule(request: HttpRequest) -> HttpResponse:
     return act(
         request,
         lambda actor: team_actions.add_rule(actor, team, kind, pattern, role),
-        _("What matches %(pattern)s belongs to %(team)s now.") % {"pattern": pattern, "team": team},
+        f"What matches {pattern} belongs to {team} now.",
         back=reverse("access"),
     )
 
@@ -142,7 +137,7 @@ def remove_rule(request: HttpRequest, rule: int) -> HttpResponse:
     return act(
         request,
         lambda actor: team_actions.remove_rule(actor, rule),
-        _("The rule is gone; what no rule covers is everybody's, by their roles."),
+        "The rule is gone; what no rule covers is everybody's, by their roles.",
         back=reverse("access"),
     )
 
@@ -152,11 +147,10 @@ def remove_rule(request: HttpRequest, rule: int) -> HttpResponse:
 def set_member(request: HttpRequest) -> HttpResponse:
     """Take somebody into a team, or with `leave` out of it."""
     team, user, leave = text(request, "team"), text(request, "user"), bool(text(request, "leave"))
-    said = _("%(user)s left %(team)s.") if leave else _("%(user)s is in %(team)s.")
     return act(
         request,
         lambda actor: team_actions.set_member(actor, team, user, member=not leave),
-        said % {"user": user, "team": team},
+        f"{user} left {team}." if leave else f"{user} is in {team}.",
         back=reverse("access"),
     )
 

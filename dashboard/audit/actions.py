@@ -6,7 +6,6 @@ import json
 import time
 
 from django.db import transaction
-from django.utils.translation import gettext as _
 
 from dashboard.audit.log import PRUNE
 from dashboard.core.actions import ActionFailed, audited
@@ -24,7 +23,7 @@ def prune_audit(actor: Actor, keep_days: float, *, reason: str = "", at_once: in
     asks of a chain that does not start at #1. Row and removal are one transaction: there is never one without the other.
     """
     if not keep_days >= 1:
-        raise ActionFailed(_("The audit is kept for at least 1 day."))
+        raise ActionFailed("The audit is kept for at least 1 day.")
     removed = 0
     while gone := _prune(actor, time.time() - keep_days * DAY_SECONDS, reason, at_once):
         removed += gone

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-from django.utils.translation import gettext as _
-
 from coordinator.errors import NotFound
 from coordinator.pipelines.azure import batch_control
 from coordinator.pipelines.messages import Head
@@ -19,7 +17,7 @@ from dashboard.core.storage import call, storage
 def cancel_batch(actor: Actor, target: str, *, reason: str = "") -> None:
     """Stop the batch ``pipeline/batch`` for good; what is on its way is dropped within seconds."""
     with audited(actor, "batch.cancel", target, reason) as act:
-        pipeline, batch = _two(target, _("a pipeline and a batch"))
+        pipeline, batch = _two(target, "a pipeline and a batch")
 
         async def cancel() -> Head:
             return await (await batch_control(storage(), pipeline, batch)).cancel(batch)
@@ -27,9 +25,7 @@ def cancel_batch(actor: Actor, target: str, *, reason: str = "") -> None:
         try:
             before = call(cancel)
         except NotFound as error:
-            raise ActionFailed(
-                _("There is no batch {batch} of {pipeline}.").format(batch=batch, pipeline=pipeline)
-            ) from error
+            raise ActionFailed(f"There is no batch {batch} of {pipeline}.") from error
         act.before, act.after = json.dumps({"state": before.state}), json.dumps({"state": "cancelled"})
         current().look_again()
 
@@ -37,7 +33,7 @@ def cancel_batch(actor: Actor, target: str, *, reason: str = "") -> None:
 def retry_batch(actor: Actor, target: str, *, reason: str = "") -> int:
     """Have the failed items of the batch ``pipeline/batch`` processed again; returns how many."""
     with audited(actor, "batch.retry", target, reason) as act:
-        pipeline, batch = _two(target, _("a pipeline and a batch"))
+        pipeline, batch = _two(target, "a pipeline and a batch")
 
         async def retry() -> int:
             return await (await batch_control(storage(), pipeline, batch)).retry_failed(batch)
@@ -45,9 +41,7 @@ def retry_batch(actor: Actor, target: str, *, reason: str = "") -> int:
         try:
             items = call(retry)
         except NotFound as error:
-            raise ActionFailed(
-                _("There is no batch {batch} of {pipeline}.").format(batch=batch, pipeline=pipeline)
-            ) from error
+            raise ActionFailed(f"There is no batch {batch} of {pipeline}.") from error
         act.after = json.dumps({"retried": items})
         current().look_again()
     return items
@@ -56,7 +50,7 @@ def retry_batch(actor: Actor, target: str, *, reason: str = "") -> int:
 def free_saga(actor: Actor, target: str, *, reason: str = "") -> None:
     """Have the stuck saga ``name/key`` go on: undoing its steps, or with them if only they did not fit."""
     with audited(actor, "saga.retry", target, reason) as act:
-        name, key = _two(target, _("a saga and a key"))
+        name, key = _two(target, "a saga and a key")
 
         async def retry() -> str:
             return await retry_saga(storage(), name, key, by=actor.name)
@@ -64,9 +58,7 @@ def free_saga(actor: Actor, target: str, *, reason: str = "") -> None:
         try:
             state = call(retry)
         except NotFound as error:
-            raise ActionFailed(
-                _("There is no saga {name} with the key {key}.").format(name=name, key=key)
-            ) from error
+            raise ActionFailed(f"There is no saga {name} with the key {key}.") from error
         act.before, act.after = json.dumps({"state": "stuck"}), json.dumps({"state": state})
         current().look_again()
 
@@ -75,7 +67,5 @@ def _two(target: str, what: str) -> tuple[str, str]:
     """Neither half can hold a slash: keys of tables cannot."""
     first, _slash, second = target.partition("/")
     if not first or not second or "/" in second:
-        raise ActionFailed(
-            _("Name {what}, with a slash between them, not {target!r}.").format(what=what, target=target[:80])
-        )
+        raise ActionFailed(f"Name {what}, with a slash between them, not {target[:80]!r}.")
     return first, second

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.batches import actions
@@ -46,7 +45,7 @@ def retry(request: HttpRequest, pipeline: str, batch: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.retry_batch(actor, f"{pipeline}/{batch}", reason=text(request, "reason")),
-        _("What failed in {batch} is being processed again.").format(batch=batch),
+        f"What failed in {batch} is being processed again.",
         back=_back(pipeline=pipeline, batch=batch),
         page="batches",
     )
@@ -58,7 +57,7 @@ def cancel(request: HttpRequest, pipeline: str, batch: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.cancel_batch(actor, f"{pipeline}/{batch}", reason=text(request, "reason")),
-        _("{batch} was cancelled: what is on its way is dropped within seconds.").format(batch=batch),
+        f"{batch} was cancelled: what is on its way is dropped within seconds.",
         back=_back(pipeline=pipeline, batch=batch),
         page="batches",
     )
@@ -70,7 +69,7 @@ def free(request: HttpRequest, saga: str, key: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.free_saga(actor, f"{saga}/{key}", reason=text(request, "reason")),
-        _("{key} is being tried again.").format(key=key),
+        f"{key} is being tried again.",
         back=_back(saga=saga, key=key),
         page="batches",
     )

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.db import InterfaceError, OperationalError
-from django.utils.translation import gettext
 
 from coordinator.errors import KennelError
 from dashboard.audit import log as audit
@@ -41,33 +40,21 @@ class Act:
 def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterator[Act]:
     """Permission and intent before the block, outcome after it."""
     if len(reason) > MAX_REASON:
-        raise ActionFailed(
-            gettext("The reason has {length} characters; at most {most} are kept.").format(
-                length=len(reason), most=MAX_REASON
-            )
-        )
+        raise ActionFailed(f"The reason has {len(reason)} characters; at most {MAX_REASON} are kept.")
     if not role_may(actor.role, action, target, actor.teams):
         audit.denied(actor, action, target, reason=reason)
         needed = ACTIONS.get(action, "nobody")
         whose = scoping.whose(action.partition(".")[0], target)
         of = f", in the team {' or '.join(whose)} that {target} belongs to" if whose else ""
-        raise Denied(
-            gettext("{name} may not do this: {action} needs the role {needed}{of}.").format(
-                name=actor.name, action=action, needed=needed, of=of
-            )
-        )
+        raise Denied(f"{actor.name} may not do this: {action} needs the role {needed}{of}.")
     if action in FRESH and not actor.fresh:
         audit.denied(actor, action, target, reason=reason)
-        raise Denied(
-            gettext("Your sign-in is too long ago for this: confirm it at {path}, then try again.").format(
-                path=CONFIRM_PATH
-            )
-        )
+        raise Denied(f"Your sign-in is too long ago for this: confirm it at {CONFIRM_PATH}, then try again.")
     try:
         row = audit.intent(actor, action, target, reason=reason)
     except (OperationalError, InterfaceError) as error:
         raise ActionFailed(
-            gettext("Nothing was done: the dashboard's database is busy or away. Try again in a few seconds.")
+            "Nothing was done: the dashboard's database is busy or away. Try again in a few seconds."
         ) from error
     act = Act()
     try:
@@ -79,13 +66,13 @@ def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterato
         maybe = bool(getattr(error, "maybe_done", False))
         result = Outcome.UNKNOWN if maybe else Outcome.FAILED
         audit.settle(row, result, before=act.before, after=str(error))
-        hint = gettext("It may have been carried out all the same: look again before you repeat it.")
+        hint = "It may have been carried out all the same: look again before you repeat it."
         told = _sentence(str(error))
         raise ActionFailed(f"{told} {hint}" if maybe else told) from error
     except Exception as error:
         audit.settle(row, Outcome.UNKNOWN, before=act.before, after=type(error).__name__)
         log.exception("%s of %s failed", action, target)
-        raise ActionFailed(gettext("Something went wrong inside the dashboard; see its log.")) from error
+        raise ActionFailed("Something went wrong inside the dashboard; see its log.") from error
     audit.settle(row, Outcome.DONE, before=act.before, after=act.after)
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.template.defaultfilters import pluralize
 from django.urls import reverse
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST
 
 from dashboard.audit import log as audit
@@ -39,7 +38,7 @@ def unleash(request: HttpRequest) -> HttpResponse:
         request,
         _ticked(request),
         lambda actor, gate: gate_actions.unleash(actor, gate, reason=reason),
-        lambda n: ngettext("Unleashed {n} gate.", "Unleashed {n} gates.", n),
+        lambda n: f"Unleashed {n} gate{pluralize(n)}.",
         back=reverse("gates"),
     )
 
@@ -50,10 +49,10 @@ def drain(request: HttpRequest) -> HttpResponse:
     return _command(
         request,
         "drain",
-        lambda n: ngettext(
-            "{n} worker finishes what it has in hand and takes nothing new.",
-            "{n} workers finish what they have in hand and take nothing new.",
-            n,
+        lambda n: (
+            "1 worker finishes what it has in hand and takes nothing new."
+            if n == 1
+            else f"{n} workers finish what they have in hand and take nothing new."
         ),
     )
 
@@ -62,7 +61,7 @@ def drain(request: HttpRequest) -> HttpResponse:
 @requires("worker.resume")
 def resume(request: HttpRequest) -> HttpResponse:
     return _command(
-        request, "resume", lambda n: ngettext("{n} worker works again.", "{n} workers work again.", n)
+        request, "resume", lambda n: "1 worker works again." if n == 1 else f"{n} workers work again."
     )
 
 
@@ -72,25 +71,25 @@ def stop(request: HttpRequest) -> HttpResponse:
     """Asks for "stop n", then tells each of them to end."""
     ticked = _ticked(request)
     names = {each.instance: each.name for each in selectors.fleet().workers}
-    phrase = _("stop {n}").format(n=len(ticked))
+    phrase = f"stop {len(ticked)}"
     if not ticked or text(request, "typed").casefold() == phrase:
         return _command(
             request,
             "stop",
-            lambda n: ngettext("{n} worker was asked to stop.", "{n} workers were asked to stop.", n),
+            lambda n: "1 worker was asked to stop." if n == 1 else f"{n} workers were asked to stop.",
         )
     return _confirm(
         request,
         ticked,
         phrase=phrase,
-        title=ngettext("Stop {n} worker?", "Stop {n} workers?", len(ticked)).format(n=len(ticked)),
-        verb=_("Stop them"),
+        title=f"Stop {len(ticked)} worker{pluralize(len(ticked))}?",
+        verb="Stop them",
         back=reverse("workers"),
         consequences=(
             _some(names.get(instance, instance) for instance in ticked),
-            _("They finish or give back the messages they have in hand, then their processes end."),
-            _("Elections they lead go to workers that stand by."),
-            _("Only whoever runs the workers can start them again, not this page."),
+            "They finish or give back the messages they have in hand, then their processes end.",
+            "Elections they lead go to workers that stand by.",
+            "Only whoever runs the workers can start them again, not this page.",
         ),
     )
 
@@ -104,11 +103,11 @@ def requeue(request: HttpRequest) -> HttpResponse:
         "requeue",
         queue_actions.requeue_poison,
         lambda queue: queue.poison,
-        title=lambda n: ngettext("Requeue the poison messages of {n} queue?", "Requeue the poison messages of {n} queues?", n),
-        line=_("{queue}: {count} poison messages"),
-        verb=_("Requeue them"),
-        done=lambda n: ngettext("The poison messages of {n} queue are being tried again.", "The poison messages of {n} queues are being tried again.", n),
-        consequences=(_("Each message is tried again from the start."),),
+        title=lambda n: f"Requeue the poison messages of {n} queue{pluralize(n)}?",
+        line="{queue}: {count} poison messages",
+        verb="Requeue them",
+        done=lambda n: f"The poison messages of {n} queue{pluralize(n)} are being tried again.",
+        consequences=("Each message is tried again from the start.",),
     )  # fmt: skip
 
 
@@ -121,13 +120,13 @@ def clear(request: HttpRequest) -> HttpResponse:
         "clear",
         queue_actions.clear_queue,
         lambda queue: queue.depth,
-        title=lambda n: ngettext("Clear {n} queue?", "Clear {n} queues?", n),
-        line=_("{queue}: about {count} messages are deleted"),
-        verb=_("Clear them"),
-        done=lambda n: ngettext("{n} queue was cleared.", "{n} queues were cleared.", n),
+        title=lambda n: f"Clear {n} queue{pluralize(n)}?",
+        line="{queue}: about {count} messages are deleted",
+        verb="Clear them",
+        done=lambda n: "1 queue was cleared." if n == 1 else f"{n} queues were cleared.",
         consequences=(
-            _("What workers have in hand is deleted under them: it is processed, and not tried again if that fails."),
-            _("This cannot be undone."),
+            "What workers have in hand is deleted under them: it is processed, and not tried again if that fails.",
+            "This cannot be undone.",
         ),
     )  # fmt: skip
 
@@ -153,14 +152,12 @@ def _queues(
     lines = []
     for name in ticked:
         held = count(known[name]) if name in known else None
-        lines.append(
-            line.format(queue=name, count=_("an unknown number of") if held is None else f"{held:,}")
-        )
+        lines.append(line.format(queue=name, count="an unknown number of" if held is None else f"{held:,}"))
     return _confirm(
         request,
         ticked,
         phrase=phrase,
-        title=title(len(ticked)).format(n=len(ticked)),
+        title=title(len(ticked)),
         verb=verb,
         back=back,
         consequences=(*lines, *consequences),
@@ -172,9 +169,7 @@ def _allowed(request: HttpRequest, action: str, target: str) -> bool:
     if may(request.user, action, target):
         return True
     audit.denied(Actor.from_request(request), action, target)
-    messages.error(
-        request, _("You may not do this to {target}: {action}.").format(target=target, action=action)
-    )
+    messages.error(request, f"You may not do this to {target}: {action}.")
     return False
 
 
@@ -204,21 +199,20 @@ def _each(
         except ActionFailed as error:
             problems.append(str(error))
     if len(names) > len(problems):
-        n = len(names) - len(problems)
-        messages.success(request, done(n).format(n=n))
+        messages.success(request, done(len(names) - len(problems)))
     for problem in problems[:MOST_TOLD]:
         messages.error(request, problem)
     if len(problems) > MOST_TOLD:
-        messages.error(request, _("{n} more failed; the audit has each.").format(n=len(problems) - MOST_TOLD))
+        messages.error(request, f"{len(problems) - MOST_TOLD} more failed; the audit has each.")
     if not names and not request.POST.getlist("name"):
-        messages.warning(request, _("Nothing was done: tick one or more first."))
+        messages.warning(request, "Nothing was done: tick one or more first.")
     return redirect(back)
 
 
 def _some(names: Iterable[str]) -> str:
     given = list(names)
     shown = ", ".join(given[:20])
-    return shown if len(given) <= 20 else _("{names} and {n} more").format(names=shown, n=len(given) - 20)
+    return shown if len(given) <= 20 else f"{shown} and {len(given) - 20} more"
 
 
 def _confirm(request: HttpRequest, ticked: list[str], *, phrase: str, back: str, **more: Any) -> HttpResponse:
@@ -232,6 +226,6 @@ def _confirm(request: HttpRequest, ticked: list[str], *, phrase: str, back: str,
         name=phrase,
         ticked=ticked,
         back=back,
-        problem=_("Nothing was done: what you typed is not {name}.").format(name=phrase) if typed else "",
+        problem=f"Nothing was done: what you typed is not {phrase}." if typed else "",
         **more,
     )

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
-from django.utils.translation import gettext as _
 
 from dashboard.audit import log as audit
 from dashboard.batches.actions import cancel_batch, free_saga, retry_batch
@@ -59,9 +58,7 @@ def _number(options: dict[str, Any], name: str) -> float | None:
     try:
         number = float(cast(Any, value))
     except (TypeError, ValueError, OverflowError) as error:
-        raise ActionFailed(
-            _("{name} must be a number, not {value!r}.").format(name=name, value=str(value)[:40])
-        ) from error
+        raise ActionFailed(f"{name} must be a number, not {str(value)[:40]!r}.") from error
     if not math.isfinite(number):
-        raise ActionFailed(_("{name} must be a finite number.").format(name=name))
+        raise ActionFailed(f"{name} must be a finite number.")
     return number

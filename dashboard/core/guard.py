@@ -12,7 +12,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.http import urlencode
-from django.utils.translation import gettext
 
 from dashboard.audit import log as audit
 from dashboard.core.actor import Actor
@@ -37,7 +36,7 @@ def requires(
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path())
             if getattr(request.user, WANTS_FACTOR, False):
-                messages.warning(request, gettext("Your role needs a second factor: set it up to go on."))
+                messages.warning(request, "Your role needs a second factor: set it up to go on.")
                 return redirect("mfa_activate_totp")
             target = str(next(iter(kwargs.values()), ""))
             if may(request.user, action, target):

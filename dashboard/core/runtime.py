@@ -18,7 +18,6 @@ from typing import Protocol, TypeVar, TypeVarTuple
 import msgspec
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from django.conf import settings
-from django.utils.translation import gettext
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.gates.azure import BlobGateStore
@@ -239,9 +238,7 @@ class Runtime:
 
     def _troubles(self) -> tuple[str, ...]:
         return tuple(
-            gettext('The dashboard\'s own work "{name}" failed within the last minute: {error}').format(
-                name=name, error=what
-            )
+            f'The dashboard\'s own work "{name}" failed within the last minute: {what}'
             for name, what in self.loops.troubles().items()
         )
 

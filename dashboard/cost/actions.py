@@ -6,7 +6,6 @@ import time
 
 import msgspec
 from django.db import transaction
-from django.utils.translation import gettext as _
 
 from coordinator.errors import ConfigurationError
 from dashboard.core.actions import ActionFailed, audited
@@ -24,13 +23,11 @@ def set_prices(actor: Actor, wanted: PriceSettings, *, reason: str = "") -> Pric
     with audited(actor, "cost.prices", TARGET, reason) as act:
         for name, longest in LONGEST.items():
             if len(getattr(wanted.prices, name)) > longest:
-                raise ActionFailed(
-                    _("{name} has more than {longest} characters.").format(name=name, longest=longest)
-                )
+                raise ActionFailed(f"{name} has more than {longest} characters.")
         try:
             pricing.checked(wanted)
         except ConfigurationError as error:
-            raise ActionFailed(_("The prices were not changed: {error}.").format(error=error)) from error
+            raise ActionFailed(f"The prices were not changed: {error}.") from error
         with transaction.atomic():
             act.before = _told(pricing.refresh())
             Pricing.objects.update_or_create(

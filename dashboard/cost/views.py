@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST, require_safe
 from msgspec.structs import replace
 
@@ -21,11 +19,11 @@ from dashboard.cost.actions import reset_prices, set_prices
 from dashboard.cost.prices import PriceSettings
 
 KINDS = {
-    "queue": _("Queue operations"),
-    "blob_write": _("Blob writes"),
-    "blob_read": _("Blob reads"),
-    "blob_list": _("Blob lists"),
-    "table": _("Table operations"),
+    "queue": "Queue operations",
+    "blob_write": "Blob writes",
+    "blob_read": "Blob reads",
+    "blob_list": "Blob lists",
+    "table": "Table operations",
 }
 
 
@@ -51,14 +49,14 @@ def prices(request: HttpRequest) -> HttpResponse:
     """Put prices and budget in force, or (`reset`) those of the environment again."""
     back, reason = f"{reverse('cost')}#prices", text(request, "reason")
     if text(request, "reset"):
-        told = gettext("The prices and the budget are those of the dashboard's environment again.")
+        told = "The prices and the budget are those of the dashboard's environment again."
         return act(request, lambda actor: reset_prices(actor, reason=reason), told, back=back)
     try:
         wanted = _read(request)
     except (ValueError, ConfigurationError) as error:
-        messages.error(request, gettext("The prices were not changed: {error}.").format(error=error))
+        messages.error(request, f"The prices were not changed: {error}.")
         return _page(request, status=422)
-    told = gettext("The new prices and the budget are in force.")
+    told = "The new prices and the budget are in force."
     return act(request, lambda actor: set_prices(actor, wanted, reason=reason), told, back=back)
 
 
@@ -95,11 +93,11 @@ def _read(request: HttpRequest) -> PriceSettings:
     figures: dict[str, Any] = {name: _number(request, name, str(kind)) for name, kind in KINDS.items()}
     table = Prices(**figures, as_of=text(request, "as_of"), source=text(request, "source"))
     if not table.as_of or not table.source:
-        raise ValueError(gettext("say from when the prices are and where they were found"))
+        raise ValueError("say from when the prices are and where they were found")
     budget = text(request, "per_day")
     wanted = PriceSettings(replace(table, currency=pricing.in_force().prices.currency))
     return pricing.checked(
-        replace(wanted, per_day=_number(request, "per_day", gettext("Daily budget")) if budget else None)
+        replace(wanted, per_day=_number(request, "per_day", "Daily budget") if budget else None)
     )
 
 
@@ -108,6 +106,4 @@ def _number(request: HttpRequest, name: str, label: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise ValueError(
-            gettext("{label}: {value!r} is not a number such as 0.004").format(label=label, value=value)
-        ) from None
+        raise ValueError(f"{label}: {value!r} is not a number such as 0.004") from None

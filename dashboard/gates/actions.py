@@ -6,8 +6,6 @@ import json
 import time
 from typing import Any
 
-from django.utils.translation import gettext
-
 from coordinator.config import check_name
 from coordinator.errors import AlreadyExists, PreconditionFailed
 from coordinator.gates.azure import BlobGateStore
@@ -38,9 +36,7 @@ def unleash(
         check_name("gate", gate)
         if at is not None and not 0 <= at <= FAR_SECONDS:
             raise ActionFailed(
-                gettext(
-                    "The moment {at:g} is not within 1970 to 2100: give seconds since 1970, not milliseconds."
-                ).format(at=at)
+                f"The moment {at:g} is not within 1970 to 2100: give seconds since 1970, not milliseconds."
             )
         act.before = _known(gate)
         state = call(_open, gate, actor.name, reason, at, share, epoch)
@@ -90,7 +86,7 @@ async def _create(gate: str, by: str, reason: str) -> GateState:
     try:
         await BlobGateStore(runtime.storage, gate).write(made, "")
     except (AlreadyExists, PreconditionFailed) as error:
-        raise ActionFailed(gettext("There is a gate {gate} already.").format(gate=gate)) from error
+        raise ActionFailed(f"There is a gate {gate} already.") from error
     await runtime.gates.changed(made)
     return made
 

@@ -8,7 +8,6 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST
 
 from dashboard.core.guard import requires
@@ -34,7 +33,7 @@ def create(request: HttpRequest) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.create_gate(actor, name),
-        gettext("Gate {name} is there, and closed.").format(name=name),
+        f"Gate {name} is there, and closed.",
         back=reverse("gates"),
         page="gates",
     )
@@ -52,16 +51,10 @@ def unleash(request: HttpRequest, name: str) -> HttpResponse:
     except (ValueError, OverflowError):
         messages.error(
             request,
-            gettext(
-                "Nothing was opened: the time or the share could not be read. Write the time as 2026-07-31 18:00:00."
-            ),
+            "Nothing was opened: the time or the share could not be read. Write the time as 2026-07-31 18:00:00.",
         )
         return redirect(back)
-    how = (
-        gettext("{name} opens at {at:%Y-%m-%d %H:%M:%S} UTC.").format(name=name, at=at)
-        if at
-        else gettext("Unleashed {name}.").format(name=name)
-    )
+    how = f"{name} opens at {at:%Y-%m-%d %H:%M:%S} UTC." if at else f"Unleashed {name}."
     return act(
         request,
         lambda actor: actions.unleash(
@@ -81,16 +74,12 @@ def leash(request: HttpRequest, name: str) -> HttpResponse:
     back = reverse("gates") if page == "gates" else reverse("overview")
     reason = text(request, "reason")
     if not reason:
-        messages.error(
-            request, gettext("{name} was not leashed: say why, others will read it.").format(name=name)
-        )
+        messages.error(request, f"{name} was not leashed: say why, others will read it.")
         return redirect(back)
     return act(
         request,
         lambda actor: actions.leash(actor, name, reason=reason),
-        gettext("Leashed {name}: workers finish what they have in hand and take nothing new.").format(
-            name=name
-        ),
+        f"Leashed {name}: workers finish what they have in hand and take nothing new.",
         back=back,
         page=page,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard.core.guard import requires
@@ -39,7 +38,7 @@ def step_down(request: HttpRequest, name: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.step_down(actor, name),
-        gettext("The leader of {name} was asked to step down.").format(name=name),
+        f"The leader of {name} was asked to step down.",
         back=reverse("leaders"),
         page="leaders",
     )
@@ -53,7 +52,7 @@ def break_lease(request: HttpRequest, name: str) -> HttpResponse:
         return act(
             request,
             lambda actor: actions.break_lease(actor, name),
-            gettext("The lease of {name} was broken.").format(name=name),
+            f"The lease of {name} was broken.",
             back=reverse("leaders"),
         )
     wrong = request.method == "POST"
@@ -65,19 +64,13 @@ def break_lease(request: HttpRequest, name: str) -> HttpResponse:
         live=False,
         status=422 if wrong else 200,
         name=name,
-        title=gettext("Break the lease of {name}?").format(name=name),
-        verb=gettext("Break it"),
+        title=f"Break the lease of {name}?",
+        verb="Break it",
         consequences=(
-            gettext("{holder} loses its term at once, whatever it is doing.").format(
-                holder=holder or gettext("The holder")
-            ),
-            gettext(
-                "The epoch rises: fenced writes of the old leader are refused; writes without fencing are not."
-            ),
-            gettext("A worker that stands by takes over, or the old holder once more."),
+            f"{holder or 'The holder'} loses its term at once, whatever it is doing.",
+            "The epoch rises: fenced writes of the old leader are refused; writes without fencing are not.",
+            "A worker that stands by takes over, or the old holder once more.",
         ),
         back=reverse("leaders"),
-        problem=(
-            gettext("Nothing was done: what you typed is not {name}.").format(name=name) if wrong else ""
-        ),
+        problem=(f"Nothing was done: what you typed is not {name}." if wrong else ""),
     )

@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from django.utils.translation import gettext
 from msgspec.structs import replace
 
 from coordinator.gates.state import phase
@@ -129,8 +128,8 @@ def _gather(workers: Iterable[WorkerView], sample: Sample) -> _Reports:
     )
     if not left_out:
         return reports
-    said = gettext("{count} names that workers tell of, and storage does not have, are not shown")
-    return reports._replace(troubles=(said.format(count=left_out),))
+    said = f"{left_out} names that workers tell of, and storage does not have, are not shown"
+    return reports._replace(troubles=(said,))
 
 
 def _bound(told: dict[str, list[tuple[str, T]]], stored: Iterable[str]) -> int:
@@ -199,9 +198,7 @@ def _gates(
         if name in went_back and not view.problem:
             view = replace(
                 view,
-                problem=gettext("epoch went back from {peak} to {epoch}: storage was restored?").format(
-                    peak=went_back[name], epoch=view.epoch
-                ),
+                problem=f"epoch went back from {went_back[name]} to {view.epoch}: storage was restored?",
             )
         return replace(view, waiting=waiting, workers=len(told), as_of=sample.gates_as_of)
 
@@ -335,11 +332,11 @@ def _headline(
 ) -> Headline:
     present = [worker for worker in workers if worker.presence != "lost"]
     if storage.as_of is None:
-        return Headline("unknown", storage.error or gettext("storage has not answered yet"))
+        return Headline("unknown", storage.error or "storage has not answered yet")
     if storage.unreachable_since is not None:
-        return Headline("unknown", gettext("storage is unreachable; figures are from before"))
+        return Headline("unknown", "storage is unreachable; figures are from before")
     if not present:
-        return Headline("stalled" if workers else "idle", gettext("no worker is connected"))
+        return Headline("stalled" if workers else "idle", "no worker is connected")
     there = count_of_workers(len(present))
     held = {name for gate in gates if gate.state != "open" for name in gate.waiting}
     working = sum(queue.in_hand or 0 for queue in queues)
@@ -348,24 +345,22 @@ def _headline(
         closed = ", ".join(sorted(gate.name for gate in gates if gate.state != "open" and gate.waiting))
         return Headline(
             "held",
-            gettext("{held} of {present} workers wait at {gates}").format(
-                held=len(held), present=len(present), gates=closed
-            ),
+            f"{len(held)} of {len(present)} workers wait at {closed}",
         )
     if working:
         return Headline(
             "running",
-            gettext("{workers}, {messages} in hand").format(workers=there, messages=messages(working)),
+            f"{there}, {messages(working)} in hand",
         )
     if waiting:
         moving = any((queue.out_per_second or 0) > 0 for queue in queues)
         if not moving and not any(queue.active_tasks for queue in queues):
             return Headline(
                 "stalled",
-                gettext("{messages} in queues and no task takes any").format(messages=messages(waiting)),
+                f"{messages(waiting)} in queues and no task takes any",
             )
         return Headline(
             "running",
-            gettext("{workers}, {messages} waiting").format(workers=there, messages=messages(waiting)),
+            f"{there}, {messages(waiting)} waiting",
         )
-    return Headline("idle", gettext("{workers}, nothing waits").format(workers=there))
+    return Headline("idle", f"{there}, nothing waits")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.template.defaultfilters import pluralize
 
 from dashboard.cost import queries as cost
 from dashboard.live.fleet import Attention, Fleet, QueueView
@@ -26,61 +25,57 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
     if storage.unreachable_since is not None:
         yield Attention(
             "critical",
-            _("Storage is unreachable: {error}").format(error=storage.error),
-            _("Workers wait and resume by themselves. Check the account, its key and the network."),
+            f"Storage is unreachable: {storage.error}",
+            "Workers wait and resume by themselves. Check the account, its key and the network.",
         )
     elif storage.as_of is not None and fleet.taken_at - storage.as_of > LATE_SAMPLES + 2 * every_seconds:
         yield Attention(
             "warning",
-            _("The sampler is late: figures from storage are old"),
-            _("Check the load of the dashboard's machine."),
+            "The sampler is late: figures from storage are old",
+            "Check the load of the dashboard's machine.",
         )
     if storage.unreachable_since is None and storage.as_of is not None and storage.error:
         yield Attention(
             "critical",
-            _("Something in storage cannot be read: {error}").format(error=storage.error),
-            _("Repair or remove it."),
+            f"Something in storage cannot be read: {storage.error}",
+            "Repair or remove it.",
         )
     if fleet.degraded:
-        yield Attention("warning", fleet.degraded, _("Check Redis; workers fall back to polling storage."))
+        yield Attention("warning", fleet.degraded, "Check Redis; workers fall back to polling storage.")
     for trouble in fleet.troubles[:MOST_LINES]:
-        yield Attention("warning", trouble, _("See the dashboard's log."))
+        yield Attention("warning", trouble, "See the dashboard's log.")
     yield from _each_problem(
         [(gate.name, gate.problem) for gate in fleet.gates if gate.problem],
-        _("Gate {name}: {problem}"),
-        _(
-            "Look who changed the storage account. Leash or unleash the gate: the change goes above every epoch seen."
-        ),
+        "Gate {name}: {problem}",
+        "Look who changed the storage account. Leash or unleash the gate: the change goes above every epoch seen.",
         "/gates/",
     )
     yield from _each_problem(
         [(row, "") for row in fleet.work.odd],
         "{name}",
-        _("Remove the row, or restore it from a backup."),
+        "Remove the row, or restore it from a backup.",
         "/batches/",
     )
     yield from _each_problem(
         [(leader.name, leader.problem) for leader in fleet.leaders if leader.problem],
-        _("Election {name}: {problem}"),
-        _("Repair its metadata or remove the blob; its leader writes it again."),
+        "Election {name}: {problem}",
+        "Repair its metadata or remove the blob; its leader writes it again.",
         "/leaders/",
     )
     spending = cost.spending(fleet)
     if spending.verdict in ("warn", "over"):
         yield Attention(
             "warning",
-            _("Requests cost ${today:.2f} today; the budget is ${budget:.2f}").format(
-                today=spending.today, budget=spending.budget
-            ),
-            _("See which operation and which queue it is. Work is never slowed for it."),
+            f"Requests cost ${spending.today:.2f} today; the budget is ${spending.budget:.2f}",
+            "See which operation and which queue it is. Work is never slowed for it.",
             "/cost/",
         )
     lost = [worker.name for worker in fleet.workers if worker.presence == "lost"]
     if lost:
         yield Attention(
             "critical",
-            _("{workers} lost: {names}").format(workers=workers(len(lost)), names=_names(lost)),
-            _("Their messages reappear for the others. Start them again, or find out why they ended."),
+            f"{workers(len(lost))} lost: {_names(lost)}",
+            "Their messages reappear for the others. Start them again, or find out why they ended.",
             "/workers/?presence=lost",
         )
     yield from _leaders(fleet)
@@ -88,10 +83,8 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
         if sequence.problem:
             yield Attention(
                 "critical",
-                _("Sequence {name}: {problem}").format(name=sequence.name, problem=sequence.problem),
-                _(
-                    "No number is issued until the counter is repaired; run `python -m coordinator ids verify`."
-                ),
+                f"Sequence {sequence.name}: {sequence.problem}",
+                "No number is issued until the counter is repaired; run `python -m coordinator ids verify`.",
                 f"/sequences/?sequence={quote(sequence.name)}",
             )
         elif (
@@ -101,10 +94,8 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
         ):
             yield Attention(
                 "warning",
-                _("Sequence {name} has numbers for {seconds:.1f} s").format(
-                    name=sequence.name, seconds=sequence.runway_seconds
-                ),
-                _("Give it a larger range size."),
+                f"Sequence {sequence.name} has numbers for {sequence.runway_seconds:.1f} s",
+                "Give it a larger range size.",
                 f"/sequences/?sequence={quote(sequence.name)}",
             )
     yield from _queues(fleet)
@@ -116,7 +107,7 @@ def _each_problem(rows: list[tuple[str, str]], what: str, remedy: str, url: str)
     for name, problem in rows[:MOST_LINES]:
         yield Attention("critical", what.format(name=name, problem=problem), remedy, url)
     if len(rows) > MOST_LINES:
-        said = _("{count} more like these").format(count=len(rows) - MOST_LINES)
+        said = f"{len(rows) - MOST_LINES} more like these"
         yield Attention("critical", said, remedy, url)
 
 
@@ -132,43 +123,43 @@ def _work(fleet: Fleet) -> Iterator[Attention]:
     if failed:
         yield Attention(
             "critical",
-            _("Batches failed: {names}").format(names=_names(failed)),
-            _("See the cause, repair it, then retry them: they go on where they stopped."),
+            f"Batches failed: {_names(failed)}",
+            "See the cause, repair it, then retry them: they go on where they stopped.",
             "/batches/?state=failed",
         )
     if stalled:
         yield Attention(
             "warning",
-            _("Batches stalled: {names}").format(names=_names(stalled)),
-            _("See whether workers listen for their queues, and whether an item hangs."),
+            f"Batches stalled: {_names(stalled)}",
+            "See whether workers listen for their queues, and whether an item hangs.",
             "/batches/?state=stalled",
         )
     if missed:
         yield Attention(
             "critical",
-            _("Not complete in the time agreed: {names}").format(names=_names(missed)),
-            _("See where its messages wait, and start more workers for that queue."),
+            f"Not complete in the time agreed: {_names(missed)}",
+            "See where its messages wait, and start more workers for that queue.",
             "/batches/?state=running",
         )
     if late:
         yield Attention(
             "warning",
-            _("Will not be complete in the time agreed: {names}").format(names=_names(late)),
-            _("See where its messages wait, and start more workers for that queue."),
+            f"Will not be complete in the time agreed: {_names(late)}",
+            "See where its messages wait, and start more workers for that queue.",
             "/batches/?state=running",
         )
     if partial:
         yield Attention(
             "warning",
-            _("Complete but for items that failed: {names}").format(names=_names(partial)),
-            _("Look why they failed, then retry them."),
+            f"Complete but for items that failed: {_names(partial)}",
+            "Look why they failed, then retry them.",
             "/batches/?state=partial",
         )
     if stuck:
         yield Attention(
             "critical",
-            _("Sagas stuck: {names}").format(names=_names(stuck)),
-            _("See why, repair the cause, then retry them."),
+            f"Sagas stuck: {_names(stuck)}",
+            "See why, repair the cause, then retry them.",
             "/batches/#sagas-title",
         )
 
@@ -176,15 +167,15 @@ def _work(fleet: Fleet) -> Iterator[Attention]:
 def _queues(fleet: Fleet) -> Iterator[Attention]:
     """One line for each queue, or one for all if they are many: hundreds of lines would hide the others."""
     poisoned = [queue for queue in fleet.queues if queue.poison]
-    what = _("{messages} in the poison queue of {queue}"), _("{messages} in the poison queues of {names}")
-    remedy = _("Look why they failed, then requeue or clear them.")
+    what = "{messages} in the poison queue of {queue}", "{messages} in the poison queues of {names}"
+    remedy = "Look why they failed, then requeue or clear them."
     yield from _each_or_all(poisoned, [q.poison or 0 for q in poisoned], what, remedy, "/queues/?sort=poison")
     unheard = [queue for queue in fleet.queues if queue.depth and not queue.workers and fleet.workers]
     what = (
-        _("{messages} in {queue} and no worker listens"),
-        _("{messages} wait where no worker listens: {names}"),
+        "{messages} in {queue} and no worker listens",
+        "{messages} wait where no worker listens: {names}",
     )
-    remedy = _("Start a worker for it.") if len(unheard) <= MOST_LINES else _("Start workers for them.")
+    remedy = "Start a worker for it." if len(unheard) <= MOST_LINES else "Start workers for them."
     yield from _each_or_all(unheard, [q.depth or 0 for q in unheard], what, remedy, "/queues/?sort=depth")
 
 
@@ -209,28 +200,24 @@ def _leaders(fleet: Fleet) -> Iterator[Attention]:
         if not leader.holder and (leader.standbys or leader.lease == "available"):
             yield Attention(
                 "critical" if leader.standbys else "warning",
-                _("Nobody leads {election}").format(election=leader.name),
-                _("A standby takes over within a lease. If none does, check that they reach storage.")
+                f"Nobody leads {leader.name}",
+                "A standby takes over within a lease. If none does, check that they reach storage."
                 if leader.standbys
-                else _("Start a worker that takes part in it."),
+                else "Start a worker that takes part in it.",
                 f"/leaders/#election-{quote(leader.name)}",
             )
 
 
 def _names(names: list[str], most: int = 5) -> str:
     shown = ", ".join(names[:most])
-    return (
-        shown
-        if len(names) <= most
-        else _("{names} and {count} more").format(names=shown, count=len(names) - most)
-    )
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def workers(number: int) -> str:
     """The number of workers, with the noun."""
-    return ngettext("{number} worker", "{number} workers", number).format(number=number)
+    return f"{number} worker{pluralize(number)}"
 
 
 def messages(number: int) -> str:
     """The number of messages, with the noun."""
-    return ngettext("{number} message", "{number} messages", number).format(number=number)
+    return f"{number} message{pluralize(number)}"

@@ -17,7 +17,6 @@ from django.template import engines
 from django.template.backends.django import Template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
-from django.utils.translation import gettext
 
 from dashboard.core.teams import Reach
 from dashboard.cost import queries as cost
@@ -135,9 +134,7 @@ def unreadable(name: str, error: Exception, *, oob: bool) -> SafeString:
         '<div id="region-{}"{}><p class="banner tone-red" role="alert">{}</p></div>',
         name,
         mark_safe(' hx-swap-oob="morph"') if oob else "",
-        gettext("unreadable: {error}. This part cannot be drawn; see the dashboard's log.").format(
-            error=type(error).__name__
-        ),
+        f"unreadable: {type(error).__name__}. This part cannot be drawn; see the dashboard's log.",
     )
 
 

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from django.http import QueryDict
-from django.utils.translation import gettext as _
 
 from coordinator.pipelines.status import BatchStatus
 from coordinator.tables.azure import SagaHead
@@ -141,15 +140,15 @@ def announcement(fleet: Fleet) -> str:
             )
             partly = 0 < step < ANNOUNCED_STEPS
             told = (
-                _("Gate {gate} opened: at least {passed} of {expected} workers released.")
+                "Gate {gate} opened: at least {passed} of {expected} workers released."
                 if partly
-                else _("Gate {gate} opened: {passed} of {expected} workers released.")
+                else "Gate {gate} opened: {passed} of {expected} workers released."
             )
             said.append(told.format(gate=gate.name, passed=passed, expected=release.expected))
         elif gate.state == "open":
-            said.append(_("Gate {gate} is open.").format(gate=gate.name))
+            said.append(f"Gate {gate.name} is open.")
         elif gate.waiting:
-            said.append(_("Gate {gate} is closed and holds workers.").format(gate=gate.name))
+            said.append(f"Gate {gate.name} is closed and holds workers.")
     return " ".join(said)
 
 

@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.utils.translation import gettext
 from django.views.decorators.http import require_safe
 
 from dashboard.core.guard import requires
@@ -50,11 +49,11 @@ def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
     ranges that may hold it."""
     wanted = q.lower()
     named: tuple[tuple[str, Sequence[Named], Callable[[str], str]], ...] = (
-        (gettext("Gate"), fleet.gates, gate_url),
-        (gettext("Queue"), fleet.queues, queue_url),
-        (gettext("Worker"), fleet.workers, worker_url),
-        (gettext("Election"), fleet.leaders, lambda name: f"{reverse('leaders')}#election-{name}"),
-        (gettext("Sequence"), fleet.sequences, lambda name: f"{reverse('sequences')}?{query_of(sequence=name)}"),
+        ("Gate", fleet.gates, gate_url),
+        ("Queue", fleet.queues, queue_url),
+        ("Worker", fleet.workers, worker_url),
+        ("Election", fleet.leaders, lambda name: f"{reverse('leaders')}#election-{name}"),
+        ("Sequence", fleet.sequences, lambda name: f"{reverse('sequences')}?{query_of(sequence=name)}"),
     )  # fmt: skip
     found = sorted(
         (name != wanted, not name.startswith(wanted), kind, thing.name, place)
@@ -68,7 +67,7 @@ def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
         return hits, len(found)
     numbers = [
         Hit(
-            gettext("Number"),
+            "Number",
             f"{number} of {sequence.name}",
             f"{reverse('sequences')}?{query_of(sequence=sequence.name, number=number)}#ledger",
         )

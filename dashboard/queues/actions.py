@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from django.utils.translation import gettext
-
 from coordinator.config import check_name
 from coordinator.errors import NotFound
 from coordinator.queues.requeue import Moved
@@ -57,14 +55,12 @@ def put_message(actor: Actor, queue: str, body: str, *, reason: str = "") -> Non
         check_name("queue", queue)
         if len(body.encode()) > MAX_BODY:
             raise ActionFailed(
-                gettext("The message has {length} bytes; at most {most} can be put here.").format(
-                    length=len(body.encode()), most=MAX_BODY
-                )
+                f"The message has {len(body.encode())} bytes; at most {MAX_BODY} can be put here."
             )
         try:
             value = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise ActionFailed(gettext("The message is not JSON: {error}.").format(error=error)) from error
+            raise ActionFailed(f"The message is not JSON: {error}.") from error
 
         async def put() -> None:
             await storage().queue(queue).put(value)
@@ -87,6 +83,6 @@ def _queue(actor: Actor, action: str, queue: str, reason: str, do: Callable[[Any
         try:
             call(run)
         except NotFound as error:
-            raise ActionFailed(gettext("There is no queue {queue}.").format(queue=queue)) from error
+            raise ActionFailed(f"There is no queue {queue}.") from error
         act.after = json.dumps({"queue": word})
         current().look_again()

@@ -6,7 +6,6 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.utils.translation import gettext
 from django.views.decorators.http import require_POST
 
 from coordinator.errors import ConfigurationError
@@ -26,7 +25,7 @@ def rule(request: HttpRequest, name: str) -> HttpResponse:
     try:
         wanted = _read(request)
     except (ValueError, ConfigurationError) as error:
-        messages.error(request, gettext("The rule was not changed: {error}.").format(error=error))
+        messages.error(request, f"The rule was not changed: {error}.")
         return redirect(back)
     done = (
         f"{name} is scaled by {'the workers’ own rule' if wanted is None else 'the new rule'} within seconds."

@@ -5,7 +5,6 @@ from __future__ import annotations
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_safe
 
 from coordinator.queues.rules import Steps
@@ -34,7 +33,7 @@ def create(request: HttpRequest) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.create_queue(actor, name),
-        gettext("Queue {name} is there.").format(name=name),
+        f"Queue {name} is there.",
         back=reverse("queues"),
     )
 
@@ -84,7 +83,7 @@ def put(request: HttpRequest, name: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.put_message(actor, name, body),
-        gettext("The message is in the queue."),
+        "The message is in the queue.",
         back=back,
     )
 
@@ -97,7 +96,7 @@ def requeue(request: HttpRequest, name: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.requeue_poison(actor, name),
-        gettext("The poison messages of {name} are being tried again.").format(name=name),
+        f"The poison messages of {name} are being tried again.",
         back=back,
     )
 
@@ -110,25 +109,23 @@ def clear(request: HttpRequest, name: str) -> HttpResponse:
         return act(
             request,
             lambda actor: actions.clear_queue(actor, name),
-            gettext("{name} was cleared.").format(name=name),
+            f"{name} was cleared.",
             back=back,
         )
     lost = _find(name).depth
     return _confirm(
         request,
         name,
-        title=gettext("Clear {name}?").format(name=name),
-        verb=gettext("Clear it"),
+        title=f"Clear {name}?",
+        verb="Clear it",
         consequences=(
             (
-                gettext("An unknown number of messages is deleted.")
+                "An unknown number of messages is deleted."
                 if lost is None
-                else gettext("About {lost:,} messages are deleted.").format(lost=lost)
+                else f"About {lost:,} messages are deleted."
             ),
-            gettext(
-                "What workers have in hand is deleted under them: it is processed, and not tried again if that fails."
-            ),
-            gettext("This cannot be undone."),
+            "What workers have in hand is deleted under them: it is processed, and not tried again if that fails.",
+            "This cannot be undone.",
         ),
     )
 
@@ -140,26 +137,24 @@ def delete(request: HttpRequest, name: str) -> HttpResponse:
         return act(
             request,
             lambda actor: actions.delete_queue(actor, name),
-            gettext("{name} was deleted.").format(name=name),
+            f"{name} was deleted.",
             back=reverse("queues"),
         )
     found = _find(name)
     return _confirm(
         request,
         name,
-        title=gettext("Delete {name}?").format(name=name),
-        verb=gettext("Delete it"),
+        title=f"Delete {name}?",
+        verb="Delete it",
         consequences=(
             (
-                gettext("The queue and an unknown number of messages are deleted.")
+                "The queue and an unknown number of messages are deleted."
                 if found.depth is None
-                else gettext("The queue and about {depth:,} messages are deleted.").format(depth=found.depth)
+                else f"The queue and about {found.depth:,} messages are deleted."
             ),
-            gettext("{workers} workers listen to it; they fail until it is there again.").format(
-                workers=found.workers
-            ),
-            gettext("The service refuses to make it again for about half a minute."),
-            gettext("This cannot be undone."),
+            f"{found.workers} workers listen to it; they fail until it is there again.",
+            "The service refuses to make it again for about half a minute.",
+            "This cannot be undone.",
         ),
     )
 
@@ -179,7 +174,5 @@ def _confirm(
         verb=verb,
         consequences=consequences,
         back=reverse("queue", args=[name]),
-        problem=(
-            gettext("Nothing was done: what you typed is not {name}.").format(name=name) if wrong else ""
-        ),
+        problem=(f"Nothing was done: what you typed is not {name}." if wrong else ""),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import msgspec
-from django.utils.translation import gettext as _
 
 from coordinator.config import check_name
 from coordinator.errors import ConfigurationError, KennelError, NotFound
@@ -77,7 +76,7 @@ def store_policy(actor: Actor, pool: str, text: str, *, reason: str = "") -> Non
         try:
             policy = decode_policy(text)
         except ConfigurationError as error:
-            raise ActionFailed(_("The policy was not changed: {error}.").format(error=error)) from error
+            raise ActionFailed(f"The policy was not changed: {error}.") from error
 
         async def save() -> ScalingPolicy | None:
             return await save_policy(storage(), pool, policy, by=actor.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.core.guard import requires
@@ -34,6 +33,6 @@ def policy(request: HttpRequest, pool: str) -> HttpResponse:
         lambda actor: agents.store_policy(
             actor, pool, text(request, "policy", 8000), reason=text(request, "reason")
         ),
-        gettext("The agent of {pool} follows the new policy at its next turn.").format(pool=pool),
+        f"The agent of {pool} follows the new policy at its next turn.",
         back=f"{reverse('scaling')}?{query_of(pool=pool)}",
     )

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from django import template
+from django.template.defaultfilters import pluralize
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, ngettext
 
 from coordinator.leadership.terms import TermRecord
 from dashboard.live.fleet import GrantView
@@ -58,9 +58,9 @@ def histogram(delays_ms: Sequence[float], name: str = "") -> SafeString:
         '<details class="figures" id="delays-{}"><summary id="delays-{}-summary">{}</summary>'
         '<table class="grid"><caption class="visually-hidden">{}</caption><thead><tr><th scope="col">{}</th>'
         '<th scope="col" class="num">{}</th></tr></thead><tbody>{}</tbody></table></details>',
-        BINS * 10, gettext("Delays of {count} workers between 0 and {top} milliseconds").format(count=len(delays_ms), top=round(top)),
-        BINS * 10, bars, milliseconds(top), name, name, gettext("The same as a table"),
-        gettext("How long the workers took to pass"), gettext("Passed within"), gettext("Workers"), rows,
+        BINS * 10, f"Delays of {len(delays_ms)} workers between 0 and {round(top)} milliseconds",
+        BINS * 10, bars, milliseconds(top), name, name, "The same as a table",
+        "How long the workers took to pass", "Passed within", "Workers", rows,
     )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def range_map(grants: Sequence[GrantView], next_number: int | None, *, owners: b
     for grant in rows:
         x, width = (grant.first - low) * scale, (grant.last - grant.first + 1) * scale
         hue = f"tone-{tone(grant.state)}"
-        title = f"{figure(grant.first)}–{figure(grant.last)}: {STATES.get(grant.state, ('', '', grant.state))[2]}, {grant.owner or gettext('unknown owner')}"
+        title = f"{figure(grant.first)}–{figure(grant.last)}: {STATES.get(grant.state, ('', '', grant.state))[2]}, {grant.owner or 'unknown owner'}"
         place = (round(x + 1, 1), 1, round(max(width - 2, 1), 1))
         parts.append((hue, *place, 26, title))
         if grant.state == "in use" and grant.last_issued is not None:
@@ -93,15 +93,15 @@ def range_map(grants: Sequence[GrantView], next_number: int | None, *, owners: b
         "", '<rect class="{}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>', parts
     )
     said = (
-        gettext("The newest {count} ranges to scale, by state and by owner; the ledger has them as a table")
+        f"The newest {len(rows)} ranges to scale, by state and by owner; the ledger has them as a table"
         if owners
-        else gettext("The newest {count} ranges to scale, by state; the ledger has them as a table")
+        else f"The newest {len(rows)} ranges to scale, by state; the ledger has them as a table"
     )
     return format_html(
         '<figure class="rangemap{}"><svg viewBox="0 0 1000 {}" preserveAspectRatio="none" role="img" '
         'aria-label="{}">{}</svg>'
         "<figcaption><span>{}</span><span>{}</span></figcaption></figure>{}",
-        " owned" if owners else "", 41 if owners else 28, said.format(count=len(rows)), bars, figure(low), figure(high),
+        " owned" if owners else "", 41 if owners else 28, said, bars, figure(low), figure(high),
         _owners_key(rows, hues) if owners else "",
     )  # fmt: skip
 
@@ -127,16 +127,14 @@ def _owners_key(rows: Sequence[GrantView], hues: dict[str, str]) -> SafeString:
         format_html(
             '<span><svg class="swatch" viewBox="0 0 10 10" aria-hidden="true"><rect class="{}" width="10" height="10"/></svg>{}</span>',
             NOBODY,
-            ngettext("{count} other", "{count} others", others).format(count=others)
+            f"{others} other{pluralize(others)}"
             if any(grant.owner not in hues and grant.owner for grant in rows)
-            else gettext("nobody's"),
+            else "nobody's",
         )
         if others
         else ""
     )
-    return format_html(
-        '<p class="key owners"><span>{}</span>{}{}</p>', gettext("Lower band, by owner:"), shown, more
-    )
+    return format_html('<p class="key owners"><span>{}</span>{}{}</p>', "Lower band, by owner:", shown, more)
 
 
 @register.simple_tag
@@ -155,7 +153,7 @@ def term_line(terms: Sequence[TermRecord], now: float) -> SafeString:
                 hues.get(term.holder, NOBODY),
                 round((term.since - low) * scale, 1),
                 round(max(1.0, ((term.ended or now) - term.since) * scale - 1), 1),
-                gettext("{leader}, epoch {epoch}").format(leader=term.holder, epoch=term.epoch),
+                f"{term.holder}, epoch {term.epoch}",
             )
             for term in terms
         ),
@@ -169,9 +167,9 @@ def term_line(terms: Sequence[TermRecord], now: float) -> SafeString:
         '<figure class="rangemap terms"><svg viewBox="0 0 1000 28" preserveAspectRatio="none" role="img" '
         'aria-label="{}">{}</svg>'
         '<figcaption><span>{}</span><span>{}</span></figcaption><p class="key">{}</p></figure>',
-        gettext("Terms to scale; the table below says the same"),
+        "Terms to scale; the table below says the same",
         bars,
         moment(low),
-        gettext("now"),
+        "now",
         key,
     )

@@ -10,12 +10,9 @@ from typing import Any
 
 from django import template
 from django.templatetags.static import static
-from django.utils.html import format_html, json_script
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import get_language, gettext
-from django.utils.translation import gettext_lazy as _
 
-from dashboard.core import js_strings as words_of_scripts
 from dashboard.live.fleet import GateView, GrantView, LeaderView, QueueView
 from dashboard.live.view_models import is_holding
 
@@ -23,72 +20,56 @@ register = template.Library()
 
 _NAME = re.compile(r"[^/\x00-\x1f\x7f\ud800-\udfff]{1,200}")
 NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
+UNKNOWN = SafeString(
+    '<span class="unknown" title="not known">–<span class="visually-hidden"> not known</span></span>'
+)
 
 # state -> (tone, icon, word)
-STATES: dict[str, tuple[str, str, Any]] = {
+STATES: dict[str, tuple[str, str, str]] = {
     # fleet
-    "running": ("green", "play", _("Running")),
-    "held": ("amber", "hold", _("Held")),
-    "idle": ("grey", "idle", _("Idle")),
-    "stalled": ("red", "alert", _("Stalled")),
-    "unknown": ("grey", "question", _("Unknown")),
+    "running": ("green", "play", "Running"),
+    "held": ("amber", "hold", "Held"),
+    "idle": ("grey", "idle", "Idle"),
+    "stalled": ("red", "alert", "Stalled"),
+    "unknown": ("grey", "question", "Unknown"),
     # gates
-    "open": ("green", "play", _("Open")),
-    "armed": ("blue", "clock", _("Armed")),
-    "closed": ("grey", "shut", _("Closed")),
-    "holding": ("amber", "hold", _("Holding")),
+    "open": ("green", "play", "Open"),
+    "armed": ("blue", "clock", "Armed"),
+    "closed": ("grey", "shut", "Closed"),
+    "holding": ("amber", "hold", "Holding"),
     # workers
-    "ok": ("green", "check", _("OK")),
-    "late": ("amber", "clock", _("Late")),
-    "lost": ("red", "cross", _("Lost")),
-    "starting": ("blue", "clock", _("Starting")),
-    "draining": ("amber", "hold", _("Draining")),
-    "stopping": ("grey", "stop", _("Stopping")),
-    "stopped": ("grey", "stop", _("Stopped")),
-    "waiting": ("blue", "clock", _("Waiting")),
-    "passed": ("green", "check", _("Passed")),
+    "ok": ("green", "check", "OK"),
+    "late": ("amber", "clock", "Late"),
+    "lost": ("red", "cross", "Lost"),
+    "starting": ("blue", "clock", "Starting"),
+    "draining": ("amber", "hold", "Draining"),
+    "stopping": ("grey", "stop", "Stopping"),
+    "stopped": ("grey", "stop", "Stopped"),
+    "waiting": ("blue", "clock", "Waiting"),
+    "passed": ("green", "check", "Passed"),
     # leaders
-    "leader": ("green", "crown", _("Leader")),
-    "standby": ("blue", "clock", _("Standby")),
-    "leased": ("green", "crown", _("Led")),
-    "leaderless": ("red", "alert", _("No leader")),
-    "breaking": ("amber", "hold", _("Breaking")),
+    "leader": ("green", "crown", "Leader"),
+    "standby": ("blue", "clock", "Standby"),
+    "leased": ("green", "crown", "Led"),
+    "leaderless": ("red", "alert", "No leader"),
+    "breaking": ("amber", "hold", "Breaking"),
     # ranges
-    "in use": ("green", "play", _("In use")),
-    "used": ("grey", "check", _("Used")),
-    "returned": ("blue", "undo", _("Returned")),
-    "free": ("blue", "undo", _("Returned, free")),
-    "granted": ("grey", "question", _("In use or lost")),
-    "unattributed": ("amber", "question", _("Unattributed")),
-    "missing": ("red", "alert", _("In no grant")),
+    "in use": ("green", "play", "In use"),
+    "used": ("grey", "check", "Used"),
+    "returned": ("blue", "undo", "Returned"),
+    "free": ("blue", "undo", "Returned, free"),
+    "granted": ("grey", "question", "In use or lost"),
+    "unattributed": ("amber", "question", "Unattributed"),
+    "missing": ("red", "alert", "In no grant"),
     # audit
-    "intent": ("blue", "clock", _("Begun")),
-    "done": ("green", "check", _("Done")),
-    "failed": ("red", "cross", _("Failed")),
-    "denied": ("red", "lock", _("Denied")),
+    "intent": ("blue", "clock", "Begun"),
+    "done": ("green", "check", "Done"),
+    "failed": ("red", "cross", "Failed"),
+    "denied": ("red", "lock", "Denied"),
     # attention
-    "warning": ("amber", "alert", _("Warning")),
-    "critical": ("red", "alert", _("Critical")),
+    "warning": ("amber", "alert", "Warning"),
+    "critical": ("red", "alert", "Critical"),
 }
-
-
-def unknown() -> SafeString:
-    """What is not known: a dash, and words for whoever hears the page."""
-    return _unknown(get_language())
-
-
-@cache
-def _unknown(language: str | None) -> SafeString:
-    said = gettext("not known")
-    return format_html(
-        '<span class="unknown" title="{0}">–<span class="visually-hidden"> {0}</span></span>', said
-    )
-
-
-@register.simple_tag
-def words() -> SafeString:
-    """What the scripts of the page need of the page's language."""
-    return json_script(words_of_scripts.translated(), "words")
 
 
 @register.simple_tag
@@ -103,14 +84,10 @@ def icon(name: str) -> SafeString:
 
 
 @register.simple_tag
+@lru_cache(maxsize=1024)
 def state(name: str, word: str = "") -> SafeString:
     """A state as colour, icon and word."""
-    return _state(name, word, get_language())
-
-
-@lru_cache(maxsize=1024)
-def _state(name: str, word: str, language: str | None) -> SafeString:
-    tone, picture, usual = STATES.get(name, ("grey", "question", name.capitalize() or gettext("Unknown")))
+    tone, picture, usual = STATES.get(name, ("grey", "question", name.capitalize() or "Unknown"))
     return format_html('<span class="state tone-{}">{}{}</span>', tone, icon(picture), word or usual)
 
 
@@ -145,9 +122,9 @@ def epoch(thing: GateView | LeaderView) -> str:
 def figure(value: float | None) -> str:
     """A number with narrow spaces between thousands; a dash if unknown."""
     if value is None:
-        return unknown()
+        return UNKNOWN
     if not isfinite(value):
-        return unknown()
+        return UNKNOWN
     if value != int(value):
         return f"{value:,.1f}".replace(",", NARROW_SPACE)
     return f"{int(value):,}".replace(",", NARROW_SPACE)
@@ -157,7 +134,7 @@ def figure(value: float | None) -> str:
 def per_second(value: float | None) -> str:
     """A rate; small ones keep two figures."""
     if value is None:
-        return unknown()
+        return UNKNOWN
     return figure(round(value)) if value >= 10 else f"{value:.1f}"
 
 
@@ -165,7 +142,7 @@ def per_second(value: float | None) -> str:
 def milliseconds(value: float | None) -> str:
     """A delay in ms below a second, in s above."""
     if value is None:
-        return unknown()
+        return UNKNOWN
     return f"{value:.0f}{NARROW_SPACE}ms" if value < 1000 else f"{value / 1000:.2f}{NARROW_SPACE}s"
 
 
@@ -173,7 +150,7 @@ def milliseconds(value: float | None) -> str:
 def duration(seconds: float | None) -> str:
     """A length of time in its two largest units."""
     if seconds is None or not isfinite(seconds):
-        return unknown()
+        return UNKNOWN
     if seconds < 10:
         return f"{seconds:.1f}{NARROW_SPACE}s"
     whole = int(seconds)
@@ -189,7 +166,7 @@ def duration(seconds: float | None) -> str:
 def size(octets: float | None) -> str:
     """Bytes in binary units."""
     if octets is None:
-        return unknown()
+        return UNKNOWN
     value, unit = float(octets), "B"
     for larger in ("KiB", "MiB", "GiB"):
         if value < 1024:
@@ -201,7 +178,7 @@ def size(octets: float | None) -> str:
 @register.filter
 def rounded(value: float | None) -> str:
     """A whole number, for what is only an estimate."""
-    return unknown() if value is None else figure(round(value))
+    return UNKNOWN if value is None else figure(round(value))
 
 
 @register.filter
@@ -213,7 +190,7 @@ def percent(share: float) -> str:
 def dollars(value: float | None) -> str:
     """Money; small sums keep two figures that count."""
     if value is None:
-        return unknown()
+        return UNKNOWN
     return (
         f"${value:,.2f}" if value >= 0.1 or value == 0 else f"${value:.2g}" if value >= 1e-4 else "<$0.0001"
     )
@@ -256,11 +233,11 @@ def ends(at: float | None) -> str:
 
 def _moment(at: float | datetime | None, style: str) -> str:
     if at is None:
-        return unknown()
+        return UNKNOWN
     try:
         when = at.astimezone(UTC) if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
     except (ValueError, OverflowError, OSError, TypeError):
-        return format_html('<span class="bad">{}</span>', gettext("unreadable"))
+        return format_html('<span class="bad">{}</span>', "unreadable")
     said = when.strftime("%H:%M:%S" if style == "clock" else "%Y-%m-%d %H:%M:%S")
     return format_html(
         '<time datetime="{}" data-moment="{}">{} UTC</time>',

@@ -5,8 +5,6 @@ from __future__ import annotations
 from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from coordinator.pipelines.status import BatchStatus
 from dashboard.batches.workloads import AGENT_LATE_SECONDS, Pool
@@ -18,16 +16,16 @@ register = template.Library()
 
 # state -> (tone, icon, word); what is not here is as everywhere
 WORK_STATES = {
-    "partial": ("amber", "alert", _("With failures")),
-    "complete": ("green", "check", _("Complete")),
-    "cancelled": ("grey", "stop", _("Cancelled")),
-    "compensating": ("amber", "undo", _("Being undone")),
-    "compensated": ("blue", "undo", _("Undone")),
-    "stuck": ("red", "alert", _("Stuck")),
-    "on track": ("green", "check", _("On track")),
-    "in time": ("green", "check", _("In time")),
-    "at risk": ("amber", "clock", _("At risk")),
-    "missed": ("red", "cross", _("Missed")),
+    "partial": ("amber", "alert", "With failures"),
+    "complete": ("green", "check", "Complete"),
+    "cancelled": ("grey", "stop", "Cancelled"),
+    "compensating": ("amber", "undo", "Being undone"),
+    "compensated": ("blue", "undo", "Undone"),
+    "stuck": ("red", "alert", "Stuck"),
+    "on track": ("green", "check", "On track"),
+    "in time": ("green", "check", "In time"),
+    "at risk": ("amber", "clock", "At risk"),
+    "missed": ("red", "cross", "Missed"),
 }
 
 
@@ -57,7 +55,7 @@ def batch_progress(batch: BatchStatus) -> SafeString:
     """What was counted of what there is, as figures, and as a bar if both are known."""
     done = batch.items_counted + batch.items_failed
     if batch.state == "cancelled" and not done:
-        return format_html('<span class="quiet">{}</span>', gettext("not counted any more"))
+        return format_html('<span class="quiet">{}</span>', "not counted any more")
     said = format_html(
         '<span class="num">{}<span class="quiet"> / {}</span></span>', figure(done), figure(batch.items_total)
     )
@@ -65,5 +63,5 @@ def batch_progress(batch: BatchStatus) -> SafeString:
         return said
     return format_html(
         '{}<progress max="{}" value="{}" aria-label="{}"></progress>',
-        said, batch.items_total, done, gettext("Items counted"),
+        said, batch.items_total, done, "Items counted",
     )  # fmt: skip

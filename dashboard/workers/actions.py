@@ -6,8 +6,6 @@ import json
 import uuid
 from typing import Any, cast
 
-from django.utils.translation import gettext
-
 from coordinator.config import check_name
 from coordinator.leadership.azure import break_lease as force
 from coordinator.realtime import protocol
@@ -20,15 +18,13 @@ from dashboard.core.storage import call
 def worker_command(actor: Actor, instance: str, verb: str, *, reason: str = "") -> None:
     """Ask a worker to drain, resume or stop. Needs its socket: a worker that only polls cannot be asked."""
     if verb not in ("drain", "resume", "stop"):
-        raise ActionFailed(
-            gettext("A worker can be asked to drain, resume or stop, not to {verb!r}.").format(verb=verb[:40])
-        )
+        raise ActionFailed(f"A worker can be asked to drain, resume or stop, not to {verb[:40]!r}.")
     entry = current().presence.entries.get(instance)
     name = entry.hello.worker if entry is not None else instance
     with audited(actor, f"worker.{verb}", name, reason) as act:
         command = protocol.Command(verb=cast(Any, verb), id=_id(actor), by=actor.name)
         if not call(current().command, instance, command):
-            raise ActionFailed(gettext("Worker {name} is not connected; nothing was sent.").format(name=name))
+            raise ActionFailed(f"Worker {name} is not connected; nothing was sent.")
         act.after = json.dumps({"sent": verb})
 
 
@@ -42,11 +38,7 @@ def step_down(actor: Actor, election: str, *, reason: str = "") -> None:
             and any(e.name == election and e.role == "leader" for e in entry.state.elections)
         ]
         if not holders:
-            raise ActionFailed(
-                gettext("No connected worker leads {election}; break its lease instead.").format(
-                    election=election
-                )
-            )
+            raise ActionFailed(f"No connected worker leads {election}; break its lease instead.")
         for instance in holders:
             command = protocol.Command(verb="step_down", id=_id(actor), target=election, by=actor.name)
             call(current().command, instance, command)

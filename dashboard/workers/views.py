@@ -5,7 +5,6 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboard.core.guard import requires
@@ -35,15 +34,13 @@ def drain(request: HttpRequest, instance: str) -> HttpResponse:
         request,
         instance,
         "drain",
-        gettext("{name} finishes what it has in hand and takes nothing new.").format(name=_name_of(instance)),
+        f"{_name_of(instance)} finishes what it has in hand and takes nothing new.",
     )
 
 
 @requires("worker.resume")
 def resume(request: HttpRequest, instance: str) -> HttpResponse:
-    return _command(
-        request, instance, "resume", gettext("{name} works again.").format(name=_name_of(instance))
-    )
+    return _command(request, instance, "resume", f"{_name_of(instance)} works again.")
 
 
 @requires("worker.stop")
@@ -51,7 +48,7 @@ def stop(request: HttpRequest, instance: str) -> HttpResponse:
     """Asks for the typed name, then tells the worker to end."""
     name = _name_of(instance)
     if request.method == "POST" and text(request, "typed") == name:
-        return _command(request, instance, "stop", gettext("{name} was asked to stop.").format(name=name))
+        return _command(request, instance, "stop", f"{name} was asked to stop.")
     wrong = request.method == "POST"
     return show(
         request,
@@ -60,17 +57,15 @@ def stop(request: HttpRequest, instance: str) -> HttpResponse:
         live=False,
         status=422 if wrong else 200,
         name=name,
-        title=gettext("Stop {name}?").format(name=name),
-        verb=gettext("Stop it"),
+        title=f"Stop {name}?",
+        verb="Stop it",
         consequences=(
-            gettext("It finishes or gives back the messages it has in hand, then its process ends."),
-            gettext("Elections it leads go to a worker that stands by."),
-            gettext("Only whoever runs the workers can start it again, not this page."),
+            "It finishes or gives back the messages it has in hand, then its process ends.",
+            "Elections it leads go to a worker that stands by.",
+            "Only whoever runs the workers can start it again, not this page.",
         ),
         back=reverse("workers"),
-        problem=(
-            gettext("Nothing was done: what you typed is not {name}.").format(name=name) if wrong else ""
-        ),
+        problem=(f"Nothing was done: what you typed is not {name}." if wrong else ""),
     )
 
 

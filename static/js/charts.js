@@ -3,7 +3,6 @@
 
 import { drawMarks, figuresOf, markText } from "./figures.js";
 import { now } from "./times.js";
-import { say } from "./words.js";
 
 const MOST_SERIES = 6;
 const DASHES = [[], [6, 3], [2, 3], [10, 3, 2, 3], [], [6, 3]];
@@ -11,7 +10,7 @@ const GAP_FACTOR = 4;
 const LEAST_SPAN = 60;
 const LEAST_ZOOM = 10;
 const TABLE_SECONDS = 5;
-const KINDS = { in: say("in"), out: say("out") };
+const KINDS = { in: "in", out: "out" };
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -149,7 +148,7 @@ class Graph {
     this.whole.hidden = zoom === null;
     let none = this.canvas.querySelector(".graph-none");
     if (data[0].length && none) none.remove();
-    else if (!data[0].length && !none) this.canvas.append(Object.assign(document.createElement("p"), { className: "graph-none", textContent: say("No samples yet") }));
+    else if (!data[0].length && !none) this.canvas.append(Object.assign(document.createElement("p"), { className: "graph-none", textContent: "No samples yet" }));
     this.tell();
     if (!this.table.hidden && now() - this.toldAt >= TABLE_SECONDS) this.fillTable();
   }
@@ -202,7 +201,7 @@ class Graph {
     const range = this.range();
     this.table.replaceChildren(...figuresOf({
       caption: this.table.getAttribute("aria-label"),
-      heads: [say("Time"), ...this.names.map((name) => this.label(name))],
+      heads: ["Time", ...this.names.map((name) => this.label(name))],
       data: this.plot.data,
       range,
       clock: (at) => this.clock(at, true),

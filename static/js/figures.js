@@ -1,12 +1,11 @@
 // What stands on and beside a graph: what operators did, on its time axis, and its figures as a table.
 
-import { say } from "./words.js";
 
 const MOST_ROWS = 60;
 const WORDS = {
-  "gate.open": say("unleashed:"), "gate.close": say("leashed:"), "queue.clear": say("cleared:"), "queue.requeue": say("requeued:"),
-  "queue.delete": say("deleted:"), "queue.rule": say("new rule:"), "leader.break": say("broke the lease:"), "leader.step_down": say("stepped down:"),
-  "worker.drain": say("drained:"), "worker.resume": say("resumed:"), "worker.stop": say("stopped:"), "scaling.policy": say("new policy:"),
+  "gate.open": "unleashed:", "gate.close": "leashed:", "queue.clear": "cleared:", "queue.requeue": "requeued:",
+  "queue.delete": "deleted:", "queue.rule": "new rule:", "leader.break": "broke the lease:", "leader.step_down": "stepped down:",
+  "worker.drain": "drained:", "worker.resume": "resumed:", "worker.stop": "stopped:", "scaling.policy": "new policy:",
 };
 const HUES = { "gate.open": "--green", "worker.resume": "--green", "gate.close": "--amber", "worker.drain": "--amber", "queue.rule": "--blue", "scaling.policy": "--blue", "leader.step_down": "--blue" };
 
@@ -62,9 +61,9 @@ export function figuresOf({ caption, heads, data, range, clock, write, marks }) 
       row.append(made("td", write(value), { className: "num" }));
     }
   }
-  if (!seen.length) body.insertRow().append(made("td", say("No samples yet"), { colSpan: heads.length }));
+  if (!seen.length) body.insertRow().append(made("td", "No samples yet", { colSpan: heads.length }));
   if (!marks.length) return [table];
   const list = document.createElement("ul");
   list.append(...marks.map((mark) => made("li", mark)));
-  return [made("p", say("What operators did"), { className: "table-title" }), list, table];
+  return [made("p", "What operators did", { className: "table-title" }), list, table];
 }

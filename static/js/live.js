@@ -1,7 +1,6 @@
 // Keeps a page current: swaps regions as the socket sends them, tells how old each panel is, and how the connection does.
 
 import { ago, countDown, heard, now, writeMoments } from "./times.js";
-import { say } from "./words.js";
 
 const STALE_SECONDS = 6;
 const LINK_GRACE_SECONDS = 2;
@@ -92,17 +91,17 @@ function tick() {
     const stale = age === null || age > STALE_SECONDS || down > LINK_GRACE_SECONDS;
     panel.toggleAttribute("data-stale", stale);
     const label = panel.querySelector("[data-age]");
-    if (label) label.textContent = age === null ? say("not read yet") : say(stale ? "as of {age}" : "updated {age}", { age: ago(age) });
+    if (label) label.textContent = age === null ? "not read yet" : `${stale ? "as of" : "updated"} ${ago(age)}`;
   }
   if (!live) return;
   const state = rate === "paused" ? "paused" : link.up ? "on" : down > LINK_GRACE_SECONDS ? "off" : "connecting";
   live.dataset.state = state;
-  live.querySelector("[data-live-word]").textContent = { on: say("Live"), off: say("Not connected"), paused: say("Paused"), connecting: say("Connecting") }[state];
+  live.querySelector("[data-live-word]").textContent = { on: "Live", off: "Not connected", paused: "Paused", connecting: "Connecting" }[state];
   lost.hidden = link.up || link.asleep || down <= LINK_GRACE_SECONDS;
   if (lost.hidden) return;
-  lost.querySelector("[data-reconnect-age]").textContent = say("What you see is old; workers go on without it.");
+  lost.querySelector("[data-reconnect-age]").textContent = "What you see is old; workers go on without it.";
   const wait = link.nextTry === null ? 0 : Math.ceil((link.nextTry - performance.now()) / 1000);
-  lost.querySelector("[data-reconnect-count]").textContent = wait > 0 ? say("Trying again in {seconds} s.", { seconds: wait }) : say("Trying …");
+  lost.querySelector("[data-reconnect-count]").textContent = wait > 0 ? `Trying again in ${wait} s.` : "Trying …";
 }
 
 function reconnectDelay(failures) {
@@ -188,7 +187,7 @@ function dress() {
   for (const line of noticePlace.querySelectorAll(".banner:not([data-dressed])")) {
     line.dataset.dressed = "";
     const close = Object.assign(document.createElement("button"), { type: "button", className: "close", textContent: "✕" });
-    close.setAttribute("aria-label", say("Put this message away"));
+    close.setAttribute("aria-label", "Put this message away");
     close.addEventListener("click", () => line.remove());
     line.append(close);
     if (line.classList.contains("tone-green")) setTimeout(() => line.remove(), NOTICE_SECONDS * 1000);
@@ -219,9 +218,9 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("htmx:responseError", (event) => {
   const code = event.detail.xhr.status;
-  notice(code === 403 ? say("You may not do this. Nothing was changed; the attempt is in the audit.") : say("The dashboard answered {code}. Look at the audit before you try again.", { code }));
+  notice(code === 403 ? "You may not do this. Nothing was changed; the attempt is in the audit." : `The dashboard answered ${code}. Look at the audit before you try again.`);
 });
-document.addEventListener("htmx:sendError", () => notice(say("No answer from the dashboard. It is not known whether the action was carried out; look at the audit before you try again.")));
+document.addEventListener("htmx:sendError", () => notice("No answer from the dashboard. It is not known whether the action was carried out; look at the audit before you try again."));
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (new URL(event.detail.xhr.responseURL || location.href).pathname.startsWith("/accounts/login")) {
     event.detail.shouldSwap = false;

@@ -1,6 +1,5 @@
 // Ticked boxes: how many, all at once, and from a box to the buttons with Enter. The boxes themselves outlive live updates.
 
-import { say } from "./words.js";
 
 const bar = document.getElementById("several");
 if (bar) {
@@ -10,7 +9,7 @@ if (bar) {
   const boxes = () => [...document.querySelectorAll("input.tick")];
   const tell = () => {
     const ticked = boxes().filter((box) => box.checked).length;
-    const said = ticked ? say("{n} ticked:", { n: ticked }) : say("Tick some to act on all of them.");
+    const said = ticked ? `${ticked} ticked:` : "Tick some to act on all of them.";
     if (count.textContent !== said) count.textContent = said;
     allBox.checked = ticked > 0 && ticked === boxes().length;
     allBox.indeterminate = ticked > 0 && ticked < boxes().length;

@@ -1,9 +1,8 @@
 // The switches of theme and time zone. What is chosen stays in this browser; theme.js puts it on before the first paint.
 
-import { say } from "./words.js";
 
 const THEMES = ["system", "dark", "light"];
-const THEME_WORDS = { system: say("Auto"), dark: say("Dark"), light: say("Light") };
+const THEME_WORDS = { system: "Auto", dark: "Dark", light: "Light" };
 const root = document.documentElement;
 const keep = (key, value) => { try { localStorage.setItem(key, value); } catch { /* private window: for this page only */ } };
 
@@ -21,14 +20,14 @@ function told(selector, word, title, press) {
 }
 
 const theme = () => root.dataset.theme ?? "system";
-told("[data-theme-switch]", () => THEME_WORDS[theme()], () => say("Theme: {theme}. Press to change.", { theme: THEME_WORDS[theme()] }), () => {
+told("[data-theme-switch]", () => THEME_WORDS[theme()], () => `Theme: ${THEME_WORDS[theme()]}. Press to change.`, () => {
   const next = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
   if (next === "system") delete root.dataset.theme; else root.dataset.theme = next;
   keep("kennel-theme", next);
 });
 
 const utc = () => root.dataset.zone !== "local";
-told("[data-zone-switch]", () => (utc() ? "UTC" : say("Local")), () => (utc() ? say("Times: UTC. Press to change.") : say("Times: your local time. Press to change.")), () => {
+told("[data-zone-switch]", () => (utc() ? "UTC" : "Local"), () => (utc() ? "Times: UTC. Press to change." : "Times: your local time. Press to change."), () => {
   root.dataset.zone = utc() ? "local" : "utc";
   keep("kennel-zone", root.dataset.zone);
 });

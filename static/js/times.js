@@ -1,6 +1,5 @@
 // Server time without trusting this machine's clock, ages, and moments in the reader's zone.
 
-import { say } from "./words.js";
 
 let serverNow = null;
 let heardAt = 0;
@@ -16,11 +15,11 @@ export function now() {
 
 export function ago(seconds) {
   const s = Math.max(0, Math.floor(seconds));
-  if (s < 60) return say("{s} s ago", { s });
-  if (s < 3600) return say("{min} min ago", { min: Math.floor(s / 60) });
+  if (s < 60) return `${s} s ago`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ago`;
   const [h, min] = [Math.floor(s / 3600), Math.floor((s % 3600) / 60)];
-  if (s < 86400) return say("{h} h {min} min ago", { h, min });
-  return say("{d} d ago", { d: Math.floor(s / 86400) });
+  if (s < 86400) return `${h} h ${min} min ago`;
+  return `${Math.floor(s / 86400)} d ago`;
 }
 
 const pad = (n) => String(n).padStart(2, "0");
@@ -42,7 +41,7 @@ export function countDown(within = document) {
   for (const element of within.querySelectorAll("time[data-moment=ends]")) {
     const date = new Date(element.dateTime);
     const s = left(date.getTime() / 1000, present);
-    const said = isStale(element) ? written(date, "clock") : say("in {s} s", { s });
+    const said = isStale(element) ? written(date, "clock") : `in ${s} s`;
     if (element.textContent !== said) element.textContent = said;
   }
   for (const element of within.querySelectorAll("progress[data-ends]")) {
