@@ -1,4 +1,4 @@
-"""The billing night: a batch of transactions is priced, summed per customer and reported, equal to the cent (S12).
+"""The billing night: a batch of transactions is priced, summed per customer and reported, equal to the cent.
 
 ``python -m examples.billing --transactions 100000 --workers 4 --chaos`` starts its own storage if none is configured,
 runs an initiator, a controller and the workers as processes of their own, and prints one JSON object as its last line.

@@ -1,4 +1,4 @@
-"""Deleting a channel and all its posts, in two tables (S18): a saga that ends with everything gone, whoever crashes.
+"""Deleting a channel and all its posts, in two tables: a saga that deletes everything, even if its process crashes.
 
 ``python -m examples.blog --posts 250`` starts its own storage if none is configured, deletes one of two channels and
 prints what is left as one JSON object.

@@ -1,4 +1,4 @@
-"""The ordering site (S5): workers wait at the gate, then take orders, number them, and insert them in a SQL table.
+"""The ordering site: workers wait at the gate, then take orders, number them, and insert them in a SQL table.
 
 The primary key proves that no number is ever handed out twice; `order_id` is unique because a queue may deliver a
 message again. Run a worker with ``python -m coordinator run examples.orders:worker`` and fill the queue with

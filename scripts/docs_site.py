@@ -21,7 +21,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("index.md", "tutorial.md", "demo.md", "tour.md", "how-to.md"),
+    "Start": ("index.md", "when.md", "tutorial.md", "demo.md", "tour.md", "how-to.md", "glossary.md"),
     "Primitives": ("gates.md", "sequences.md", "leadership.md", "queues.md", "tables.md", "sagas.md"),
     "Fleet": (
         "worker.md",
@@ -47,7 +47,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "reliability.md",
         "performance.md",
     ),
-    "Inside": ("architecture.md",),
+    "Inside": ("architecture.md", "sources.md"),
 }
 OTHERS = "Guides"
 MOVED = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "reporting.md"}

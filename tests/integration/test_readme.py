@@ -8,29 +8,42 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coordinator import Storage
 from coordinator.sequences.ledger import open_book
 from coordinator.testing.azurite import Azurite
-from examples.shop import Order
 from tests.support.readme import PROJECT, python_blocks
 from tests.support.stack import wait_until
 
 
+class Order(msgspec.Struct):
+    item: str
+    cents: int
+
+
 @pytest.fixture
 def environ(own_azurite: Azurite, tmp_path: Path) -> dict[str, str]:
-    """What README tells to set, and where the code is found; README's queue name is the account's, so it has its own."""
+    """What the README says to set, in an account of its own. Nothing of the clone but the library is found."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("AZURE_", "KENNEL_"))}
     return clean | {
         "AZURE_STORAGE_CONNECTION_STRING": own_azurite.connection_string,
-        "PYTHONPATH": f"{PROJECT}{os.pathsep}{tmp_path}",
+        "PYTHONPATH": str(library(tmp_path)),
         "PYTHONWARNINGS": "error",
     }
 
 
+def library(folder: Path) -> Path:
+    """A folder that holds the library alone, as the wheel does: no examples, no tests."""
+    packages = folder / "packages"
+    packages.mkdir()
+    (packages / "coordinator").symlink_to(PROJECT / "coordinator")
+    return packages
+
+
 def sold(output: Path) -> list[str]:
-    """What `examples.shop.sell` printed between the log lines."""
+    """What the handler printed between the log lines."""
     return [line for line in output.read_text().splitlines() if line.startswith("order ")]
 
 
@@ -51,13 +64,13 @@ async def test_the_quick_start_runs_as_it_stands(environ: dict[str, str], tmp_pa
 
 
 async def test_the_quick_starts_worker_waits_sells_and_stops(environ: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "quick_worker.py").write_text(python_blocks()[1])
+    (tmp_path / "billing.py").write_text(python_blocks()[1])
     output = tmp_path / "output"
     async with Storage.from_env(environ) as storage:
         await storage.queue("orders-in", type=Order).put(Order("ticket", 4200), Order("poster", 900))
         with output.open("wb") as log:
             worker = subprocess.Popen(
-                [sys.executable, "-m", "coordinator", "run", "quick_worker:worker"],
+                [sys.executable, "-m", "coordinator", "run", "billing:worker"],
                 env=environ,
                 cwd=tmp_path,
                 stdout=log,
