@@ -74,7 +74,7 @@ def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
         raise Http404(token)
     return show(
         request,
-        "confirm.html",
+        "core/confirm.html",
         "other",
         live=False,
         status=422 if request.method == "POST" else 200,
@@ -166,7 +166,7 @@ def _page(request: HttpRequest, *, made: str = "", status: int = 200) -> HttpRes
     name = request.user.get_username()
     answer = show(
         request,
-        "access.html",
+        "access/access.html",
         "access",
         live=False,
         status=status,

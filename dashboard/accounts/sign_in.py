@@ -203,6 +203,7 @@ class ThrottledFormMixin:
 class SignIn(ThrottledFormMixin, LoginView):
     """Name and password; then the second factor, for those who have one."""
 
+    template_name = "accounts/sign_in.html"
     redirect_authenticated_user = True
 
     def tries(self) -> Tries:

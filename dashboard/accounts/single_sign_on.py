@@ -73,7 +73,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
             name[:150] or "nobody", "", str(request.META.get("REMOTE_ADDR") or ""), request_id_var.get()
         )
         audit.denied(actor, "sign_in", actor.name, reason=f"single sign-on: {why}")
-        raise ImmediateHttpResponse(render(request, "registration/refused.html", {"name": name}, status=403))
+        raise ImmediateHttpResponse(render(request, "accounts/refused.html", {"name": name}, status=403))
 
 
 def role_from(claims: dict[str, Any]) -> str:

@@ -17,4 +17,4 @@ ROWS = 50
 def audit(request: HttpRequest) -> HttpResponse:
     q = request.GET.get("q", "").strip()[:200]
     page = selectors.audit(q=q, before=whole_number(request.GET.get("before", "")), limit=ROWS)
-    return show(request, "audit.html", "audit", q=q, audit=page, older=query_of(q=q, before=page.next))
+    return show(request, "audit/audit.html", "audit", q=q, audit=page, older=query_of(q=q, before=page.next))

@@ -20,7 +20,7 @@ def batches(request: HttpRequest) -> HttpResponse:
     saga, key = request.GET.get("saga", "")[:63], request.GET.get("key", "")[:512]
     return show(
         request,
-        "batches.html",
+        "batches/batches.html",
         "batches",
         query=query_of(
             q=request.GET.get("q", "")[:63],

@@ -219,7 +219,7 @@ def _confirm(request: HttpRequest, ticked: list[str], *, phrase: str, back: str,
     typed = "typed" in request.POST
     return show(
         request,
-        "confirm.html",
+        "core/confirm.html",
         "other",
         live=False,
         status=422 if typed else 200,

@@ -57,7 +57,7 @@ def act(
         return redirect(back)
     query = urlsplit(htmx.current_url or "").query[:MAX_QUERY]
     page = page if page in regions.OWN else "other"
-    notice = render_to_string("common.html#notice", {"oob": True}, request)
+    notice = render_to_string("live/common.html#notice", {"oob": True}, request)
     state = regions.render_all(page, selectors.fleet(), role_of(request.user), query, reach_of(request))
     return HttpResponse(f"{notice}\n{state}")
 

@@ -75,7 +75,7 @@ def _page(request: HttpRequest, *, status: int = 200) -> HttpResponse:
     ]
     return show(
         request,
-        "cost.html",
+        "cost/cost.html",
         "cost",
         status=status,
         pricing=now,

@@ -24,7 +24,7 @@ def gates(request: HttpRequest) -> HttpResponse:
 def index(request: HttpRequest) -> HttpResponse:
     given = request.GET
     query = query_of(q=given.get("q", "")[:63], after=given.get("after", "")[:70])
-    return show(request, "gates.html", "gates", query=query)
+    return show(request, "gates/gates.html", "gates", query=query)
 
 
 @requires("gate.create")

@@ -24,7 +24,7 @@ def leaders(request: HttpRequest) -> HttpResponse:
     )
     return show(
         request,
-        "leaders.html",
+        "leaders/leaders.html",
         "leaders",
         election=election,
         terms=terms.newest(election) if election else None,
@@ -59,7 +59,7 @@ def break_lease(request: HttpRequest, name: str) -> HttpResponse:
     holder = next((leader.holder for leader in selectors.fleet().leaders if leader.name == name), "")
     return show(
         request,
-        "confirm.html",
+        "core/confirm.html",
         "other",
         live=False,
         status=422 if wrong else 200,

@@ -43,6 +43,8 @@ OWN: dict[str, tuple[str, ...]] = {
     "tv": ("tv",),
     "other": (),
 }
+HOMES = {"queue": "queues/queue.html", "tv": "overview/tv.html"}
+"""Templates of pages that share the folder of another page."""
 
 
 class UnknownRegion(LookupError):
@@ -145,7 +147,7 @@ def render_all(page: str, fleet: Fleet, role: str, query: str = "", reach: Reach
 
 @cache
 def _template(page: str, region: str) -> Template:
-    home = "common" if region in COMMON else page
+    home = "live/common.html" if region in COMMON else HOMES.get(page, f"{page}/{page}.html")
     engine = engines["django"]
-    template: Template = engine.get_template(f"{home}.html#{region}")  # type: ignore[assignment]
+    template: Template = engine.get_template(f"{home}#{region}")  # type: ignore[assignment]
     return template

@@ -12,4 +12,4 @@ from dashboard.core.views import show
 @require_safe
 @requires("page.view")
 def help_page(request: HttpRequest) -> HttpResponse:
-    return show(request, "help.html", "help")
+    return show(request, "overview/help.html", "help")

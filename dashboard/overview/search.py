@@ -41,7 +41,7 @@ def search(request: HttpRequest) -> HttpResponse:
     exact = [hit for hit in hits if hit.name == q]
     if total == 1 or len(exact) == 1:
         return redirect((exact or hits)[0].url)
-    return show(request, "search.html", "other", q=q, hits=hits, more=total - len(hits))
+    return show(request, "overview/search.html", "other", q=q, hits=hits, more=total - len(hits))
 
 
 def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:

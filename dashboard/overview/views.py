@@ -12,4 +12,4 @@ from dashboard.core.views import show
 @require_safe
 @requires("page.view")
 def overview(request: HttpRequest) -> HttpResponse:
-    return show(request, "overview.html", "overview")
+    return show(request, "overview/overview.html", "overview")

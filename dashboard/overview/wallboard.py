@@ -12,4 +12,4 @@ from dashboard.core.views import show
 @require_safe
 @requires("page.view")
 def tv(request: HttpRequest) -> HttpResponse:
-    return show(request, "tv.html", "tv")
+    return show(request, "overview/tv.html", "tv")

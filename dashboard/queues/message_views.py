@@ -21,7 +21,7 @@ def messages(request: HttpRequest, name: str) -> HttpResponse:
     look = peeking.look(name, poison=poison)
     return show(
         request,
-        "messages.html",
+        "queues/messages.html",
         "other",
         live=False,
         name=name,

@@ -24,7 +24,7 @@ def queues(request: HttpRequest) -> HttpResponse:
 @requires("page.view")
 def index(request: HttpRequest) -> HttpResponse:
     query = query_of(q=request.GET.get("q", "")[:63], sort=request.GET.get("sort", "")[:10])
-    return show(request, "queues.html", "queues", query=query)
+    return show(request, "queues/queues.html", "queues", query=query)
 
 
 @requires("queue.create")
@@ -48,7 +48,7 @@ def queue(request: HttpRequest, name: str) -> HttpResponse:
     here = reach_of(request).at("queue", name)
     return show(
         request,
-        "queue.html",
+        "queues/queue.html",
         "queue",
         query=query_of(name=found.name),
         name=name,
@@ -165,7 +165,7 @@ def _confirm(
     wrong = request.method == "POST"
     return show(
         request,
-        "confirm.html",
+        "core/confirm.html",
         "other",
         live=False,
         status=422 if wrong else 200,

@@ -21,7 +21,13 @@ def scaling(request: HttpRequest) -> HttpResponse:
     policy, problem = agents.policy_of(name) if name else ("", "")
     query = query_of(pool=asked)
     return show(
-        request, "scaling.html", "scaling", query=query, name=name, policy=policy, policy_problem=problem
+        request,
+        "scaling/scaling.html",
+        "scaling",
+        query=query,
+        name=name,
+        policy=policy,
+        policy_problem=problem,
     )
 
 

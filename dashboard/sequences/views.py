@@ -28,7 +28,7 @@ def sequences(request: HttpRequest) -> HttpResponse:
     )
     return show(
         request,
-        "sequences.html",
+        "sequences/sequences.html",
         "sequences",
         sequence=sequence,
         number=number,

@@ -20,7 +20,7 @@ def workers(request: HttpRequest) -> HttpResponse:
     query = query_of(
         q=given.get("q", "")[:63], presence=given.get("presence", "")[:10], after=given.get("after", "")[:200]
     )
-    return show(request, "workers.html", "workers", query=query)
+    return show(request, "workers/workers.html", "workers", query=query)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -52,7 +52,7 @@ def stop(request: HttpRequest, instance: str) -> HttpResponse:
     wrong = request.method == "POST"
     return show(
         request,
-        "confirm.html",
+        "core/confirm.html",
         "other",
         live=False,
         status=422 if wrong else 200,
