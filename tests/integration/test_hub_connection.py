@@ -111,6 +111,41 @@ async def test_hints_and_commands_arrive_and_a_receipt_goes_out():
     assert [hint.epoch for hint in seen if hint.topic == "gate:a"] == [7]
 
 
+async def test_a_hint_in_pieces_is_heard_and_what_only_newer_hubs_say_is_skipped():
+    commands: list[protocol.Command] = []
+    seen: list[Hint] = []
+    async with Hub().running() as hub, connected(hub, commands) as connection:
+        connection.subscribe("gate:a", seen.append)
+        await until(lambda: connection.is_connected)
+        frame = protocol.encode(protocol.Hinted(Hint("gate:a", epoch=7)))
+        await hub.sockets[0].send([frame[:9], frame[9:]])
+        await hub.sockets[0].send('{"type": "weather", "of": "tomorrow"}')
+        await hub.sockets[0].send(protocol.encode(protocol.Command("drain", "1")))
+        await until(lambda: commands)
+        assert connection.is_connected and len(hub.sockets) == 1
+    assert [hint.epoch for hint in seen if hint.topic == "gate:a"] == [7]
+
+
+@pytest.mark.parametrize("frame", ["nonsense", protocol.encode(protocol.Welcome(1, 0.05, 0.0))])
+async def test_a_connection_over_which_nonsense_comes_is_made_again(frame):
+    seen: list[str] = []
+    async with Hub().running() as hub, connected(hub) as connection:
+        connection.subscribe("gate:a", lambda hint: seen.append(hint.topic))
+        await until(lambda: connection.is_connected)
+        await hub.sockets[0].send(frame)
+        await until(lambda: hub.count(protocol.Hello) == 2 and connection.is_connected)
+    assert seen.count(RESYNC) >= 3, "subscribers look for themselves whenever it comes or goes"
+
+
+async def test_a_receipt_of_another_thread_goes_out_and_a_farewell_waits_for_it():
+    hub = Hub(first=protocol.encode(protocol.Welcome(1, 60.0, 0.0)))
+    async with hub.running(), connected(hub) as connection:
+        await until(lambda: connection.is_connected)
+        await asyncio.to_thread(connection.receipt, protocol.Receipt("a", 7, "push", 0.0, 0.0))
+        await connection.farewell()
+        await until(lambda: hub.count(protocol.Receipt) == 1)
+
+
 async def test_after_a_cut_it_reconnects_says_all_again_and_tells_subscribers_to_look_again():
     seen: list[str] = []
     hub = Hub()
@@ -128,8 +163,13 @@ async def test_after_a_cut_it_reconnects_says_all_again_and_tells_subscribers_to
 
 @pytest.mark.parametrize(
     "hub",
-    [Hub(refuse=403), Hub(first="nonsense"), Hub(first=protocol.encode(protocol.Command("stop", "1")))],
-    ids=["refused", "malformed", "no welcome"],
+    [
+        Hub(refuse=403),
+        Hub(refuse=502),
+        Hub(first="nonsense"),
+        Hub(first=protocol.encode(protocol.Command("stop", "1"))),
+    ],
+    ids=["refused", "away behind a proxy", "malformed", "no welcome"],
 )
 async def test_a_hub_that_misbehaves_is_tried_again_and_never_obeyed(hub):
     commands: list[protocol.Command] = []
