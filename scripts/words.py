@@ -160,7 +160,7 @@ LABELS: dict[str, str] = {
 """Wrong as the whole text of a button, heading or cell."""
 
 _FOUND = [
-    (re.compile(pattern if pattern.startswith("(?:(?<=") else rf"\b{pattern}\b", re.I if not pattern.startswith("(?:(?<=") else re.S), better)
+    (re.compile(pattern if pattern.startswith("(?:(?<=") else rf"\b(?:{pattern})\b", re.I if not pattern.startswith("(?:(?<=") else re.S), better)
     for pattern, better in PHRASES.items()
 ]  # fmt: skip
 
