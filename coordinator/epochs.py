@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+COUNTED = 10**11
+"""The highest epoch that counting reaches: a thousand changes a second for three years. One above it was forged or damaged:
+it is shown and followed, but not remembered, and nothing needs to go above it."""
+
 
 @dataclass(frozen=True)
 class EpochRecord:

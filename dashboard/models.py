@@ -152,6 +152,24 @@ class WebhookMark(models.Model):
         return f"{self.address[:8]}… up to #{self.last_id}"
 
 
+class GatePeak(models.Model):
+    """The highest epoch that was ever seen of a gate, so that a restored one is noticed after a restart, too.
+
+    `source` is the account and prefix it was read from, `back_since` when storage was found to have a lower one.
+    """
+
+    source = models.CharField(max_length=300)
+    name = models.CharField(max_length=200)
+    epoch = models.BigIntegerField(default=0)
+    back_since = models.FloatField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["source", "name"], name="gate_peak_once")]
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.epoch}"
+
+
 class Pricing(models.Model):
     """The prices (JSON) and the daily budget that operators put in force; no row: those of the environment."""
 

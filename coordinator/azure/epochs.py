@@ -10,7 +10,7 @@ from azure.data.tables import UpdateMode
 from coordinator.azure.account import Account
 from coordinator.azure.ensure import ensure_table
 from coordinator.azure.errors import translated
-from coordinator.epochs import EpochRecord
+from coordinator.epochs import COUNTED, EpochRecord
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, StorageBusy
 
 _PARTITION = "highest"
@@ -77,7 +77,7 @@ class TableEpochs:
         text = str(row.get("epoch", ""))
         # A row that somebody damaged remembers nothing; it is replaced.
         epoch = int(text) if text.isascii() and text.isdecimal() and len(text) <= 16 else 0
-        return epoch, str(row.get("nonce", "")), str(row.metadata["etag"])
+        return epoch if epoch <= COUNTED else 0, str(row.get("nonce", "")), str(row.metadata["etag"])
 
     def _client(self) -> Any:
         return self._storage.aio.tables.get_table_client(self._table)

@@ -159,6 +159,11 @@ def _shown(value: object) -> str:
     return "a huge number" if isinstance(value, int) and value.bit_length() > 100 else repr(value)
 
 
+def next_epoch(epoch: int) -> int:
+    """The epoch after this one. None can follow the largest that can be stored: then counting begins again."""
+    return epoch + 1 if epoch < MAX_COUNT else 1
+
+
 def raised(state: GateState, epoch: int) -> GateState:
     """The same change with an epoch above `epoch`, too."""
     return state if state.epoch > epoch else msgspec.structs.replace(state, epoch=epoch + 1)
@@ -166,8 +171,9 @@ def raised(state: GateState, epoch: int) -> GateState:
 
 def repaired(name: str, epoch: int, *, now: float, nonce: str, by: str, reason: str = "") -> GateState:
     """A damaged gate, closed: what `close` makes of a blob that does not hold a gate."""
-    before = GateState(name=name, epoch=min(epoch, MAX_COUNT - 1))
-    return _changed(before, now=now, nonce=nonce, by=by, reason=reason, target="closed")
+    return _changed(
+        GateState(name=name, epoch=epoch), now=now, nonce=nonce, by=by, reason=reason, target="closed"
+    )
 
 
 def still(state: GateState, epoch: int | None) -> GateState:
@@ -280,7 +286,7 @@ def _changed(
         )
     return GateState(
         name=state.name,
-        epoch=state.epoch + 1,
+        epoch=next_epoch(state.epoch),
         state=target,
         changed_at=now,
         not_before=not_before,

@@ -12,7 +12,7 @@ import msgspec
 
 from coordinator.backoff import TRANSIENT, Backoff
 from coordinator.clock import Clock
-from coordinator.epochs import EpochLog, EpochRecord
+from coordinator.epochs import COUNTED, EpochLog, EpochRecord
 from coordinator.errors import (
     AlreadyExists,
     GateContended,
@@ -21,7 +21,7 @@ from coordinator.errors import (
     PreconditionFailed,
     StorageError,
 )
-from coordinator.gates.state import REMEMBERED, GateState, raised
+from coordinator.gates.state import REMEMBERED, GateState, next_epoch, raised
 from coordinator.gates.store import Answer, GateStore
 from coordinator.offset import ClockOffset, HeldTime
 
@@ -38,9 +38,9 @@ class GateCache:
     however often its answer is lost. `confirmed` is the number of the newest request that was answered: whoever needs
     the truth as of now waits until it reaches `sends` + 1. `failed` is that of the newest that ended in `error`.
 
-    `highest` is the highest epoch that storage ever said here. A gate below it was deleted, restored or overwritten:
-    `state` shows it as it is, `went_back` says so, and the next change goes above `highest` and above every epoch in
-    `epochs`, where each change is recorded after it was made.
+    `highest` is the highest epoch that storage ever said here, of those that counting reaches (`COUNTED`). A gate below it
+    was deleted, restored or overwritten: `state` shows it as it is, `went_back` says so, and the next change goes above
+    `highest` and above every epoch in `epochs`, where each change is recorded after it was made.
     """
 
     def __init__(self, store: GateStore, clock: Clock, epochs: EpochLog | None = None) -> None:
@@ -109,8 +109,8 @@ class GateCache:
         if etag != self._etag or self.state is None:
             self.state, self._etag, self.source = state, etag, source
             self._applied = self.sends
-            went_back, self.highest = state.epoch < self.highest, max(self.highest, state.epoch)
-            if went_back:
+            self._seen(state.epoch)
+            if self.went_back:
                 _log.error(
                     "Gate %s went back from epoch %s to %s: it was deleted, restored or overwritten",
                     self.name,
@@ -118,6 +118,10 @@ class GateCache:
                     state.epoch,
                     extra={"action": "read", "resource": self.name, "epoch": state.epoch},
                 )
+
+    def _seen(self, epoch: int) -> None:
+        if epoch <= COUNTED:
+            self.highest = max(self.highest, epoch)
 
     async def change(
         self,
@@ -134,7 +138,7 @@ class GateCache:
         is. Nothing but a write is decided by it, no refusal and no "so it is already". `repair` makes a gate of a blob
         that does not hold one. `publish` is called with what was stored, before its epoch is recorded. The change gets an epoch above `above`.
         """
-        self.highest = max(self.highest, above)
+        self._seen(above)
         nonce = uuid.uuid4().hex
         deadline = self._clock.monotonic() + deadline_seconds
         state = await self._change(transition, repair, nonce, deadline)
@@ -145,18 +149,19 @@ class GateCache:
             if not higher:
                 return state
             # The blob had gone back, and this epoch was used before: those who remember it would not act on it.
-            self.highest = max(self.highest, higher)
+            self._seen(higher)
             state = await self._change(_again(state), None, uuid.uuid4().hex, deadline)
 
     async def _record(self, state: GateState) -> int:
         """Keep the epoch outside the blob; the highest one there if this one was used before, else 0."""
-        if self._epochs is None or not state.epoch:
+        if self._epochs is None or not 0 < state.epoch <= COUNTED:
             return 0
         nonce = state.recent[0] if state.recent else ""
         try:
-            return await self._epochs.claim(
+            used = await self._epochs.claim(
                 EpochRecord(self.name, state.epoch, state.by, state.changed_at, nonce)
             )
+            return used if used <= COUNTED else 0
         except StorageError as error:
             # The change itself is stored and known. The next one records a higher epoch.
             _log.warning(
@@ -249,7 +254,7 @@ def _again(state: GateState) -> Transition:
         if not current.epoch or current.epoch != state.epoch or current.recent != state.recent:
             return current
         return msgspec.structs.replace(
-            current, epoch=current.epoch + 1, recent=(nonce, *current.recent)[:REMEMBERED]
+            current, epoch=next_epoch(current.epoch), recent=(nonce, *current.recent)[:REMEMBERED]
         )
 
     return transition

@@ -11,6 +11,7 @@ from django.conf import settings
 from dashboard.core.retention import tidy
 from dashboard.core.runtime import Runtime
 from dashboard.core.webhooks import send_due
+from dashboard.gates import peaks
 from dashboard.hub.housekeeping import keep_audit_head, sweep, tidy_audit
 from dashboard.queues.large_payloads import sweep_some
 
@@ -24,11 +25,28 @@ FIRST_SWEEP_SECONDS = 300.0
 
 def start(runtime: Runtime) -> None:
     """Start the jobs of a runtime that has started; its `stop` ends them."""
+    runtime.loops.start("peaks", partial(_keep_peaks, runtime))
     runtime.loops.start("housekeeping", partial(_housekeeping, runtime))
     if settings.SWEEP_SECONDS > 0:
         runtime.loops.start("claims", partial(_sweep_claims, runtime))
     if settings.WEBHOOKS:
         runtime.loops.start("webhooks", partial(_webhooks, runtime))
+
+
+async def _keep_peaks(runtime: Runtime) -> None:
+    """The highest epochs of gates: read at the start, kept whenever one rises."""
+    gates, source = runtime.gates, peaks.source_of(runtime.storage)
+    gates.remember(await database_sync_to_async(peaks.load, thread_sensitive=False)(source))
+    while True:
+        runtime.loops.resting("peaks")
+        await gates.peaks_due.wait()
+        runtime.loops.alive("peaks")
+        unsaved = gates.take_unsaved()
+        try:
+            await database_sync_to_async(peaks.save, thread_sensitive=False)(source, unsaved)
+        except BaseException:
+            gates.put_back(unsaved)
+            raise
 
 
 async def _sweep_claims(runtime: Runtime) -> None:

@@ -1,7 +1,7 @@
 """Backups of what the dashboard keeps and the gates: one compressed file, read back into an empty database.
 
 Holds users with their groups, second factors and bindings to a provider, tokens (as digests), teams' rules, prices, the
-whole audit, and the gates of the account. Does not hold sessions, graphs and what is made anew from storage; nor counters,
+whole audit, the gates of the account and the highest epochs seen of them. Does not hold sessions, graphs and what is made anew from storage; nor counters,
 messages and leases: those are the account's own, and setting a counter back is what this must never do.
 
 Guarantees that a file is read back whole or not at all: it ends with the digest of all its lines, the chain of the audit
@@ -40,7 +40,7 @@ FORMAT = 1
 # In the order in which rows refer to each other.
 MODELS = (
     "auth.Group", "auth.User", "mfa.Authenticator", "socialaccount.SocialAccount", "dashboard.WorkerToken",
-    "dashboard.TeamRule", "dashboard.Pricing", "dashboard.WebhookMark", "dashboard.AuditRow", "dashboard.AuditHead",
+    "dashboard.TeamRule", "dashboard.GatePeak", "dashboard.Pricing", "dashboard.WebhookMark", "dashboard.AuditRow", "dashboard.AuditHead",
 )  # fmt: skip
 AT_ONCE = 500
 NEVER = 4_102_444_800.0  # 2100

@@ -22,6 +22,7 @@ BOUNDS = {
     "dashboard.SignInTries": "trimmed with each wrong try",
     "dashboard.ApiAnswer": "trimmed with each new one: a day",
     "dashboard.WebhookMark": "as many as addresses in KENNEL_WEBHOOKS",
+    "dashboard.GatePeak": "as many as gates there ever were in storage",
     "dashboard.Pricing": "one row",
     "dashboard.Series": "trimmed by the sampler: when it has no chunk any more",
     "dashboard.Chunk": "trimmed by the sampler: an hour, a day, a month by level",

@@ -67,22 +67,24 @@ async def _open(
     gate: str, by: str, reason: str, at: float | None, share: float, epoch: int | None
 ) -> GateState:
     runtime = current()
-    stored = runtime.gate(gate)
+    stored, above = runtime.gate(gate), runtime.gates.peak(gate)
     return await runtime.releases.release(
-        gate, lambda: stored.open(by=by, reason=reason, at=at, share=share, epoch=epoch)
+        gate, lambda: stored.open(by=by, reason=reason, at=at, share=share, epoch=epoch, above=above)
     )
 
 
 async def _close(gate: str, by: str, reason: str, epoch: int | None) -> GateState:
     runtime = current()
-    state = await runtime.gate(gate).close(by=by, reason=reason, epoch=epoch)
+    state = await runtime.gate(gate).close(by=by, reason=reason, epoch=epoch, above=runtime.gates.peak(gate))
     await runtime.gates.changed(state)
     return state
 
 
 async def _create(gate: str, by: str, reason: str) -> GateState:
     runtime = current()
-    made = GateState(name=gate, epoch=1, changed_at=time.time(), by=by, reason=reason)
+    made = GateState(
+        name=gate, epoch=runtime.gates.peak(gate) + 1, changed_at=time.time(), by=by, reason=reason
+    )
     try:
         await BlobGateStore(runtime.storage, gate).write(made, "")
     except (AlreadyExists, PreconditionFailed) as error:

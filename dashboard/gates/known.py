@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.epochs import COUNTED
 from coordinator.gates.state import GateState
 from dashboard.hub.backplane import Backplane
 
@@ -16,11 +19,20 @@ log = logging.getLogger(__name__)
 DAY_SECONDS = 86_400.0
 
 
+class Peak(NamedTuple):
+    """The highest epoch of a gate; `since` when storage was found to have a lower one (wall clock), None if it has not."""
+
+    epoch: int
+    since: float | None
+
+
 class KnownGates:
     """The newest confirmed state of each gate, shared with the other processes.
 
     Storage is the truth also when an epoch went back (a backup was restored, or the gate was deleted): `went_back` has
     the highest epoch seen and the moment, and each function in `on_back` is called with the gate and its epoch.
+    The highest epochs outlive the process by `remember` and `take_unsaved`; those above `COUNTED` were forged and are
+    no measure of anything.
     """
 
     def __init__(self, backplane: Backplane, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -32,6 +44,9 @@ class KnownGates:
         self._confirmed: dict[str, float] = {}  # when a gate was read or written by itself, wall clock
         self._peaks: dict[str, int] = {}
         self._last_epochs: dict[str, int] = {}
+        self._back_since: dict[str, float] = {}
+        self._unsaved: set[str] = set()
+        self.peaks_due = asyncio.Event()
         backplane.on("gate", self._changed_elsewhere)
 
     def get(self, name: str) -> GateState | None:
@@ -67,11 +82,12 @@ class KnownGates:
 
     def _change(self, state: GateState) -> None:
         known = self._states.get(state.name)
-        if known is None or known.epoch <= state.epoch:
+        # What follows a forged epoch may have begun again below it.
+        if known is None or known.epoch <= state.epoch or known.epoch > COUNTED:
             now = self._clock.time()
+            self._note_epoch(state.name, state.epoch, now)
             self._states[state.name] = state
             self._confirmed[state.name] = now
-            self._note_epoch(state.name, state.epoch, now)
             self.version += 1
 
     def _note_epochs(self, states: Mapping[str, GateState], problems: Mapping[str, str]) -> None:
@@ -81,19 +97,27 @@ class KnownGates:
         for name in self._peaks.keys() - states.keys() - problems.keys():
             self._note_epoch(name, 0, now)
         for name, (epoch, since) in list(self.went_back.items()):
-            # A gate that was deleted and is not used any more is no news after a day.
+            # A gate that was deleted and is not used any more is no news after a day. Its highest epoch is kept.
             if name not in states and now - since > DAY_SECONDS:
-                del self.went_back[name], self._peaks[name]
-                log.info("The gate %s, last at epoch %d, is forgotten", name, epoch)
+                del self.went_back[name]
+                log.info("The gate %s, last at epoch %d, is shown no more", name, epoch)
 
     def _note_epoch(self, name: str, epoch: int, now: float) -> None:
         peak = self._peaks.get(name, 0)
+        known = self._states.get(name)
         if epoch >= peak:
-            self._peaks[name] = epoch
-            self.went_back.pop(name, None)
-        elif name not in self.went_back or self._last_epochs.get(name) != epoch:
+            if peak < epoch <= COUNTED or name in self._back_since:
+                self._save(name)
+            if epoch <= COUNTED:
+                self._peaks[name] = epoch
+            for kept in (self.went_back, self._back_since, self._last_epochs):
+                kept.pop(name, None)
+            if known is not None and known.epoch > max(epoch, COUNTED):
+                self._tell_back(name, epoch)
+        elif self._last_epochs.get(name) != epoch:
             self._last_epochs[name] = epoch
-            self.went_back[name] = (peak, now)
+            self.went_back[name] = (peak, self._back_since.setdefault(name, now))
+            self._save(name)
             log.warning(
                 "The epoch of gate %s went back from %d to %d: storage was restored?",
                 name,
@@ -101,5 +125,41 @@ class KnownGates:
                 epoch,
                 extra={"action": "epoch_back", "resource": name, "epoch": epoch},
             )
-            for call in self.on_back:
-                call(name, epoch)
+            self._tell_back(name, epoch)
+
+    def _tell_back(self, name: str, epoch: int) -> None:
+        for call in self.on_back:
+            call(name, epoch)
+
+    # --- the highest epochs ---------------------------------------------------------------------------------------
+
+    def peak(self, gate: str) -> int:
+        """The highest epoch of a gate that was ever seen: the next change goes above it."""
+        return self._peaks.get(gate, 0)
+
+    def remember(self, peaks: Mapping[str, Peak]) -> None:
+        """Take in what was seen before this process began: `take_unsaved` of an earlier one."""
+        for name, (epoch, since) in peaks.items():
+            if epoch <= self._peaks.get(name, 0):
+                continue
+            self._peaks[name] = epoch
+            if since is not None:
+                self._back_since[name] = since
+                if self._clock.time() - since > DAY_SECONDS:
+                    self._last_epochs[name] = 0  # still deleted it is no news
+
+    def take_unsaved(self) -> dict[str, Peak]:
+        """The highest epochs that changed since this was last called; `peaks_due` is set when there are any."""
+        names, self._unsaved = self._unsaved, set()
+        self.peaks_due.clear()
+        return {
+            name: Peak(self._peaks[name], self._back_since.get(name)) for name in names if name in self._peaks
+        }
+
+    def put_back(self, unsaved: Iterable[str]) -> None:
+        """They could not be saved: `take_unsaved` gives them again."""
+        self._unsaved.update(unsaved)
+        self.peaks_due.set()
+
+    def _save(self, name: str) -> None:
+        self.put_back((name,))

@@ -11,7 +11,7 @@ import pytest
 from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.gates.azure import list_gates
-from coordinator.gates.state import phase
+from coordinator.gates.state import GateState, encode, phase
 from coordinator.journal import Journal
 from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, audit_of, until
 
@@ -89,3 +89,32 @@ async def test_an_old_gate_that_is_put_back_is_shown_as_what_it_is(own_dashboard
             [state] = await list_gates(storage)
             assert phase(state, time.time()) == "closed"
             assert state.epoch >= 3, "above every epoch that was seen"
+
+
+@pytest.mark.timeout(240)
+async def test_an_account_that_is_restored_while_the_dashboard_is_away_is_noticed_when_it_comes_back(
+    own_dashboard: Dashboard,
+) -> None:
+    config = StorageConfig(prefix=own_dashboard.prefix)
+    kept = "from dashboard.models import GatePeak; print(*GatePeak.objects.values_list('epoch', flat=True))"
+    with Person(own_dashboard, "olga") as olga:
+        for verb in ("unleash", "leash", "unleash"):
+            assert olga.post(f"/gates/{GATE}/{verb}", {"reason": "before"}).ok
+        while await asyncio.to_thread(own_dashboard.manage, code=kept) != "3\n":
+            await asyncio.sleep(0.2)
+    own_dashboard.stop(kill=True)
+    async with Storage.from_connection_string(own_dashboard.connection_string, config=config) as storage:
+        text = encode(GateState(name=GATE, epoch=1, state="open", by="backup", changed_at=1e9))
+        blob = storage.aio.blobs.get_blob_client(config.container("gates"), GATE)
+        await blob.upload_blob(text.encode(), overwrite=True, metadata={"gate": text})
+        # The whole account was restored: what it remembers of epochs is as old.
+        await storage.aio.tables.delete_table(config.table("epochs"))
+        own_dashboard.start()
+        with Person(own_dashboard, "olga") as olga:
+            told = "epoch went back from 3 to 1: storage was restored?"
+            await until(lambda: told in olga.get("/gates/").text, seconds=10)
+            assert told in olga.get("/").text
+            assert olga.post(f"/gates/{GATE}/leash", {"reason": "sort it out"}).ok
+            await until(lambda: told not in olga.get("/gates/").text, seconds=5)
+        [state] = await list_gates(storage)
+        assert (state.state, state.epoch) == ("closed", 4)

@@ -182,6 +182,58 @@ async def test_a_gate_whose_epoch_went_back_is_shown_as_it_is_with_a_condition(
     assert board.fleet(fresh=True).gates[0].problem == ""
 
 
+async def test_the_highest_epochs_outlive_the_process_and_what_is_below_them_is_shown(
+    clock: ManualClock,
+) -> None:
+    first, second = board_at(clock), board_at(clock)
+    first.apply(sample(clock.time(), 7, 4, 10**15))
+    saved = first.gates.take_unsaved()
+    assert {name: peak.epoch for name, peak in saved.items()} == {"gate-0": 7, "gate-1": 4}
+    assert first.gates.take_unsaved() == {}
+    first.gates.put_back(saved)
+    assert first.gates.take_unsaved() == saved
+    second.gates.remember(saved)
+    await clock.advance(1.0)
+    second.apply(sample(clock.time(), 3, 5))
+    problems = [gate.problem for gate in second.fleet(fresh=True).gates]
+    assert problems == ["epoch went back from 7 to 3: storage was restored?", ""]
+    assert (second.gates.peak("gate-0"), second.gates.peak("gate-1")) == (7, 5)
+    again = second.gates.take_unsaved()
+    assert again["gate-0"].since is not None
+    # Deleted for good: news for a day, and its highest epoch is kept for ever.
+    third = board_at(clock)
+    third.gates.remember({"gate-0": again["gate-0"]})
+    await clock.advance(86_401.0)
+    third.apply(sample(clock.time(), 3))
+    assert third.fleet(fresh=True).gates[0].problem
+    third.apply(sample(clock.time()))
+    assert (third.fleet(fresh=True).gates, third.gates.peak("gate-0")) == ((), 7)
+    fourth = board_at(clock)
+    fourth.gates.remember({"gate-0": again["gate-0"]})
+    fourth.apply(sample(clock.time()))
+    assert (fourth.fleet(fresh=True).gates, fourth.gates.peak("gate-0")) == ((), 7)
+
+
+async def test_a_gate_that_goes_back_a_second_time_is_shown_again(clock: ManualClock) -> None:
+    board = board_at(clock)
+    told: list[int] = []
+    board.gates.on_back.append(lambda gate, epoch: told.append(epoch))
+    for epoch in (7, 3, 8, 3, 3):
+        await clock.advance(1.0)
+        board.apply(sample(clock.time(), epoch))
+    assert told == [3, 3]
+    assert board.fleet(fresh=True).gates[0].problem == "epoch went back from 8 to 3: storage was restored?"
+
+
+async def test_a_change_that_begins_again_below_a_forged_epoch_is_shown_at_once(clock: ManualClock) -> None:
+    board = board_at(clock)
+    board.apply(sample(clock.time(), 10**15))
+    await clock.advance(1.0)
+    await board.gates.changed(GateState(name="gate-0", epoch=4, state="closed"))
+    (gate,) = board.fleet(fresh=True).gates
+    assert (gate.state, gate.epoch, gate.problem) == ("closed", 4, "")
+
+
 async def test_what_was_written_here_is_not_undone_by_a_reading_that_began_before(clock: ManualClock) -> None:
     board = board_at(clock)
     began = clock.time()

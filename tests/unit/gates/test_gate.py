@@ -457,3 +457,30 @@ async def test_a_change_goes_above_the_epoch_that_its_caller_has_seen(yard: Yard
 async def test_a_timeout_that_is_no_time_is_refused(yard: Yard, timeout: float) -> None:
     with pytest.raises(ConfigurationError, match="timeout must be seconds from 0"):
         await yard.gate().wait(timeout)
+
+
+@pytest.mark.parametrize("forged", [10**15, 10**15 - 1, 10**11, 10**11 + 1])
+async def test_a_gate_with_an_epoch_that_nobody_counts_to_can_be_changed_again_and_again(
+    yard: Yard, forged: int
+) -> None:
+    worker = yard.gate()
+    await yard.operator.open(by="olga")
+    await worker.wait()
+    yard.store.state = GateState(name="test-gate", epoch=forged, state="open", by="script")
+    yard.store._etag = '"forged"'
+    await yard.operator.read()
+    await worker.read()
+    epochs = [forged]
+    for verb in (yard.operator.close, yard.operator.open, yard.operator.close, yard.operator.open):
+        epochs.append((await verb(by="olga")).epoch)
+        assert 0 < epochs[-1] != epochs[-2]
+    assert worker.passed_epoch == 1
+    assert (await asyncio.wait_for(yard.arrive(worker), 5)).epoch == epochs[-1]
+    assert worker.status().problem == ""
+
+
+async def test_a_damaged_row_of_the_highest_epoch_does_not_stop_changes(yard: Yard) -> None:
+    epochs = MemoryEpochs()
+    epochs.highest["test-gate"] = (10**15, "forged")
+    gate = Gate(yard.store, identity="x", bus=lambda: yard.bus, clock=yard.clock, epochs=epochs)
+    assert [(await gate.open(by="olga")).epoch, (await gate.close(by="olga")).epoch] == [1, 2]

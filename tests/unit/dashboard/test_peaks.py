@@ -1,0 +1,21 @@
+"""Promises of the highest epochs in the database."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboard.gates import peaks
+from dashboard.gates.known import Peak
+
+pytestmark = pytest.mark.django_db
+
+
+def test_what_is_kept_rises_and_never_falls() -> None:
+    peaks.save("a/", {"one": Peak(3, None), "two": Peak(5, 100.0)})
+    peaks.save("a/", {"one": Peak(2, None), "two": Peak(5, None), "three": Peak(1, None)})
+    assert peaks.load("a/") == {"one": Peak(3, None), "two": Peak(5, None), "three": Peak(1, None)}
+
+
+def test_gates_of_one_name_in_two_accounts_are_two() -> None:
+    peaks.save("a/", {"one": Peak(3, None)})
+    assert peaks.load("b/") == {}
