@@ -15,7 +15,6 @@ from coordinator.gates.gate import Gate
 from coordinator.leadership.azure import (
     ElectionOptions,
     LockOptions,
-    SemaphoreOptions,
     make_election,
     make_mutex,
     make_semaphore,
@@ -95,7 +94,7 @@ class Storage(Account):
         return make_mutex(self, check_name("mutex", name), identity=identity or self.identity, **options)
 
     def semaphore(
-        self, name: str, places: int, *, identity: str = "", **options: Unpack[SemaphoreOptions]
+        self, name: str, places: int, *, identity: str = "", **options: Unpack[LockOptions]
     ) -> BlobDistributedSemaphore:
         """A lock that `places` holders may have at a time (S15). See `BlobDistributedSemaphore`."""
         return make_semaphore(

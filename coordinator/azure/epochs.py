@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from azure.core import MatchConditions
@@ -14,33 +15,49 @@ from coordinator.epochs import COUNTED, EpochRecord
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, StorageBusy
 
 _PARTITION = "highest"
+_LONGEST_KEY = 400
+"""Characters; the service allows 512."""
+
+
+def table_key(text: str) -> str:
+    """`text` as a key of a table: shortened where it is too long for one, and still different from any other."""
+    if len(text) <= _LONGEST_KEY:
+        return text
+    return f"{text[: _LONGEST_KEY - 65]} {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 class TableEpochs:
-    """The highest epoch of one name, in the table `{prefix}epochs`. See `EpochLog`.
+    """The highest epoch of one gate or lock, in the table `{prefix}epochs`. See `EpochLog`.
 
-    One request for each epoch as long as this process is the only one that changes it, else up to three.
+    `key`: what no other gate or lock of the account has. `former_key`: the key of a row that served before; where there is
+    no row of `key` yet, its epoch and those below it count as used. One request for each epoch as long as this process is
+    the only one that changes it, else up to three.
     """
 
-    def __init__(self, storage: Account, key: str) -> None:
+    def __init__(self, storage: Account, key: str, *, former_key: str = "") -> None:
         self._storage = storage
         self._table = storage.config.table("epochs")
-        self._key = key
+        self._key = table_key(key)
+        self._former_key = former_key
         self._known: tuple[int, str, str] | None = None  # epoch, nonce, ETag of the row as last seen
+        self._floor = 0
 
     async def claim(self, record: EpochRecord) -> int:
+        if self._former_key:
+            self._known = await self._read(self._key)
+            former = None if self._known else await self._read(self._former_key)
+            self._former_key, self._floor = "", former[0] if former else 0
         for _ in range(20):
             known = self._known
-            if known is not None:
-                if (record.epoch, record.nonce) == known[:2]:
-                    return 0
-                if record.epoch <= known[0]:
-                    return known[0]
+            if known is not None and (record.epoch, record.nonce) == known[:2]:
+                return 0
+            if record.epoch <= (highest := max(self._floor, known[0] if known else 0)):
+                return highest
             try:
                 self._known = (record.epoch, record.nonce, await self._write(record, known))
                 return 0
             except (AlreadyExists, PreconditionFailed, NotFound):
-                self._known = await self._read()
+                self._known = await self._read(self._key)
         raise StorageBusy(
             f"record epoch {record.epoch} of {record.name}: others were faster each time", resource=self._key
         )
@@ -68,10 +85,10 @@ class TableEpochs:
                 )
         return str(written["etag"])
 
-    async def _read(self) -> tuple[int, str, str] | None:
+    async def _read(self, key: str) -> tuple[int, str, str] | None:
         try:
-            with translated("read the highest epoch of", self._key):
-                row = await self._client().get_entity(_PARTITION, self._key)
+            with translated("read the highest epoch of", key):
+                row = await self._client().get_entity(_PARTITION, key)
         except NotFound:
             return None
         text = str(row.get("epoch", ""))

@@ -17,7 +17,7 @@ from azure.storage.blob.aio import BlobClient, BlobLeaseClient
 
 from coordinator.azure.account import Account
 from coordinator.azure.ensure import ensure_container, ensure_table
-from coordinator.azure.epochs import TableEpochs
+from coordinator.azure.epochs import TableEpochs, table_key
 from coordinator.azure.errors import translated
 from coordinator.bounds import LAST_MOMENT, MAX_COUNT, is_moment, one_line
 from coordinator.config import check_blob, check_container
@@ -57,6 +57,16 @@ class BlobLeaseStore:
         self._storage = storage
         self._container = check_container(container) or storage.config.container("leases")
         self._blob_name = check_blob(blob) or name
+
+    @property
+    def key(self) -> str:
+        """What no other lease of the account has, as a key of a table."""
+        return table_key(f"{self._container} {quote(self._blob_name, safe='')}")
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether it is where Kennel puts leases, and on the blob of its name."""
+        return (self._container, self._blob_name) == (self._storage.config.container("leases"), self.name)
 
     async def acquire(self, lease_id: str, lease_seconds: int) -> None:
         lease = self._lease(lease_id)
@@ -168,16 +178,18 @@ class ElectionOptions(_ElectionRest, total=False):
     blob: str
 
 
-class SemaphoreOptions(TypedDict, total=False):
-    """What `storage.semaphore` takes beside name, places and identity; see `BlobDistributedSemaphore`."""
-
+class _LockRest(TypedDict, total=False):
     lease_seconds: int
     config: LeaseConfig | None
     rng: random.Random | None
 
 
-class LockOptions(SemaphoreOptions, total=False):
-    """What `storage.mutex` takes beside name and identity; see `BlobDistributedMutex` and `ElectionOptions`."""
+class LockOptions(_LockRest, total=False):
+    """What `storage.mutex` takes beside name and identity, and `storage.semaphore` beside name, places and identity.
+
+    See `BlobDistributedMutex` and `BlobDistributedSemaphore`. `container`, `blob`: where the lease is stored, default
+    `{prefix}leases` and the name; the places of a semaphore have ".0", ".1", … behind the name of the blob.
+    """
 
     container: str
     blob: str
@@ -193,9 +205,10 @@ def make_election(
     **options: Unpack[_ElectionRest],
 ) -> Election:
     """The election of that name; options are `ElectionOptions`."""
-    options.setdefault("history", TableTermLog(storage))
+    store = BlobLeaseStore(storage, name, container=container, blob=blob)
+    options.setdefault("history", TableTermLog(storage, "" if store.is_listed else store.key))
     return Election(
-        BlobLeaseStore(storage, name, container=container, blob=blob),
+        store,
         identity=identity,
         bus=lambda: storage.bus,
         clock=storage.clock,
@@ -211,44 +224,66 @@ def make_mutex(
     identity: str,
     container: str = "",
     blob: str = "",
-    **options: Unpack[SemaphoreOptions],
+    **options: Unpack[_LockRest],
 ) -> BlobDistributedMutex:
     """The mutex of that name; options are `LockOptions`."""
+    store = BlobLeaseStore(storage, name, container=container, blob=blob)
     return BlobDistributedMutex(
-        BlobLeaseStore(storage, name, container=container, blob=blob),
+        store,
         identity=identity,
         bus=lambda: storage.bus,
         clock=storage.clock,
         portal=lambda: storage.portal,
-        epochs=_epochs(storage, name),
+        epochs=_epochs(storage, store),
         **options,
     )
 
 
 def make_semaphore(
-    storage: Account, name: str, places: int, *, identity: str, **options: Unpack[SemaphoreOptions]
+    storage: Account,
+    name: str,
+    places: int,
+    *,
+    identity: str,
+    container: str = "",
+    blob: str = "",
+    **options: Unpack[_LockRest],
 ) -> BlobDistributedSemaphore:
-    """The semaphore of that name and number of places; options are `SemaphoreOptions`."""
+    """The semaphore of that name and number of places; options are `LockOptions`."""
+    check_blob(blob)
+    stores = {
+        f"{name}.{number}": BlobLeaseStore(
+            storage, f"{name}.{number}", container=container, blob=f"{blob or name}.{number}"
+        )
+        for number in range(places)
+    }
+
+    async def look() -> list[LeaderInfo]:
+        listed = await list_leaders(storage, container=container, prefix=f"{blob or name}.")
+        return [replace(info, name=name + info.name.removeprefix(blob or name)) for info in listed]
+
     return BlobDistributedSemaphore(
         name,
-        [BlobLeaseStore(storage, f"{name}.{number}") for number in range(places)],
-        lambda: list_leaders(storage, prefix=f"{name}."),
+        list(stores.values()),
+        look,
         identity=identity,
         bus=lambda: storage.bus,
         clock=storage.clock,
         portal=lambda: storage.portal,
-        epochs=lambda place: _epochs(storage, place),
+        epochs=lambda place: _epochs(storage, stores[place]),
         **options,
     )
 
 
-def _epochs(storage: Account, name: str) -> TableEpochs:
-    return TableEpochs(storage, f"lock {name}")
+def _epochs(storage: Account, store: BlobLeaseStore) -> TableEpochs:
+    # One row served all locks of a name before, whatever their container.
+    return TableEpochs(storage, f"lock {store.key}", former_key=f"lock {store.name}")
 
 
-async def list_leaders(storage: Account, *, prefix: str = "") -> list[LeaderInfo]:
-    """All elections, mutexes and places of semaphores, by name; one request for up to 5,000 of them."""
-    container = storage.config.container("leases")
+async def list_leaders(storage: Account, *, container: str = "", prefix: str = "") -> list[LeaderInfo]:
+    """All elections, mutexes and places of semaphores of a container, by the name of their blob; one request for up to
+    5,000 of them. `container`: default `{prefix}leases`. `prefix`: how the names begin."""
+    container = container or storage.config.container("leases")
     found: list[LeaderInfo] = []
     try:
         with translated("list the leaders in", container):
@@ -335,11 +370,16 @@ _LAST = 10**12
 
 class TableTermLog:
     """Terms in the table `{prefix}terms`; two to four requests a term. Row keys count down, so that the newest come
-    first. The newest row remembers the highest epoch."""
+    first. The newest row remembers the highest epoch.
 
-    def __init__(self, storage: Account) -> None:
+    `partition`: where the terms are; default the name of each election. As long as there is none in it, epochs that were
+    recorded under the name count as used.
+    """
+
+    def __init__(self, storage: Account, partition: str = "") -> None:
         self._storage = storage
         self._table = storage.config.table("terms")
+        self._partition = partition
         self._known: dict[str, tuple[int, str]] = {}
 
     async def claim(self, record: EpochRecord) -> int:
@@ -348,20 +388,32 @@ class TableTermLog:
                 return 0
             if record.epoch <= known[0]:
                 return known[0]
+        elif record.epoch <= (floor := await self._floor(record.name)):
+            return floor
         term = TermRecord(record.name, record.epoch, record.holder, record.since)
         with suppress(AlreadyExists):  # used before, or the answer to our own insertion was lost
             await ensure_table(self._storage, self._table, lambda: self._insert(term, record.nonce))
-        newest = await self._newest_row(record.name)
+        newest = await self._newest_row(self._partition or record.name)
         epoch, nonce = (
             (_epoch_of(newest), str(newest.get("nonce", ""))) if newest else (record.epoch, record.nonce)
         )
         self._known[record.name] = (epoch, nonce)
         return 0 if (epoch, nonce) == (record.epoch, record.nonce) else epoch
 
-    async def _newest_row(self, name: str) -> Any:
-        with translated("read the newest term of", name):
+    async def _floor(self, name: str) -> int:
+        """The highest epoch that was recorded under the name before this election had a partition of its own."""
+        if not self._partition:
+            return 0
+        with suppress(NotFound):  # there is no table yet
+            if await self._newest_row(self._partition) is None:
+                former = await self._newest_row(name)
+                return _epoch_of(former) if former else 0
+        return 0
+
+    async def _newest_row(self, partition: str) -> Any:
+        with translated("read the newest term of", partition):
             query = self._client().query_entities(
-                "PartitionKey eq @name", parameters={"name": name}, results_per_page=1
+                "PartitionKey eq @partition", parameters={"partition": partition}, results_per_page=1
             )
             async for row in query:
                 if _epoch_of(row):
@@ -384,7 +436,9 @@ class TableTermLog:
         try:
             with translated("list the terms of", name):
                 query = self._client().query_entities(
-                    "PartitionKey eq @name", parameters={"name": name}, results_per_page=limit
+                    "PartitionKey eq @partition",
+                    parameters={"partition": self._partition or name},
+                    results_per_page=limit,
                 )
                 async for row in query:
                     found.append(_listed_azure_terms(name, row))
@@ -398,7 +452,7 @@ class TableTermLog:
         with translated("record the term of", record.name):
             await self._client().create_entity(
                 {
-                    "PartitionKey": record.name,
+                    "PartitionKey": self._partition or record.name,
                     "RowKey": _row(record.epoch),
                     "epoch": record.epoch,
                     "holder": record.holder,
@@ -408,14 +462,15 @@ class TableTermLog:
             )
 
     async def _end(self, name: str, epoch: int, ended: float, how: str) -> None:
+        partition = self._partition or name
         try:
             with translated("record the end of the term of", name):
-                row = await self._client().get_entity(name, _row(epoch))
+                row = await self._client().get_entity(partition, _row(epoch))
                 known = row.get("ended")
                 if known is None or (row.get("how") == RAN_OUT and how != RAN_OUT):
                     ended = ended if known is None else min(ended, float(known))
                     await self._client().update_entity(
-                        {"PartitionKey": name, "RowKey": _row(epoch), "ended": ended, "how": how},
+                        {"PartitionKey": partition, "RowKey": _row(epoch), "ended": ended, "how": how},
                         mode=UpdateMode.MERGE,
                         etag=row.metadata["etag"],
                         match_condition=MatchConditions.IfNotModified,
@@ -434,7 +489,7 @@ def _row(epoch: int) -> str:
 def _listed_azure_terms(name: str, row: Any) -> TermRecord:
     """As `_record`; a row that makes no sense costs itself alone and says so in `how`."""
     try:
-        record = _record(row)
+        record = _record(name, row)
         if not 0 <= record.epoch <= MAX_COUNT:
             raise ValueError("its epoch is out of bounds")
         if not is_moment(record.since) or not (record.ended is None or is_moment(record.ended)):
@@ -444,10 +499,10 @@ def _listed_azure_terms(name: str, row: Any) -> TermRecord:
     return record
 
 
-def _record(row: Any) -> TermRecord:
+def _record(name: str, row: Any) -> TermRecord:
     ended = row.get("ended")
     return TermRecord(
-        name=row["PartitionKey"],
+        name=name,
         epoch=int(row["epoch"]),
         holder=str(row["holder"]),
         since=float(row["since"]),
@@ -463,7 +518,7 @@ def _epoch_of(row: Any) -> int:
 
 
 async def list_terms(storage: Account, name: str, *, limit: int = 50) -> list[TermRecord]:
-    """The newest terms of an election, newest first; one request."""
+    """The newest terms of the election on the blob of that name in `{prefix}leases`, newest first; one request."""
     return await TableTermLog(storage).newest(name, limit)
 
 

@@ -256,11 +256,18 @@ class UniqueIdGenerator:
 
     def _wait_for(self, take: Callable[[], R | None], demand: int = 1) -> R:
         since = self._clock.monotonic()
-        arrived = threading.Event()
-        while (taken := self._step(take, since, arrived.set, demand)) is None:
+        # A bare lock, which the refill thread can always release. An `Event` has a lock inside that a waiting thread takes
+        # for a moment: if a signal handler interrupts it there and waits for numbers, waking it would wait for the handler.
+        arrived = threading.Lock()
+        arrived.acquire()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # woken already
+                arrived.release()
+
+        while (taken := self._step(take, since, wake, demand)) is None:
             left = self.config.deadline_seconds + 1.0 - (self._clock.monotonic() - since)
-            arrived.wait(max(0.0, left))
-            arrived.clear()
+            arrived.acquire(timeout=max(0.0, left))
         return taken
 
     async def _wait_for_async(self, take: Callable[[], R | None], demand: int = 1) -> R:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
-from coordinator import Storage
+from coordinator import Storage, Term
+from coordinator.azure.epochs import TableEpochs
 from coordinator.config import StorageConfig
+from coordinator.epochs import EpochRecord
 from coordinator.errors import ConfigurationError, LeaseHeld, LeaseNotHeld, NotFound, PreconditionFailed
-from coordinator.leadership.azure import BlobLeaseStore, TableRunLog, TableTermLog, break_lease, list_leaders
+from coordinator.leadership.azure import (
+    BlobLeaseStore,
+    TableRunLog,
+    TableTermLog,
+    break_lease,
+    list_leaders,
+    list_terms,
+)
 from coordinator.leadership.every import RunLog
 from coordinator.leadership.lease import LeaderInfo, LeaseStore, Successor
 from coordinator.leadership.terms import TermLog, TermRecord
@@ -299,3 +309,74 @@ async def test_a_semaphore_admits_n_and_no_more(storage: Storage) -> None:
 async def test_a_semaphore_without_places_is_refused(storage: Storage) -> None:
     with pytest.raises(ConfigurationError, match="at least one place"):
         storage.semaphore("importers", 0)
+
+
+PLACES = ({}, {"container": "kennel-elsewhere"}, {"blob": "jobs/My #1 Lock"}, {"blob": "x" * 1000})
+
+
+async def test_locks_of_one_name_in_several_places_count_their_epochs_apart(storage: Storage) -> None:
+    where = [{key: value.replace("kennel-", storage.config.prefix) for key, value in place.items()} for place in PLACES]  # fmt: skip
+    async with asyncio.timeout(12):  # an epoch that another lock has used would cost a lease
+        for round_number in (1, 2, 3):
+            for place in where[round_number - 1 :]:
+                mutex = storage.mutex("stock-count", **place)  # type: ignore[arg-type]
+                assert (await mutex.acquire()).epoch == round_number
+                await mutex.release()
+
+
+async def test_elections_of_one_name_in_several_places_have_terms_of_their_own(storage: Storage) -> None:
+    async def task(term: Term) -> int:
+        return term.epoch
+
+    elsewhere = f"{storage.config.prefix}elsewhere"
+    async with asyncio.timeout(12):
+        for container, epoch in ((elsewhere, 1), ("", 1), (elsewhere, 2), ("", 2)):
+            assert await storage.election("month-end", container=container).run(task) == epoch
+    assert [term.epoch for term in await list_terms(storage, "month-end")] == [2, 1]
+    kept = await TableTermLog(storage, f"{elsewhere} month-end").newest("month-end", 5)
+    assert [(term.name, term.epoch, term.how) for term in kept] == [
+        ("month-end", 2, "finished"),
+        ("month-end", 1, "finished"),
+    ]
+
+
+async def test_what_was_recorded_under_the_name_alone_counts_as_used(storage: Storage) -> None:
+    assert await TableEpochs(storage, "lock stock-count").claim(EpochRecord("stock-count", 7, nonce="a")) == 0
+    for epochs, answers in (
+        ([7, 8, 8], [7, 0, 0]),
+        ([8, 9], [8, 0]),
+    ):  # the same nonce again; another process
+        moved = TableEpochs(storage, "lock elsewhere stock-count", former_key="lock stock-count")
+        nonce = secrets.token_hex(4)
+        assert [
+            await moved.claim(EpochRecord("stock-count", each, nonce=nonce)) for each in epochs
+        ] == answers
+    assert (
+        await TableEpochs(storage, "lock stock-count").claim(EpochRecord("stock-count", 50, nonce="c")) == 0
+    )
+    moved = TableEpochs(storage, "lock elsewhere stock-count", former_key="lock stock-count")
+    assert await moved.claim(EpochRecord("stock-count", 10, nonce="d")) == 0  # it has a row of its own by now
+    terms = TableTermLog(storage)
+    assert await terms.claim(EpochRecord("month-end", 7, nonce="a")) == 0
+    elsewhere = TableTermLog(storage, "elsewhere month-end")
+    assert [await elsewhere.claim(EpochRecord("month-end", epoch, nonce="b")) for epoch in (7, 8, 8)] == [
+        7,
+        0,
+        0,
+    ]
+
+
+async def test_a_semaphore_may_be_kept_elsewhere(storage: Storage) -> None:
+    where = {"container": f"{storage.config.prefix}elsewhere", "blob": "licences/Photo"}
+    held = [storage.semaphore("importers", 2, **where) for _ in range(3)]  # type: ignore[arg-type]
+    terms = [await semaphore.try_acquire() for semaphore in held]
+    assert {term.name for term in terms if term is not None} == {"importers.0", "importers.1"}
+    assert terms[2] is None
+    listed = await list_leaders(storage, container=where["container"])
+    assert [(info.name, info.is_held) for info in listed] == [
+        ("licences/Photo.0", True),
+        ("licences/Photo.1", True),
+    ]
+    assert await storage.semaphore("importers", 2).try_acquire() is not None
+    await held[0].release()
+    assert await held[2].try_acquire() is not None

@@ -1,8 +1,13 @@
-"""The public API in text: each public name, its parameters and its public methods. `python -m tests.support.signatures` writes it."""
+"""The public API in text: each public name, its parameters and its public methods, and the options that `Unpack` takes.
+
+`python -m tests.support.signatures` writes it.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +17,7 @@ PINNED = Path(__file__).resolve().parents[1] / "unit" / "core" / "public_signatu
 
 
 def lines() -> Iterator[str]:
+    named: set[str] = set()
     for name in sorted(coordinator.__all__):
         public = getattr(coordinator, name)
         if inspect.isclass(public):
@@ -26,10 +32,25 @@ def lines() -> Iterator[str]:
                     yield f"    {member}"
                 elif callable(value):
                     yield f"    {member}{_parameters(value)}"
+                    named |= set(re.findall(r"Unpack\[(\w+)\]", str(inspect.get_annotations(value))))
         elif callable(public):
             yield f"{name}{_parameters(public)}"
         else:
             yield name
+    for options in sorted(named):
+        yield f"options {options}"
+        yield from _options(options)
+
+
+def _options(name: str) -> Iterator[str]:
+    """The keys of a `TypedDict`, each with its type."""
+    found = next(
+        vars(module)[name]
+        for title, module in sorted(sys.modules.items())
+        if title.startswith("coordinator.") and name in vars(module)
+    )
+    for key, kind in sorted(found.__annotations__.items()):
+        yield f"    {key}: {getattr(kind, '__forward_arg__', kind)!r}"
 
 
 def _parameters(function: object) -> str:

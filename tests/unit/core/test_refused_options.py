@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from coordinator import Storage
 from coordinator.backoff import Backoff
 from coordinator.config import StorageConfig, check_blob, check_container
 from coordinator.errors import ConfigurationError
@@ -133,3 +134,28 @@ def _nothing() -> Any:
 async def test_a_campaign_for_no_job_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="run_every needs at least one job"):
         await run_every(_nothing, [], _nothing)  # type: ignore[arg-type]
+
+
+FORMS: dict[str, Callable[..., Any]] = {
+    "sequence": lambda storage, **where: storage.sequence("orders", **where),
+    "gate": lambda storage, **where: storage.gate("orders", **where),
+    "flag": lambda storage, **where: storage.flag("orders", **where),
+    "election": lambda storage, **where: storage.election("orders", **where),
+    "mutex": lambda storage, **where: storage.mutex("orders", **where),
+    "semaphore": lambda storage, **where: storage.semaphore("orders", 2, **where),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_rule_names_the_container_and_the_blob_of_every_form(form: str) -> None:
+    storage = Storage.from_connection_string("UseDevelopmentStorage=true")
+    FORMS[form](storage, container="uniqueids", blob="jobs/My.File dat")
+    for wrong in (
+        {"container": "Not A Container"},
+        {"container": "a--b"},
+        {"blob": "ends with."},
+        {"blob": "a\\b"},
+    ):
+        storage = Storage.from_connection_string("UseDevelopmentStorage=true")
+        with pytest.raises(ConfigurationError, match=re.escape(f"{next(iter(wrong.values()))!r}: use")):
+            FORMS[form](storage, **wrong)

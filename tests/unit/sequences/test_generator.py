@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -15,7 +19,10 @@ from coordinator.errors import ConfigurationError, SequenceClosed, SequenceError
 from coordinator.sequences import generator
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
+from coordinator.sequences.stock import Block
 from coordinator.testing.sequences import MemoryLedger, MemoryStore, memory_generator
+
+OURS = tuple(f"coordinator.sequences.{each}" for each in ("generator", "stock", "prefetch", "allocator"))
 
 
 class Surprising(MemoryStore):
@@ -167,27 +174,98 @@ def test_a_signal_handler_gets_its_number_whatever_it_interrupts(call: str) -> N
         handler()
 
 
-@pytest.mark.slow  # a soak by chance; the test above takes the one moment that matters
-def test_signals_at_any_moment_neither_block_nor_repeat() -> None:
+INTERRUPTED: dict[str, tuple[int, Callable[[UniqueIdGenerator], object]]] = {
+    "the first number, which starts the thread": (0, lambda ids: ids.next_id()),
+    "a number from memory, and one that waits for a range": (1, lambda ids: (ids.next_id(), ids.next_id())),
+    "a block": (1, lambda ids: ids.next_ids(5)),
+    "a look": (1, lambda ids: str((ids.runway(), ids.status()))),
+    "the end": (1, lambda ids: ids.close()),
+}
+
+
+@pytest.mark.parametrize("call", INTERRUPTED)
+def test_a_signal_at_any_step_of_a_call_gets_its_numbers(call: str) -> None:
+    step = 1
+    while interrupted_at(step, *INTERRUPTED[call]):
+        step += 1
+    assert step > 20
+
+
+def interrupted_at(step: int, before: int, call: Callable[[UniqueIdGenerator], object]) -> bool:
+    """Let a handler take numbers when the call comes to that step of its code; False if it ends before it does."""
     ids = memory_generator(range_size=2, max_range_size=2)
-    numbers: list[int] = []
+    numbers = [ids.next_id() for _ in range(before)]
+    steps = 0
 
-    def handler(*_: object) -> None:
-        numbers.append(ids.next_id())
-        signal.setitimer(
-            signal.ITIMER_REAL, 0.003
-        )  # one at a time: on a busy machine they would nest without end
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        nonlocal steps
+        if frame.f_globals["__name__"] not in ("threading", *OURS):
+            return None
+        steps += 1
+        if steps == step:
+            with contextlib.suppress(SequenceClosed):
+                numbers.extend([ids.next_id() for _ in range(3)])
+        return trace
 
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.003)
-    try:
-        for _ in range(3000):
-            numbers.append(ids.next_id())
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    ids.close()
-    assert len(numbers) == len(set(numbers)) >= 3000
+    def work() -> None:
+        # While `trace` runs nothing is traced, and the frame below it stands still: as with a signal's handler.
+        sys.settrace(trace)
+        try:
+            given = call(ids)
+        finally:
+            sys.settrace(None)
+        numbers.extend(flat(given))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), f"stuck after a signal at step {step}"
+    numbers.extend(flat(ids.close()))
+    assert len(numbers) == len(set(numbers))
+    return steps >= step
+
+
+def flat(given: object) -> list[int]:
+    """The numbers in whatever a call gave."""
+    if isinstance(given, int):
+        return [given]
+    return (
+        [number for each in given for number in flat(each)]
+        if isinstance(given, list | tuple | range | Block)
+        else []
+    )
+
+
+# In a process of its own: pytest's time-out uses the same timer, and a process has only one.
+SIGNALLED = """
+import faulthandler, signal
+from coordinator.testing.sequences import memory_generator
+
+faulthandler.dump_traceback_later(90, exit=True)
+ids = memory_generator(range_size=2, max_range_size=2)
+numbers, signals = [], 0
+
+def handler(*_):
+    global signals
+    signals += 1
+    numbers.append(ids.next_id())
+    signal.setitimer(signal.ITIMER_REAL, 0.002)  # one at a time: on a busy machine they would nest without end
+
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.002)
+while len(numbers) < 3000 or signals < 50:
+    numbers.append(ids.next_id())
+signal.setitimer(signal.ITIMER_REAL, 0)
+ids.close()
+assert len(numbers) == len(set(numbers))
+print(signals, "signals")
+"""
+
+
+def test_signals_at_any_moment_neither_block_nor_repeat() -> None:
+    run = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.endswith("signals\n")
 
 
 @pytest.mark.parametrize("carried_out", [True, False])
