@@ -13,9 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboard.access import people_actions, team_actions, token_actions
 from dashboard.accounts import sessions
 from dashboard.core.actions import ActionFailed, Denied
-from dashboard.core.actor import Actor
-from dashboard.core.guard import requires
-from dashboard.core.permissions import may, role_of, teams_of
+from dashboard.core.guard import actor_of, decide, requires
 from dashboard.core.teams import KINDS, RANK, ROLES
 from dashboard.core.views import act, show, text
 from dashboard.hub.allowance import NEW
@@ -38,7 +36,7 @@ def create_token(request: HttpRequest) -> HttpResponse:
     scope = Scope.WORKER if kind == "worker" else Scope.READ if role in ("", "viewer") else Scope.ACT
     try:
         made = token_actions.create_token(
-            Actor.from_request(request),
+            actor_of(request),
             text(request, "name"),
             scope=scope,
             days=_days(text(request, "days", 8)),
@@ -62,7 +60,7 @@ def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
     found = next((each for each in selectors.tokens() if each.id == token), None)
     name = found.name if found is not None else ""
     if request.method == "POST" and (found is None or text(request, "typed") == name):
-        actor = Actor.from_request(request)
+        actor = actor_of(request)
         return act(
             request,
             lambda _actor: token_actions.revoke_token(actor, token),
@@ -70,7 +68,7 @@ def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
             back=back,
         )
     mine = found is not None and found.owner == request.user.get_username()
-    if found is None or found.state != "valid" or not (mine or may(request.user, "token.revoke")):
+    if found is None or found.state != "valid" or not (mine or not decide(actor_of(request), "token.revoke")):
         raise Http404(token)
     return show(
         request,
@@ -161,8 +159,8 @@ def _claims(request: HttpRequest) -> dict[str, str]:
 
 
 def _page(request: HttpRequest, *, made: str = "", status: int = 200) -> HttpResponse:
-    role = role_of(request.user)
-    everything = may(request.user, "token.create")
+    actor = actor_of(request)
+    everything = not decide(actor, "token.create")
     name = request.user.get_username()
     answer = show(
         request,
@@ -180,8 +178,8 @@ def _page(request: HttpRequest, *, made: str = "", status: int = 200) -> HttpRes
         people=get_user_model().objects.filter(is_active=True).order_by("username") if everything else (),
         everything=everything,
         new_token=NEW,
-        own_teams=sorted(teams_of(request.user)),
-        roles=[each for each in ROLES if RANK[each] <= RANK[role]],
+        own_teams=sorted(actor.teams),
+        roles=[each for each in ROLES if RANK[each] <= RANK[actor.role]],
         all_roles=ROLES,
         kinds=KINDS,
     )

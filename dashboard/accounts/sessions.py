@@ -29,7 +29,7 @@ from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 from django.utils.functional import SimpleLazyObject
 
-from dashboard.core.permissions import IS_FRESH, WANTS_FACTOR, role_of
+from dashboard.core.permissions import WANTS_FACTOR, role_of
 
 SEEN = "kennel_seen"
 NOTED_SECONDS = 60.0
@@ -54,8 +54,6 @@ def _present(request: Any) -> Any:
                 user = AnonymousUser()
             elif now - _seen(request.session) > NOTED_SECONDS:
                 _note(request.session, now)
-            if user.is_authenticated:
-                setattr(user, IS_FRESH, is_fresh(request.session))
             if user.is_authenticated and wants_factor(request.session, user):
                 setattr(user, WANTS_FACTOR, True)
         request._kennel_user = user

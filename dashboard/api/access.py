@@ -10,7 +10,7 @@ import msgspec
 from django.http import HttpRequest, HttpResponse
 
 from dashboard.access import tokens
-from dashboard.core.permissions import may
+from dashboard.core.guard import actor_of, decide
 from dashboard.models import Scope
 
 ANSWER_TYPE = "application/json"
@@ -48,7 +48,7 @@ def reads(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
             if tokens.check(token, Scope.READ) is not None:
                 return view(request, *args, **kwargs)
         elif request.user.is_authenticated:
-            if may(request.user, "page.view"):
+            if not decide(actor_of(request), "page.view"):
                 return view(request, *args, **kwargs)
             return problem(403, "Forbidden", "your user has no role; an administrator can give you one")
         refused = problem(

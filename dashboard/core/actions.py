@@ -1,4 +1,4 @@
-"""Who acts, and the frame of every act: permission and audit intent before it, audit outcome after it."""
+"""The frame of every act: permission and audit intent before it, audit outcome after it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,20 @@ from django.db import InterfaceError, OperationalError
 
 from coordinator.errors import KennelError
 from dashboard.audit import log as audit
-from dashboard.core import teams as scoping
 from dashboard.core.actor import Actor
-from dashboard.core.permissions import ACTIONS, FRESH, role_may
+from dashboard.core.errors import ActionFailed, Denied
+from dashboard.core.guard import permit
 from dashboard.models import Outcome
+
+__all__ = ["Act", "ActionFailed", "Denied", "audited"]
 
 log = logging.getLogger(__name__)
 
 MAX_REASON = 500
-CONFIRM_PATH = "/accounts/confirm/"
-
-
-class ActionFailed(Exception):
-    """The act was not done, or it is not known whether it was; the text says which and what to do."""
-
-
-class Denied(ActionFailed):
-    """The actor may not do this."""
 
 
 class Act:
-    """What an action tells the audit."""
+    """What an action writes to the audit."""
 
     before = ""
     after = ""
@@ -41,15 +34,7 @@ def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterato
     """Permission and intent before the block, outcome after it."""
     if len(reason) > MAX_REASON:
         raise ActionFailed(f"The reason has {len(reason)} characters; at most {MAX_REASON} are kept.")
-    if not role_may(actor.role, action, target, actor.teams):
-        audit.denied(actor, action, target, reason=reason)
-        needed = ACTIONS.get(action, "nobody")
-        whose = scoping.whose(action.partition(".")[0], target)
-        of = f", in the team {' or '.join(whose)} that {target} belongs to" if whose else ""
-        raise Denied(f"{actor.name} may not do this: {action} needs the role {needed}{of}.")
-    if action in FRESH and not actor.fresh:
-        audit.denied(actor, action, target, reason=reason)
-        raise Denied(f"Your sign-in is too long ago for this: confirm it at {CONFIRM_PATH}, then try again.")
+    permit(actor, action, target, reason=reason)
     try:
         row = audit.intent(actor, action, target, reason=reason)
     except (OperationalError, InterfaceError) as error:
@@ -67,8 +52,8 @@ def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterato
         result = Outcome.UNKNOWN if maybe else Outcome.FAILED
         audit.settle(row, result, before=act.before, after=str(error))
         hint = "It may have been carried out all the same: look again before you repeat it."
-        told = _sentence(str(error))
-        raise ActionFailed(f"{told} {hint}" if maybe else told) from error
+        said = _sentence(str(error))
+        raise ActionFailed(f"{said} {hint}" if maybe else said) from error
     except Exception as error:
         audit.settle(row, Outcome.UNKNOWN, before=act.before, after=type(error).__name__)
         log.exception("%s of %s failed", action, target)

@@ -15,8 +15,7 @@ from django.views.decorators.http import require_POST
 from dashboard.audit import log as audit
 from dashboard.core.actions import ActionFailed
 from dashboard.core.actor import Actor
-from dashboard.core.guard import requires
-from dashboard.core.permissions import may
+from dashboard.core.guard import actor_of, decide, requires
 from dashboard.core.views import show, text
 from dashboard.gates import actions as gate_actions
 from dashboard.live import queries as selectors
@@ -166,9 +165,10 @@ def _queues(
 
 def _allowed(request: HttpRequest, action: str, target: str) -> bool:
     """Asked before anything is confirmed, so that nobody confirms what is then denied. A denial is audited and told."""
-    if may(request.user, action, target):
+    actor = actor_of(request)
+    if not decide(actor, action, target):
         return True
-    audit.denied(Actor.from_request(request), action, target)
+    audit.denied(actor, action, target)
     messages.error(request, f"You may not do this to {target}: {action}.")
     return False
 
@@ -191,7 +191,7 @@ def _each(
     request: HttpRequest, names: list[str], action: Act, done: Callable[[int], str], *, back: str
 ) -> HttpResponse:
     """Do it to each, whatever becomes of the others; tell how many, and what went wrong with which."""
-    actor = Actor.from_request(request)
+    actor = actor_of(request)
     problems = []
     for name in names:
         try:

@@ -6,11 +6,10 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from dashboard.core.permissions import ACTIONS, role_may, role_of
+from dashboard.core.permissions import role_of
 
 
 def kennel(request: HttpRequest) -> dict[str, Any]:
-    """`role`, and `can` with one entry per action (``can.gate_open``)."""
+    """`role`: the highest role of the signed-in user."""
     user = getattr(request, "user", None)
-    role = role_of(user) if user is not None else ""
-    return {"role": role, "can": {name.replace(".", "_"): role_may(role, name) for name in ACTIONS}}
+    return {"role": role_of(user) if user is not None else ""}

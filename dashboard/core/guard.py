@@ -1,4 +1,4 @@
-"""The guard of views: who may not is answered, and written to the audit, before the view runs."""
+"""The one place where it is decided whether somebody may do something: views, API, sockets and commands ask here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,37 @@ from django.utils.http import urlencode
 
 from dashboard.audit import log as audit
 from dashboard.core.actor import Actor
-from dashboard.core.permissions import ACTIONS, FRESH, IS_FRESH, WANTS_FACTOR, may, role_of
+from dashboard.core.errors import Denied
+from dashboard.core.permissions import ACTIONS, FRESH, WANTS_FACTOR, role_may
+from dashboard.core.teams import owning_teams
+
+CONFIRM_PATH = "/accounts/confirm/"
+
+
+def decide(actor: Actor, action: str, target: str = "") -> str:
+    """Why the actor may not do this to that; "" if they may. Decided once for each actor."""
+    key = (action, target)
+    if key not in actor.decisions:
+        actor.decisions[key] = _why_not(actor, action, target)
+    return actor.decisions[key]
+
+
+def permit(actor: Actor, action: str, target: str, *, reason: str = "") -> None:
+    """Raise `Denied`, and write it to the audit, unless the actor may do this to that by a recent enough sign-in."""
+    why = decide(actor, action, target)
+    if not why and action in FRESH and not actor.fresh:
+        why = f"Your sign-in is too long ago for this: confirm it at {CONFIRM_PATH}, then try again."
+    if why:
+        audit.denied(actor, action, target, reason=reason)
+        raise Denied(why)
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    """Who acts by this request."""
+    if not hasattr(request, "kennel_actor"):
+        request.kennel_actor = Actor.from_request(request)  # type: ignore[attr-defined]
+    actor: Actor = request.kennel_actor  # type: ignore[attr-defined]
+    return actor
 
 
 def requires(
@@ -39,17 +69,18 @@ def requires(
                 messages.warning(request, "Your role needs a second factor: set it up to go on.")
                 return redirect("mfa_activate_totp")
             target = str(next(iter(kwargs.values()), ""))
-            if may(request.user, action, target):
-                if action in FRESH and not getattr(request.user, IS_FRESH, False):
+            actor = actor_of(request)
+            if not decide(actor, action, target):
+                if action in FRESH and not actor.fresh:
                     after = reverse(back) if back else request.path
                     return redirect(f"{reverse('account_reauthenticate')}?{urlencode({'next': after})}")
                 return view(request, *args, **kwargs)
             if action != "page.view":
-                audit.denied(Actor.from_request(request), action, target)
+                audit.denied(actor, action, target)
             return render(
                 request,
                 "403.html",
-                {"action": action, "needed": ACTIONS[action], "role": role_of(request.user)},
+                {"action": action, "needed": ACTIONS[action], "role": actor.role},
                 status=403,
             )
 
@@ -57,3 +88,13 @@ def requires(
         return guarded
 
     return decorate
+
+
+def _why_not(actor: Actor, action: str, target: str) -> str:
+    if role_may(actor.role, action, target, actor.teams, lambda: actor.rules):
+        return ""
+    if not actor.role:
+        return f"{actor.name} has no role; an administrator can give one."
+    owners = owning_teams(action.partition(".")[0], target, actor.rules)
+    team = f", in the team {' or '.join(owners)} that {target} belongs to" if owners else ""
+    return f"{actor.name} ({actor.role}) may not do this: {action} needs the role {ACTIONS.get(action, 'nobody')}{team}."

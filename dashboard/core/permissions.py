@@ -1,12 +1,12 @@
-"""Who may do what. Decided here, asked by views, consumers, commands and actions alike."""
+"""Who may do what: the least role for each action. `dashboard.core.guard` decides by it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
-from dashboard.core import teams as scoping
+from dashboard.core.teams import KINDS, ROLES, Role, Rule, role_on
 from dashboard.core.teams import RANK as _RANK
-from dashboard.core.teams import ROLES, Role
 
 # The least role for each action; an action that is not listed may be done by nobody.
 ACTIONS: dict[str, Role] = {
@@ -49,9 +49,6 @@ FRESH = frozenset({"queue.clear", "queue.delete", "leader.break"})
 WANTS_FACTOR = "kennel_wants_factor"
 """Attribute of a user whose role demands a second factor that they have not set up: until then they have no role."""
 
-IS_FRESH = "kennel_is_fresh"
-"""Attribute of a user whose sign-in is recent enough for what destroys."""
-
 
 def role_of(user: Any) -> Role:
     """The highest role of a user; "" for nobody, inactive users and users in none of the groups."""
@@ -86,20 +83,21 @@ def lower_role(one: str, other: str) -> Role:
     return cast(Role, min(one, other, key=lambda role: _RANK.get(role, 0)))
 
 
-def role_may(role: str, action: str, target: str = "", teams: frozenset[str] = frozenset()) -> bool:
+def role_may(
+    role: str,
+    action: str,
+    target: str = "",
+    teams: frozenset[str] = frozenset(),
+    rules: Callable[[], tuple[Rule, ...]] = tuple,
+) -> bool:
     """Whether a role allows an action on a target to members of these teams; False for unknown roles and actions.
 
-    Reads the teams' rules for acts on gates and queues, except by administrators. With no target: whether there can be one.
+    `rules` is called for acts on gates and queues, except by administrators. With no target: whether there can be one.
     """
     needed = ACTIONS.get(action)
     if needed is None:
         return False
     kind = action.partition(".")[0]
-    if kind in scoping.KINDS and role in ROLES and role != "admin" and (target or teams):
-        role = scoping.role_on(role, teams, kind, target, scoping.rules())
+    if kind in KINDS and role in ROLES and role != "admin" and (target or teams):
+        role = role_on(role, teams, kind, target, rules())
     return _RANK.get(role, 0) >= _RANK[needed]
-
-
-def may(user: Any, action: str, target: str = "") -> bool:
-    """Whether this user may do this to that. Asks the database at most once per user object, and for the teams' rules."""
-    return role_may(role_of(user), action, target, teams_of(user))

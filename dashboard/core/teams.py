@@ -51,24 +51,18 @@ def role_on(role: str, teams: frozenset[str], kind: str, name: str, among: Itera
     return _highest(["viewer", *(rule.role for rule in covering if rule.team in teams)])
 
 
-def rules() -> tuple[Rule, ...]:
+def all_rules() -> tuple[Rule, ...]:
     """All rules, from the database."""
     found = TeamRule.objects.order_by("kind", "pattern", "team__name")
     return tuple(Rule(*row) for row in found.values_list("team__name", "kind", "pattern", "role"))
 
 
-def whose(kind: str, name: str) -> tuple[str, ...]:
+def owning_teams(kind: str, name: str, among: Iterable[Rule]) -> tuple[str, ...]:
     """The teams that a gate or queue belongs to; none if it is everybody's."""
-    if kind not in KINDS or not name:
-        return ()
-    return _covering(rules(), kind, name)
-
-
-def _covering(among: Iterable[Rule], kind: str, name: str) -> tuple[str, ...]:
     return tuple(sorted({rule.team for rule in among if rule.covers(kind, name)}))
 
 
-class Reach(NamedTuple):
+class Permissions(NamedTuple):
     """What somebody may do where, for the pages: they show by it, and decide nothing."""
 
     role: str
@@ -79,22 +73,22 @@ class Reach(NamedTuple):
         """The role that counts there."""
         return role_on(self.role, self.teams, kind, name, self.rules)
 
-    def whose(self, kind: str, name: str) -> tuple[str, ...]:
+    def owners(self, kind: str, name: str) -> tuple[str, ...]:
         """The teams it belongs to; none if it is everybody's."""
-        return _covering(self.rules, kind, name)
+        return owning_teams(kind, name, self.rules)
 
 
 _shown: tuple[float, tuple[Rule, ...]] = (float("-inf"), ())
 
 
-def reach(role: str, teams: frozenset[str]) -> Reach:
+def permissions_of(role: str, teams: frozenset[str]) -> Permissions:
     """By rules at most two seconds old: pages are drawn several times a second."""
     global _shown
     at, known = _shown
     if time.monotonic() - at > SHOWN_SECONDS:
-        known = rules()
+        known = all_rules()
         _shown = (time.monotonic(), known)
-    return Reach(role, teams, known)
+    return Permissions(role, teams, known)
 
 
 def _highest(roles: list[str]) -> Role:

@@ -13,10 +13,10 @@ from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.utils.http import urlencode
 
-from dashboard.core import teams as scoping
+from dashboard.core import teams
 from dashboard.core.actions import ActionFailed
 from dashboard.core.actor import Actor
-from dashboard.core.permissions import role_of, teams_of
+from dashboard.core.guard import actor_of
 from dashboard.live import fragments as regions
 from dashboard.live import queries as selectors
 
@@ -35,7 +35,7 @@ def show(
 ) -> HttpResponse:
     """A page with all its regions at this moment. `query` is what the live regions depend on."""
     fleet = selectors.fleet()
-    context = regions.context_of(page, fleet, role_of(request.user), query, reach_of(request))
+    context = regions.context_of(page, fleet, actor_of(request).role, query, permissions_of(request))
     return render(request, template, {**context, "live": live, "live_query": query, **more}, status=status)
 
 
@@ -45,7 +45,7 @@ def act(
     """Do one action and tell how it went: as changed regions to htmx, else by a message on the page it came from."""
     problem = ""
     try:
-        action(Actor.from_request(request))
+        action(actor_of(request))
     except ActionFailed as error:
         problem = str(error)
     if problem:
@@ -58,13 +58,16 @@ def act(
     query = urlsplit(htmx.current_url or "").query[:MAX_QUERY]
     page = page if page in regions.OWN else "other"
     notice = render_to_string("live/common.html#notice", {"oob": True}, request)
-    state = regions.render_all(page, selectors.fleet(), role_of(request.user), query, reach_of(request))
+    state = regions.render_all(
+        page, selectors.fleet(), actor_of(request).role, query, permissions_of(request)
+    )
     return HttpResponse(f"{notice}\n{state}")
 
 
-def reach_of(request: HttpRequest) -> scoping.Reach:
+def permissions_of(request: HttpRequest) -> teams.Permissions:
     """What the signed-in person may do where, to show it."""
-    return scoping.reach(role_of(request.user), teams_of(request.user))
+    actor = actor_of(request)
+    return teams.permissions_of(actor.role, actor.teams)
 
 
 # No database and no page can hold them.

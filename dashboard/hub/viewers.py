@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
-from dashboard.core import teams as scoping
+from dashboard.core import teams
 from dashboard.hub.fanout import Outbox
 from dashboard.live import fragments as regions
 from dashboard.live.fleet_state import FleetState
@@ -118,7 +118,7 @@ class Viewers:
     def _draw(self, view: View) -> dict[str, str]:
         close_old_connections()
         try:
-            reach = scoping.reach(view.role, view.teams)
-            return regions.render_each(view.page, self.board.fleet(), view.role, view.query, reach)
+            permissions = teams.permissions_of(view.role, view.teams)
+            return regions.render_each(view.page, self.board.fleet(), view.role, view.query, permissions)
         finally:
             close_old_connections()

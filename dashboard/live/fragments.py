@@ -18,7 +18,7 @@ from django.template.backends.django import Template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from dashboard.core.teams import Reach
+from dashboard.core.teams import Permissions
 from dashboard.cost import queries as cost
 from dashboard.live import view_models as readings
 from dashboard.live.fleet import Fleet, QueueView
@@ -59,11 +59,11 @@ def regions_of(page: str) -> tuple[str, ...]:
 
 
 def context_of(
-    page: str, fleet: Fleet, role: str, query: str = "", reach: Reach | None = None
+    page: str, fleet: Fleet, role: str, query: str = "", permissions: Permissions | None = None
 ) -> dict[str, Any]:
     """What every region and page may read; what costs something is made when it is used.
 
-    `query` is the page's query string, without "?"; `reach` what the readers may do where, by default all that their
+    `query` is the page's query string, without "?"; `permissions` what the readers may do where, by default all that their
     role allows.
     """
     asked = QueryDict(query)
@@ -90,7 +90,7 @@ def context_of(
         "role": role,
         "may_act": role in ("operator", "admin"),
         "is_admin": role == "admin",
-        "reach": reach or Reach(role),
+        "reach": permissions or Permissions(role),
         "query": asked,
         # Templates call them at each mention; each is made once.
         **{name: cache(make) for name, make in when_used.items()},
@@ -114,10 +114,10 @@ def render(page: str, region: str, fleet: Fleet, role: str, query: str = "") -> 
 
 
 def render_each(
-    page: str, fleet: Fleet, role: str, query: str = "", reach: Reach | None = None
+    page: str, fleet: Fleet, role: str, query: str = "", permissions: Permissions | None = None
 ) -> dict[str, str]:
     """Every region of a page by name: the full state, read once for all of them."""
-    context = {**context_of(page, fleet, role, query, reach), "oob": True}
+    context = {**context_of(page, fleet, role, query, permissions), "oob": True}
     return {name: _drawn_or_said(page, name, context) for name in regions_of(page)}
 
 
@@ -140,9 +140,11 @@ def unreadable(name: str, error: Exception, *, oob: bool) -> SafeString:
     )
 
 
-def render_all(page: str, fleet: Fleet, role: str, query: str = "", reach: Reach | None = None) -> SafeString:
+def render_all(
+    page: str, fleet: Fleet, role: str, query: str = "", permissions: Permissions | None = None
+) -> SafeString:
     """Every region of a page, as one text."""
-    return mark_safe("\n".join(render_each(page, fleet, role, query, reach).values()))
+    return mark_safe("\n".join(render_each(page, fleet, role, query, permissions).values()))
 
 
 @cache

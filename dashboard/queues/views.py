@@ -9,7 +9,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from coordinator.queues.rules import Steps
 from dashboard.core.guard import requires
-from dashboard.core.views import act, query_of, reach_of, show, text
+from dashboard.core.views import act, permissions_of, query_of, show, text
 from dashboard.live import queries as selectors
 from dashboard.live.fleet import QueueView
 from dashboard.queues import actions, rules
@@ -45,7 +45,7 @@ def queue(request: HttpRequest, name: str) -> HttpResponse:
     rule = rules.stored(name)
     steps = rule.rule.steps if isinstance(rule.rule, Steps) else ()
     rows = [(n, *(steps[n] if n < len(steps) else ("", ""))) for n in range(STEPS)]
-    here = reach_of(request).at("queue", name)
+    here = permissions_of(request).at("queue", name)
     return show(
         request,
         "queues/queue.html",

@@ -16,10 +16,11 @@ from dashboard.access import tokens
 from dashboard.api.v1 import throttling as limits
 from dashboard.api.v1.problems import HOW_TO_ENTER, Refusal
 from dashboard.audit import log as audit
-from dashboard.core.actions import Denied
 from dashboard.core.actor import Actor
+from dashboard.core.errors import Denied
+from dashboard.core.guard import actor_of, decide
 from dashboard.core.middleware import request_id_var
-from dashboard.core.permissions import ACTIONS, role_may
+from dashboard.core.permissions import ACTIONS
 
 SAFE = ("GET", "HEAD")
 
@@ -67,7 +68,7 @@ class Session(APIKeyCookie):
         _spend(request, f"user:{request.user.pk}")
         if check_csrf(request) is not None:
             raise Refusal(403, "a session must send the CSRF token, too: header X-CSRFToken, from the cookie")
-        return _allowed(request, Actor.from_request(request), self.action)
+        return _allowed(request, actor_of(request), self.action)
 
 
 def doors(action: str) -> list[Any]:
@@ -86,16 +87,12 @@ def _spend(request: HttpRequest, caller: str) -> None:
 def _allowed(request: HttpRequest, actor: Actor, action: str) -> Actor:
     match = request.resolver_match
     target = "/".join(str(value) for value in match.kwargs.values()) if match is not None else ""
-    if role_may(actor.role, action, target, actor.teams):
-        return actor
-    if action != "page.view":
-        audit.denied(actor, action, target)
-    if not actor.role:
-        raise Denied("your user has no role; an administrator can give you one")
-    raise Denied(
-        f"{actor.name} ({actor.role}) may not do this: {action} needs the role {ACTIONS[action]}"
-        f"{', and the right team' if target else ''}"
-    )
+    why = decide(actor, action, target)
+    if why:
+        if action != "page.view":
+            audit.denied(actor, action, target)
+        raise Denied(why)
+    return actor
 
 
 __all__ = ["HOW_TO_ENTER", "Bearer", "Session", "doors"]

@@ -7,15 +7,21 @@ import re
 
 import pytest
 from django.contrib.auth.models import Group, User
+from django.contrib.sessions.backends.db import SessionStore
 from django.core.management import CommandError, call_command
+from django.db import connection
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from django.test.utils import CaptureQueriesContext
 
 from dashboard.access.team_actions import add_rule, remove_rule, set_member
 from dashboard.core import permissions
 from dashboard.core import teams as scoping
-from dashboard.core.actions import ActionFailed, Denied
+from dashboard.core.actions import ActionFailed, Denied, audited
 from dashboard.core.actor import Actor
 from dashboard.core.dispatch import by_name
-from dashboard.core.teams import Reach, Rule, role_on
+from dashboard.core.guard import actor_of, requires
+from dashboard.core.teams import Permissions, Rule, role_on
 from dashboard.live import fragments as regions
 from dashboard.models import AuditRow, TeamRule
 from tests.unit.pages.fleets import full
@@ -69,7 +75,9 @@ def test_another_teams_operator_is_denied_by_every_act_on_gates_and_queues_and_t
     acts = [name for name in permissions.ACTIONS if name.partition(".")[0] in scoping.KINDS]
     assert len(acts) >= 9
     for action in acts:
-        assert not permissions.role_may("operator", action, "pay-in", stranger.teams), action
+        assert not permissions.role_may("operator", action, "pay-in", stranger.teams, scoping.all_rules), (
+            action
+        )
     for action in ("gate.open", "gate.close", "gate.create", "queue.create", "queue.put", "queue.requeue"):
         with pytest.raises(Denied, match="in the team payments"):
             by_name(stranger, action, "pay-in", {"body": "{}", "reason": "x"})
@@ -93,7 +101,7 @@ def test_rules_and_members_are_changed_by_administrators_and_audited_with_before
     set_member(ADAM, "payments", "olga", member=False)
     assert permissions.teams_of(User.objects.get(pk=olga.pk)) == frozenset()
     remove_rule(ADAM, TeamRule.objects.get().pk)
-    assert scoping.rules() == ()
+    assert scoping.all_rules() == ()
 
 
 @pytest.mark.django_db
@@ -129,7 +137,9 @@ def test_the_command_line_keeps_teams_too() -> None:
 def test_pages_offer_no_act_on_another_teams_gate_and_say_whose_it_is() -> None:
     rules = (Rule("payments", "gate", "start", "operator"),)
     own, other = (
-        regions.render_each("gates", full(), "operator", reach=Reach("operator", teams, rules))["gates"]
+        regions.render_each("gates", full(), "operator", permissions=Permissions("operator", teams, rules))[
+            "gates"
+        ]
         for teams in (PAY, frozenset({"shipping"}))
     )
     assert "/gates/start/leash" in own
@@ -141,10 +151,26 @@ def test_pages_offer_no_act_on_another_teams_gate_and_say_whose_it_is() -> None:
 @pytest.mark.parametrize(("page", "region"), [("queues", "queues"), ("queue", "queue")])
 def test_pages_of_queues_say_whose_each_is(page: str, region: str) -> None:
     def shown(*rules: Rule) -> str:
-        reach = Reach("viewer", PAY, rules)
+        reach = Permissions("viewer", PAY, rules)
         return regions.render_each(page, full(), "viewer", "name=orders-in", reach)[region].lower()
 
     assert re.search(
         "team(</dt><dd[^>]*>| )payments", shown(Rule("payments", "queue", "orders-*", "operator"))
     )
     assert "team" not in shown(Rule("payments", "queue", "pay-*", "operator"))
+
+
+@pytest.mark.django_db
+def test_the_rules_are_read_once_a_press(rf: RequestFactory) -> None:
+    @requires("gate.open")
+    def press(request: HttpRequest, name: str) -> HttpResponse:
+        with audited(actor_of(request), "gate.open", name):
+            return HttpResponse("opened")
+
+    request = rf.post("/")
+    user = User.objects.create_user("olga")
+    user.groups.add(Group.objects.get(name="operator"))
+    request.user, request.session = user, SessionStore()
+    with CaptureQueriesContext(connection) as queries:
+        assert press(request, name="start").content == b"opened"
+    assert sum("dashboard_teamrule" in query["sql"] for query in queries.captured_queries) == 1
