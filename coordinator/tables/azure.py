@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypedDict, Unpack, get_args
+from typing import Any, NamedTuple, TypedDict, Unpack, assert_never, get_args
 from uuid import UUID
 
 from azure.core import MatchConditions
@@ -18,12 +18,12 @@ from coordinator.azure.errors import translated
 from coordinator.bounds import is_moment, one_line
 from coordinator.clock import Clock
 from coordinator.config import check_name
-from coordinator.errors import ConfigurationError, NotFound
+from coordinator.errors import NotFound
 from coordinator.queues.azure import make_queue
 from coordinator.tables.bulk import BulkOrder, BulkWrite
 from coordinator.tables.operations import ANY, Delete, Insert, Merge, Operation, Put, Replace
 from coordinator.tables.progress import Progress, State
-from coordinator.tables.rows import NONCES, Key, Row, check_column, check_table
+from coordinator.tables.rows import NONCES, Key, Row, Value, check_column, check_table
 from coordinator.tables.saga import OPEN, ROW, Saga, SagaMessage, decode_progress
 from coordinator.tables.store import Page, Query
 from coordinator.tables.table import Table
@@ -166,7 +166,7 @@ def odata_filter(query: Query) -> str:
     return " and ".join(parts)
 
 
-def _literal(value: Any) -> str:
+def _literal(value: Value) -> str:
     match value:
         case bool():
             return str(value).lower()
@@ -182,7 +182,7 @@ def _literal(value: Any) -> str:
             return f"guid'{value}'"
         case str():
             return "'" + value.replace("'", "''") + "'"
-    raise ConfigurationError(f"{type(value).__name__} cannot be compared in a table")
+    assert_never(value)  # what else cannot be compared was refused with the question
 
 
 class SagaOptions(TypedDict, total=False):

@@ -9,9 +9,9 @@ import pytest
 
 from coordinator.errors import ConfigurationError, StorageUnreachable
 from coordinator.queues.delivery import Done, Retry
-from coordinator.queues.idempotency import once
-from coordinator.queues.inline import keeping
+from coordinator.queues.queue import keeping
 from coordinator.queues.settling import RetryPolicy
+from coordinator.tables.idempotency import once
 from coordinator.tables.operations import ANY, Delete, Insert, Replace
 from coordinator.tables.rows import Key, Row
 from coordinator.tables.table import Table
