@@ -15,7 +15,7 @@ from dashboard.accounts import sessions
 from dashboard.core.actions import ActionFailed, Denied
 from dashboard.core.guard import actor_of, decide, requires
 from dashboard.core.teams import KINDS, RANK, ROLES
-from dashboard.core.views import act, show, text
+from dashboard.core.views import act, confirm, is_confirmed, show, text
 from dashboard.hub.allowance import NEW
 from dashboard.live import queries as selectors
 from dashboard.models import Scope, TeamRule
@@ -59,24 +59,19 @@ def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
     back = reverse("access")
     found = next((each for each in selectors.tokens() if each.id == token), None)
     name = found.name if found is not None else ""
-    if request.method == "POST" and (found is None or text(request, "typed") == name):
-        actor = actor_of(request)
+    if (found is None and request.method == "POST") or is_confirmed(request, name):
         return act(
             request,
-            lambda _actor: token_actions.revoke_token(actor, token),
+            lambda actor: token_actions.revoke_token(actor, token),
             f"{name} opens nothing any more.",
             back=back,
         )
     mine = found is not None and found.owner == request.user.get_username()
     if found is None or found.state != "valid" or not (mine or not decide(actor_of(request), "token.revoke")):
         raise Http404(token)
-    return show(
+    return confirm(
         request,
-        "core/confirm.html",
-        "other",
-        live=False,
-        status=422 if request.method == "POST" else 200,
-        name=name,
+        name,
         title=f"Revoke {name}?",
         verb="Revoke it",
         consequences=(
@@ -85,7 +80,6 @@ def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
             "It cannot be made valid again; a new one can be made.",
         ),
         back=back,
-        problem=f"Nothing was done: what you typed is not {name}." if request.method == "POST" else "",
     )
 
 

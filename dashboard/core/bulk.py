@@ -16,7 +16,7 @@ from dashboard.audit import log as audit
 from dashboard.core.actions import ActionFailed
 from dashboard.core.actor import Actor
 from dashboard.core.guard import actor_of, decide, requires
-from dashboard.core.views import show, text
+from dashboard.core.views import confirm, text
 from dashboard.gates import actions as gate_actions
 from dashboard.live import queries as selectors
 from dashboard.queues import actions as queue_actions
@@ -77,10 +77,10 @@ def stop(request: HttpRequest) -> HttpResponse:
             "stop",
             lambda n: "1 worker was asked to stop." if n == 1 else f"{n} workers were asked to stop.",
         )
-    return _confirm(
+    return confirm(
         request,
-        ticked,
-        phrase=phrase,
+        phrase,
+        names=ticked,
         title=f"Stop {len(ticked)} worker{pluralize(len(ticked))}?",
         verb="Stop them",
         back=reverse("workers"),
@@ -152,10 +152,10 @@ def _queues(
     for name in ticked:
         held = count(known[name]) if name in known else None
         lines.append(line.format(queue=name, count="an unknown number of" if held is None else f"{held:,}"))
-    return _confirm(
+    return confirm(
         request,
-        ticked,
-        phrase=phrase,
+        phrase,
+        names=ticked,
         title=title(len(ticked)),
         verb=verb,
         back=back,
@@ -213,19 +213,3 @@ def _some(names: Iterable[str]) -> str:
     given = list(names)
     shown = ", ".join(given[:20])
     return shown if len(given) <= 20 else f"{shown} and {len(given) - 20} more"
-
-
-def _confirm(request: HttpRequest, ticked: list[str], *, phrase: str, back: str, **more: Any) -> HttpResponse:
-    typed = "typed" in request.POST
-    return show(
-        request,
-        "core/confirm.html",
-        "other",
-        live=False,
-        status=422 if typed else 200,
-        name=phrase,
-        ticked=ticked,
-        back=back,
-        problem=f"Nothing was done: what you typed is not {phrase}." if typed else "",
-        **more,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -62,6 +62,43 @@ def act(
         page, selectors.fleet(), actor_of(request).role, query, permissions_of(request)
     )
     return HttpResponse(f"{notice}\n{state}")
+
+
+def is_confirmed(request: HttpRequest, phrase: str) -> bool:
+    """Whether the form of `confirm` was sent with the phrase typed."""
+    return request.method == "POST" and text(request, "typed") == phrase
+
+
+def confirm(
+    request: HttpRequest,
+    phrase: str,
+    *,
+    title: str,
+    verb: str,
+    consequences: Sequence[str],
+    back: str,
+    names: Sequence[str] = (),
+) -> HttpResponse:
+    """The page that lists what an act does and asks to type `phrase`; `names` are sent again with the answer.
+
+    422 and the reason if something else was typed.
+    """
+    # The first request for several names is a post, too.
+    wrong = request.method == "POST" and ("typed" in request.POST or not names)
+    return show(
+        request,
+        "core/confirm.html",
+        "other",
+        live=False,
+        status=422 if wrong else 200,
+        name=phrase,
+        title=title,
+        verb=verb,
+        consequences=consequences,
+        back=back,
+        ticked=names,
+        problem=f"Nothing was done: what you typed is not {phrase}." if wrong else "",
+    )
 
 
 def permissions_of(request: HttpRequest) -> teams.Permissions:

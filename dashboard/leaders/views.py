@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard.core.guard import requires
-from dashboard.core.views import act, show, text
+from dashboard.core.views import act, confirm, is_confirmed, show
 from dashboard.leaders import queries as terms
 from dashboard.live import queries as selectors
 from dashboard.live.view_models import OWN_ELECTION
@@ -48,22 +48,17 @@ def step_down(request: HttpRequest, name: str) -> HttpResponse:
 @requires("leader.break")
 def break_lease(request: HttpRequest, name: str) -> HttpResponse:
     """Asks for the typed name, then breaks the lease and raises the epoch."""
-    if request.method == "POST" and text(request, "typed") == name:
+    if is_confirmed(request, name):
         return act(
             request,
             lambda actor: actions.break_lease(actor, name),
             f"The lease of {name} was broken.",
             back=reverse("leaders"),
         )
-    wrong = request.method == "POST"
     holder = next((leader.holder for leader in selectors.fleet().leaders if leader.name == name), "")
-    return show(
+    return confirm(
         request,
-        "core/confirm.html",
-        "other",
-        live=False,
-        status=422 if wrong else 200,
-        name=name,
+        name,
         title=f"Break the lease of {name}?",
         verb="Break it",
         consequences=(
@@ -72,5 +67,4 @@ def break_lease(request: HttpRequest, name: str) -> HttpResponse:
             "A worker that stands by takes over, or the old holder once more.",
         ),
         back=reverse("leaders"),
-        problem=(f"Nothing was done: what you typed is not {name}." if wrong else ""),
     )

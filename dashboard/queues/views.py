@@ -9,7 +9,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from coordinator.queues.rules import Steps
 from dashboard.core.guard import requires
-from dashboard.core.views import act, permissions_of, query_of, show, text
+from dashboard.core.views import act, confirm, is_confirmed, permissions_of, query_of, show, text
 from dashboard.live import queries as selectors
 from dashboard.live.fleet import QueueView
 from dashboard.queues import actions, rules
@@ -105,7 +105,7 @@ def requeue(request: HttpRequest, name: str) -> HttpResponse:
 def clear(request: HttpRequest, name: str) -> HttpResponse:
     """Asks for the typed name, then deletes every message."""
     back = reverse("queue", args=[name])
-    if request.method == "POST" and text(request, "typed") == name:
+    if is_confirmed(request, name):
         return act(
             request,
             lambda actor: actions.clear_queue(actor, name),
@@ -113,9 +113,10 @@ def clear(request: HttpRequest, name: str) -> HttpResponse:
             back=back,
         )
     lost = _find(name).depth
-    return _confirm(
+    return confirm(
         request,
         name,
+        back=back,
         title=f"Clear {name}?",
         verb="Clear it",
         consequences=(
@@ -133,7 +134,7 @@ def clear(request: HttpRequest, name: str) -> HttpResponse:
 @requires("queue.delete")
 def delete(request: HttpRequest, name: str) -> HttpResponse:
     """Asks for the typed name, then deletes the queue."""
-    if request.method == "POST" and text(request, "typed") == name:
+    if is_confirmed(request, name):
         return act(
             request,
             lambda actor: actions.delete_queue(actor, name),
@@ -141,9 +142,10 @@ def delete(request: HttpRequest, name: str) -> HttpResponse:
             back=reverse("queues"),
         )
     found = _find(name)
-    return _confirm(
+    return confirm(
         request,
         name,
+        back=reverse("queue", args=[name]),
         title=f"Delete {name}?",
         verb="Delete it",
         consequences=(
@@ -156,23 +158,4 @@ def delete(request: HttpRequest, name: str) -> HttpResponse:
             "The service refuses to make it again for about half a minute.",
             "This cannot be undone.",
         ),
-    )
-
-
-def _confirm(
-    request: HttpRequest, name: str, *, title: str, verb: str, consequences: tuple[str, ...]
-) -> HttpResponse:
-    wrong = request.method == "POST"
-    return show(
-        request,
-        "core/confirm.html",
-        "other",
-        live=False,
-        status=422 if wrong else 200,
-        name=name,
-        title=title,
-        verb=verb,
-        consequences=consequences,
-        back=reverse("queue", args=[name]),
-        problem=(f"Nothing was done: what you typed is not {name}." if wrong else ""),
     )

@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboard.core.guard import requires
-from dashboard.core.views import act, query_of, show, text
+from dashboard.core.views import act, confirm, is_confirmed, query_of, show
 from dashboard.live import queries as selectors
 from dashboard.workers import actions
 
@@ -47,16 +47,11 @@ def resume(request: HttpRequest, instance: str) -> HttpResponse:
 def stop(request: HttpRequest, instance: str) -> HttpResponse:
     """Asks for the typed name, then tells the worker to end."""
     name = _name_of(instance)
-    if request.method == "POST" and text(request, "typed") == name:
+    if is_confirmed(request, name):
         return _command(request, instance, "stop", f"{name} was asked to stop.")
-    wrong = request.method == "POST"
-    return show(
+    return confirm(
         request,
-        "core/confirm.html",
-        "other",
-        live=False,
-        status=422 if wrong else 200,
-        name=name,
+        name,
         title=f"Stop {name}?",
         verb="Stop it",
         consequences=(
@@ -65,7 +60,6 @@ def stop(request: HttpRequest, instance: str) -> HttpResponse:
             "Only whoever runs the workers can start it again, not this page.",
         ),
         back=reverse("workers"),
-        problem=(f"Nothing was done: what you typed is not {name}." if wrong else ""),
     )
 
 
