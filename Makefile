@@ -38,6 +38,7 @@ lint: setup
 	$(VENV)/mypy --strict coordinator dashboard
 	$(VENV)/lint-imports
 	$(VENV)/python scripts/dead_code.py
+	find templates -name '*.html' | xargs $(VENV)/djade --check
 	$(VENV)/codespell README.md CHANGELOG.md SECURITY.md Makefile benchmarks coordinator dashboard deploy docs examples scripts static templates tests
 
 test: browser lint

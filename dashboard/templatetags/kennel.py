@@ -271,6 +271,12 @@ def left_in(grant: GrantView) -> int | None:
 
 
 @register.filter
+def answer_tone(kind: str) -> str:
+    """The colour of what the ledger answers about a number."""
+    return {"lost": "red", "missing": "red", "unattributed": "amber", "unread": "amber"}.get(kind, "blue")
+
+
+@register.filter
 def is_name(name: str) -> bool:
     """Whether it can be acted on by an address of ours: a blob of another program may be called anything."""
     return _NAME.fullmatch(name) is not None

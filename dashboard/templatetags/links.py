@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from django import template
 from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
 
 from dashboard.core.views import query_of
+from dashboard.templatetags.kennel import figure, icon
 
 register = template.Library()
+
+ICONS = {"access": "tokens"}
+"""Pages whose icon has another name."""
 
 
 @lru_cache(maxsize=1024)
 def _page(name: str, *args: str) -> str:
     """Tables ask for the same addresses again and again, and finding one takes longer than a cell."""
     return reverse(name, args=args)
+
+
+@register.simple_tag(takes_context=True)
+def page_link(
+    context: Mapping[str, Any], page: str, title: str, count: int | None = 0, tone: str = "", word: str = ""
+) -> SafeString:
+    """A page in the navigation, with how many of its things need attention."""
+    here = context.get("page")
+    current = here == page or (page, here) == ("queues", "queue")
+    badge = (
+        format_html(
+            '<span class="count tone-{}"><span class="visually-hidden">: </span>{} <span class="count-word">{}</span></span>',
+            tone, figure(count), word,
+        )
+        if count
+        else ""
+    )  # fmt: skip
+    return format_html(
+        '<a href="{}"{}>{}<span>{}</span>{}</a>',
+        _page(page), mark_safe(' aria-current="page"') if current else "", icon(ICONS.get(page, page)), title, badge,
+    )  # fmt: skip
 
 
 @register.filter
@@ -49,6 +78,24 @@ def ranges_url(owner: str, sequence: str) -> str:
 
 
 @register.filter
+def ledger_csv_url(sequence: str, owner: str) -> str:
+    """The ledger of a sequence as a file, of one owner or of all."""
+    return f"{_page('ledger-csv')}?{query_of(sequence=sequence, owner=owner)}"
+
+
+@register.filter
+def batch_url(pipeline: str, batch: str) -> str:
+    """The details of a batch."""
+    return f"{_page('batches')}?{query_of(pipeline=pipeline, batch=batch)}#detail"
+
+
+@register.filter
+def saga_url(saga: str, key: str) -> str:
+    """The details of a saga."""
+    return f"{_page('batches')}?{query_of(saga=saga, key=key)}#detail"
+
+
+@register.filter
 def audit_url(name: str) -> str:
     """What people did to it."""
     return f"{_page('audit')}?{query_of(q=name)}"
@@ -71,9 +118,9 @@ def target_url(target: str, action: str) -> str:
         case "leader":
             return f"{reverse('leaders')}?{query_of(election=target)}#terms"
         case "batch" if second:
-            return f"{reverse('batches')}?{query_of(pipeline=first, batch=second)}#detail"
+            return batch_url(first, second)
         case "saga" if second:
-            return f"{reverse('batches')}?{query_of(saga=first, key=second)}#detail"
+            return saga_url(first, second)
         case "scaling":
             return f"{reverse('scaling')}?{query_of(pool=target)}"
         case "token" | "team":

@@ -70,7 +70,7 @@ def activate(client: Client) -> str:
     confirmed(client)
     page = client.get(reverse("mfa_activate_totp")).content.decode()
     assert "data:image/svg+xml;base64," in page
-    found = re.search(r'id="authenticator_secret"[^>]* value="([A-Z2-7]+)"', page)
+    found = re.search(r'id="authenticator_secret"[^>]*\svalue="([A-Z2-7]+)"', page)
     assert found is not None, page
     done = client.post(reverse("mfa_activate_totp"), {"code": code_of(found[1], steps=-1)})
     assert done.status_code == 302, done.content.decode()

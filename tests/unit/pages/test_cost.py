@@ -123,5 +123,6 @@ def test_what_the_dashboard_asked_itself_is_told_apart_with_its_share() -> None:
     own = bill(fleet, Prices(queue=1.0)).own
     assert own is not None and (own.requests, own.share, own.dollars) == (500, 0.5, pytest.approx(0.05))
     text = str(render("cost", "cost", fleet, "viewer"))
+    text = " ".join(text.split())
     assert "500 requests (50.0" in text and "every 2.0" in text
     assert bill(full()).own is None and "dashboard's own" not in str(render("cost", "cost", full(), "viewer"))
