@@ -40,6 +40,8 @@ from coordinator.sequences.grants import (
 from coordinator.sequences.store import Snapshot
 
 CONTAINER, TABLE = "sequences", "ledger"
+READ_BYTES = 128
+"""No counter is as long."""
 BATCH = 100
 """The most operations the service takes in one transaction."""
 JUMP_PREFIX, HEAD = "!", "0!head"
@@ -382,33 +384,56 @@ class CounterInfo(NamedTuple):
     next: int | None
     counter: Counter | None
     problem: str = ""
+    etag: str = ""
 
 
-async def list_counters(storage: Account) -> list[CounterInfo]:
-    """All sequences with their newest grants, in one request (one more for each counter that others wrote last)."""
-    container = storage.aio.blobs.get_container_client(storage.config.container(CONTAINER))
-    found: list[CounterInfo] = []
-    try:
-        with translated("list the counters in", container.container_name):
-            async for blob in container.list_blobs(include=["metadata"]):
-                metadata = dict(blob.metadata or {})
-                text = metadata.get("kennel_next", "")
-                if not text or len(text) != blob.size:
-                    text = (await (await container.download_blob(blob.name)).readall()).decode(
-                        "utf-8", "replace"
-                    )
-                found.append(_info(blob.name, text, str(blob.etag), metadata))
-    except NotFound:
-        return []
-    return found
+class CounterListing:
+    """All sequences of an account with their newest grants.
 
+    A look takes one request, and one more for each counter that another program wrote last and that has changed since
+    the look before. Of a blob that is too long for a counter only the beginning is read.
+    """
 
-def _info(name: str, text: str, etag: str, metadata: Mapping[str, str]) -> CounterInfo:
-    try:
-        counter = read_counter(name, text, etag, metadata)
-    except SequenceError as error:
-        return CounterInfo(name, None, None, str(error))
-    return CounterInfo(name, counter.value, counter)
+    def __init__(self, storage: Account) -> None:
+        self._container = storage.aio.blobs.get_container_client(storage.config.container(CONTAINER))
+        self._last: dict[str, CounterInfo] = {}
+
+    async def read(self) -> list[CounterInfo]:
+        """The sequences now; none if the container does not exist."""
+        found: list[CounterInfo] = []
+        try:
+            with translated("list the counters in", self._container.container_name):
+                async for blob in self._container.list_blobs(include=["metadata"]):
+                    last = self._last.get(blob.name)
+                    if last is None or last.etag != str(blob.etag):
+                        last = await self._info(
+                            blob.name, blob.size, str(blob.etag), dict(blob.metadata or {})
+                        )
+                    found.append(last)
+        except NotFound:
+            found = []
+        self._last = {info.name: info for info in found}
+        return found
+
+    async def _info(self, name: str, size: int, etag: str, metadata: Mapping[str, str]) -> CounterInfo:
+        text = metadata.get("kennel_next", "")
+        if not text or len(text) != size:
+            text = await self._text(name) if size else ""
+            if size > READ_BYTES:
+                text += "…"
+        try:
+            counter = read_counter(name, text, etag, metadata)
+        except SequenceError as error:
+            return CounterInfo(name, None, None, str(error), etag)
+        return CounterInfo(name, counter.value, counter, etag=etag)
+
+    async def _text(self, name: str) -> str:
+        try:
+            with translated("read the counter", name):
+                downloaded = await self._container.download_blob(name, offset=0, length=READ_BYTES)
+                return (await downloaded.readall()).decode("utf-8", "replace")
+        except NotFound:
+            return ""  # deleted since it was listed
 
 
 def _software() -> str:

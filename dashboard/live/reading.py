@@ -13,7 +13,7 @@ from coordinator.errors import ConfigurationError, KennelError, NotFound
 from coordinator.gates.azure import read_gates
 from coordinator.leadership.azure import list_leaders
 from coordinator.queues.azure import list_queues
-from coordinator.sequences.azure import list_counters
+from coordinator.sequences.azure import CounterListing
 from coordinator.storage import Storage
 from dashboard.hub.presence import Presence
 from dashboard.live.fleet import LeaderView, SequenceView
@@ -66,10 +66,10 @@ async def leaders(storage: Storage, at: float) -> tuple[LeaderView, ...]:
     )
 
 
-async def sequences(storage: Storage, presence: Presence, at: float) -> tuple[SequenceView, ...]:
-    """All counters with their newest grants: one request."""
+async def sequences(counters: CounterListing, presence: Presence, at: float) -> tuple[SequenceView, ...]:
+    """All counters with their newest grants."""
     views = []
-    for info in await list_counters(storage):
+    for info in await counters.read():
         grants = info.counter.grants[-GRANTS_SHOWN:] if info.counter is not None else ()
         owners = owners_of(presence, info.name)
         views.append(

@@ -18,6 +18,7 @@ from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import KennelError, StorageError
 from coordinator.realtime.bus import Hint
 from coordinator.realtime.protocol import ListenerStatus
+from coordinator.sequences.azure import CounterListing
 from coordinator.storage import Storage
 from dashboard.batches import workloads as work
 from dashboard.batches.workloads import Work
@@ -51,6 +52,7 @@ class Sampler:
         self, storage: Storage, board: FleetState, link: Backplane, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.storage, self.board, self.link, self.clock = storage, board, link, clock
+        self._counters = CounterListing(storage)
         self.recorder = Recorder()
         self._waker = QueueNotifier()
         self.ledgers = LedgerIndex(storage, clock=clock, watched=lambda: self.watched())
@@ -113,7 +115,7 @@ class Sampler:
         gates, leaders, sequences, names = await asyncio.gather(
             reading.attempt(lambda: reading.gates(storage), READ_SECONDS),
             reading.attempt(lambda: reading.leaders(storage, at), READ_SECONDS),
-            reading.attempt(lambda: reading.sequences(storage, self.board.presence, at), READ_SECONDS),
+            reading.attempt(lambda: reading.sequences(self._counters, self.board.presence, at), READ_SECONDS),
             reading.attempt(self._queue_names, READ_SECONDS),
         )
         seen_work = await self._work(before.work, at)

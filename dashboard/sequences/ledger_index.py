@@ -18,7 +18,7 @@ from django.db import DatabaseError, transaction
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import KennelError
-from coordinator.sequences.azure import CounterInfo, TableLedger, list_counters
+from coordinator.sequences.azure import CounterInfo, CounterListing, TableLedger
 from coordinator.sequences.grants import Counter, Grant, Jump, Owner
 from coordinator.sequences.store import Ledger
 from coordinator.sequences.verify import all_grants, merged
@@ -203,6 +203,7 @@ class LedgerIndex:
         self, storage: Storage, *, clock: Clock = SYSTEM_CLOCK, watched: Callable[[], bool] = lambda: True
     ) -> None:
         self.storage, self.clock, self.watched = storage, clock, watched
+        self._counters = CounterListing(storage)
         self.source = f"{storage.endpoints.account}/{storage.config.prefix}"
 
     async def run(self) -> None:
@@ -233,7 +234,7 @@ class LedgerIndex:
         # Before the counters: a counter read later can only be lower if it was lowered.
         known = await _in_thread(_known)
         behind = False
-        for info in await list_counters(self.storage):
+        for info in await self._counters.read():
             if info.counter is None:
                 continue
             try:
