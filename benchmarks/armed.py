@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from coordinator.config import StorageConfig
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite
 from tests.support.fleet import fleet
@@ -45,7 +45,7 @@ async def armed(azurite: Azurite, processes: int, openings: int) -> dict[str, An
             await nodes.until(lambda: hub.connected == processes, "all are connected", PATIENCE)
             moment = time.time() + AHEAD_SECONDS
             epoch = (await gate.open(by="bench", at=moment)).epoch
-            hub.tell(Hint("gate:start", epoch=epoch))
+            hub.tell(Notification("gate:start", epoch=epoch))
             await asyncio.sleep(moment - CUT_SECONDS - time.time())
             all_knew = len(nodes.events("armed", epoch=epoch)) == processes
             await hub.cut()

@@ -36,7 +36,7 @@ from benchmarks.armed import armed, show_armed
 from benchmarks.peers.gate_clients import GATE, GateClient, Site
 from coordinator.config import StorageConfig
 from coordinator.gates.gate import Gate
-from coordinator.gates.polling import PollingRelease
+from coordinator.gates.releases import PollingRelease
 from coordinator.realtime.bus import LocalBus
 from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite

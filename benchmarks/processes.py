@@ -32,7 +32,7 @@ from websockets.asyncio.client import connect
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import Announce
 from coordinator.testing.azurite import Azurite
 from tests.support.crowd import quantile_ms
@@ -138,7 +138,7 @@ async def ours(dashboards: list[Dashboard], count: int, presses: int) -> tuple[l
                 await crowd.order(f"expect {word}", "armed")
                 await asyncio.sleep(SETTLE_SECONDS)
                 began = time.monotonic()
-                await announcer.send(Announce(Hint(word)))
+                await announcer.send(Announce(Notification(word)))
                 fanned += [at - began for at in await crowd.came()]
     return taken, fanned
 

@@ -75,7 +75,7 @@ def watchdog(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-class Bench:
+class Phases:
     """Runs the phases; a phase that fails is reported as what went wrong, never as a figure."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
@@ -251,7 +251,7 @@ def main() -> None:
     options.idle_seconds, options.firsts = 40, 10
     options.only = options.only or (["rest", "kennel", "dramatiq"] if options.quick else list(PRODUCTS))
     with tempfile.TemporaryDirectory(prefix="kennel-bench-") as folder:
-        bench = Bench(options, Path(folder))
+        bench = Phases(options, Path(folder))
         if "speed" in options.phases:
             bench.speed()
         if "idle" in options.phases:

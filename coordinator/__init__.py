@@ -2,10 +2,8 @@
 
 from coordinator.cost import Budget, Prices, Spending
 from coordinator.errors import GateTimeout, KennelError, LeadershipLost
-from coordinator.gates.flag import GlobalFlag
 from coordinator.gates.gate import Gate, GateConfig, Release
-from coordinator.gates.listening import ListeningRelease
-from coordinator.gates.polling import PollingRelease
+from coordinator.gates.releases import GlobalFlag, ListeningRelease, PollingRelease
 from coordinator.gates.state import GateState
 from coordinator.leadership.election import Election
 from coordinator.leadership.mutex import BlobDistributedMutex
@@ -17,7 +15,7 @@ from coordinator.queues.envelope import PoisonRecord
 from coordinator.queues.handlers import MessageContext, current_batch, current_message
 from coordinator.queues.listener import ActiveDequeueTasks, QueueListener, QueueState
 from coordinator.queues.polling import Idle, IdleBackoff, QueueEmpty, queue_empty
-from coordinator.queues.queue import Queue, QueueConfig, keeping
+from coordinator.queues.queue import Queue, QueueConfig, keeping, process_inline
 from coordinator.queues.requeue import requeue_poison
 from coordinator.queues.rules import ScalingRule, Steps, TargetLatency, WorkDetected, work_detected
 from coordinator.queues.settling import RetryPolicy
@@ -30,8 +28,8 @@ from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
 from coordinator.sequences.store import OptimisticSyncStore
 from coordinator.storage import Storage
-from coordinator.tables.idempotency import once
-from coordinator.tables.operations import ANY, Delete, Insert, Merge, Put, Replace
+from coordinator.tables.idempotency import idempotent, once
+from coordinator.tables.operations import ANY, Delete, Insert, Merge, Put, Replace, Upsert
 from coordinator.tables.optimistic import Update, optimistic_update
 from coordinator.tables.outbox import Outbox
 from coordinator.tables.rows import Key, Row
@@ -97,13 +95,16 @@ __all__ = [
     "Term",
     "UniqueIdGenerator",
     "Update",
+    "Upsert",
     "WorkDetected",
     "Worker",
     "current_batch",
     "current_message",
+    "idempotent",
     "keeping",
     "once",
     "optimistic_update",
+    "process_inline",
     "queue_empty",
     "requeue_poison",
     "work_detected",

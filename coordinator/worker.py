@@ -89,7 +89,7 @@ class Worker:
                 raise ConfigurationError(
                     "KENNEL_HUB_URL is set but KENNEL_WORKER_TOKEN is not: make one in the dashboard"
                 )
-            self._hub = HubConnection(hub_url, token, hello=self._hello, on_command=self._obey)
+            self._hub = HubConnection(hub_url, token, hello=self._hello, on_command=self._on_command)
             self.storage.bus = self._hub
 
     @property
@@ -232,7 +232,7 @@ class Worker:
                 )
         finally:
             self.mode = "stopping"
-            await self._wind_down(leaders)
+            await self._shutdown(leaders)
             for task in running:
                 task.cancel()
             results = await asyncio.gather(*running, return_exceptions=True)
@@ -256,7 +256,7 @@ class Worker:
         for listener in self._listeners:
             listener.resume()
 
-    async def _wind_down(self, leaders: list[asyncio.Task[Any]]) -> None:
+    async def _shutdown(self, leaders: list[asyncio.Task[Any]]) -> None:
         if self._hub:
             self._hub.refresh()
         for leader in leaders:
@@ -270,7 +270,7 @@ class Worker:
             except Exception as error:
                 log.warning("Sequence %s: its unused tail was not returned: %s", sequence.name, error)
         if self._hub:
-            await self._hub.farewell()
+            await self._hub.flush()
 
     # --- what it tells ------------------------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class Worker:
             "done": sum(listener.status().done for listener in self._listeners),
         }
 
-    def _obey(self, command: protocol.Command) -> None:
+    def _on_command(self, command: protocol.Command) -> None:
         log.info(
             "Asked to %s by %s",
             command.verb,

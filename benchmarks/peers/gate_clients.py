@@ -29,7 +29,7 @@ from coordinator.gates.gate import Gate
 from coordinator.gates.state import GateState
 from coordinator.gates.store import Answer
 from coordinator.realtime import protocol
-from coordinator.realtime.bus import RESYNC, Hint, LocalBus
+from coordinator.realtime.bus import RESYNC, LocalBus, Notification
 from coordinator.realtime.hub_client import HubConnection
 
 GATE = "bench-gate"
@@ -92,7 +92,7 @@ class GateClient(Client):
         self.heard = 0.0
         self.hub.subscribe(f"gate:{GATE}", self.hear)
 
-    def hear(self, hint: Hint) -> None:
+    def hear(self, hint: Notification) -> None:
         if hint.topic != RESYNC:
             self.heard = self.heard or time.monotonic()
             self.site.deliver(hint)

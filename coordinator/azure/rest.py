@@ -62,11 +62,11 @@ class SignedRest:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
-        passing: tuple[int, ...] = (),
+        accepted_statuses: tuple[int, ...] = (),
     ) -> RestResponse:
         """One request, counted and never repeated. `path` is quoted already, `query` is not.
 
-        Raises the `StorageError` for any other answer than success and those in `passing`; `action` and `resource` are
+        Raises the `StorageError` for any other answer than success and those in `accepted_statuses`; `action` and `resource` are
         named in it. A success without the header that all the service's answers have is somebody else's, and an error.
         """
         query, path = query or {}, self._base + path
@@ -100,7 +100,7 @@ class SignedRest:
             answer.reason or "",
             action,
             resource,
-            passing,
+            accepted_statuses,
         )
 
 
@@ -125,7 +125,7 @@ class BlockingRest:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
-        passing: tuple[int, ...] = (),
+        accepted_statuses: tuple[int, ...] = (),
     ) -> RestResponse:
         """As `SignedRest.send`."""
         query, path = query or {}, self.base + path
@@ -159,14 +159,14 @@ class BlockingRest:
             ) from error
         self._storage.meter.answered(counted, len(content))
         return _judged(
-            RestResponse(answer.status_code, answer.headers, content), answer.reason or "", action, resource, passing
+            RestResponse(answer.status_code, answer.headers, content), answer.reason or "", action, resource, accepted_statuses
         )  # fmt: skip
 
 
 def _judged(
-    answer: RestResponse, reason: str, action: str, resource: str, passing: tuple[int, ...]
+    answer: RestResponse, reason: str, action: str, resource: str, accepted_statuses: tuple[int, ...]
 ) -> RestResponse:
-    if answer.status >= 300 and answer.status not in passing:
+    if answer.status >= 300 and answer.status not in accepted_statuses:
         code = answer.headers.get("x-ms-error-code") or error_code(answer.content)
         raise refused(
             answer.status, code, reason, action, resource, retry_after=answer.headers.get("Retry-After", "")

@@ -21,9 +21,8 @@ from coordinator.config import check_blob, check_container
 from coordinator.errors import GateCorrupt, NotFound
 from coordinator.gates import state as rules
 from coordinator.gates.gate import Gate, GateConfig
-from coordinator.gates.sharing import SharedReads
 from coordinator.gates.state import GateState
-from coordinator.gates.store import Answer
+from coordinator.gates.store import Answer, SharedReads
 from coordinator.offset import parse_date
 
 _MIRROR = "gate"
@@ -60,7 +59,9 @@ class BlobGateStore:
     async def read(self, etag: str) -> Answer:
         # What is larger than a gate can be is not read whole. An empty blob has no first byte: 416.
         headers = {"x-ms-range": f"bytes=0-{rules.MAX_BYTES}"} | ({"If-None-Match": etag} if etag else {})
-        answer = await self._ask("read the gate", "GetBlob", "GET", headers, passing=(304, 404, 416))
+        answer = await self._ask(
+            "read the gate", "GetBlob", "GET", headers, accepted_statuses=(304, 404, 416)
+        )
         date = parse_date(answer.headers.get("Date"))
         if answer.status == 404:
             return Answer(GateState(name=self.name), "", date)
@@ -72,7 +73,7 @@ class BlobGateStore:
         return Answer(rules.decode(self.name, answer.content, found), found, date)
 
     async def _etag_of_nothing(self) -> str:
-        answer = await self._ask("read the gate", "GetBlobProperties", "HEAD", {}, passing=(404,))
+        answer = await self._ask("read the gate", "GetBlobProperties", "HEAD", {}, accepted_statuses=(404,))
         return answer.headers.get("ETag", "")
 
     async def write(self, state: GateState, etag: str) -> str:
@@ -91,13 +92,13 @@ class BlobGateStore:
         return await ensure_container(self._storage, self._container, upload)
 
     async def _ask(
-        self, action: str, operation: str, method: str, headers: dict[str, str], body: bytes = b"", passing: tuple[int, ...] = ()
+        self, action: str, operation: str, method: str, headers: dict[str, str], body: bytes = b"", accepted_statuses: tuple[int, ...] = ()
     ) -> RestResponse:  # fmt: skip
         counted = Request("blob", operation, self._container)
         with translated(action, self.name):
             async with asyncio.timeout(self._request_seconds):
                 return await self._rest.send(
-                    action, self.name, counted, method, self._path, headers=headers, body=body, passing=passing
+                    action, self.name, counted, method, self._path, headers=headers, body=body, accepted_statuses=accepted_statuses
                 )  # fmt: skip
 
 

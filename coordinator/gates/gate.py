@@ -18,12 +18,11 @@ from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.epochs import EpochLog
 from coordinator.errors import ConfigurationError, GateCorrupt, GateTimeout, KennelError
 from coordinator.gates import state as rules
-from coordinator.gates.release import GateConfig, Release
-from coordinator.gates.state import GateState, When
+from coordinator.gates.cache import GateCache, Transition
+from coordinator.gates.state import GateConfig, GateState, Release, When
 from coordinator.gates.store import GateStore
-from coordinator.gates.view import GateCache, Transition
 from coordinator.offset import ClockOffset
-from coordinator.realtime.bus import RESYNC, Bus, Hint
+from coordinator.realtime.bus import RESYNC, Bus, Notification
 from coordinator.realtime.protocol import GateStatus
 
 __all__ = ["Gate", "GateConfig", "Release"]
@@ -64,13 +63,13 @@ class Gate:
         self.inside = 0
         self.passed_epoch = 0
         self._store = store
-        self._view = GateCache(store, clock, epochs)
+        self._cache = GateCache(store, clock, epochs)
         self._epochs = epochs
         self._bus = bus
         self._clock = clock
         self._portal = portal
-        self._twin: Gate | None = None
-        self._twin_pid = 0
+        self._thread_gate: Gate | None = None
+        self._thread_gate_pid = 0
         self._lock = threading.Lock()
         self._rng = rng or random.Random()
         self._confirm_seconds = self.config.confirm_seconds * self._rng.uniform(0.5, 1.0)
@@ -79,7 +78,7 @@ class Gate:
         self._ending: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._hinted = False
-        self._hint = Hint(topic="")
+        self._hint = Notification(topic="")
         self._resync = False
         self._looked_at = 0.0
 
@@ -88,21 +87,21 @@ class Gate:
     @property
     def state(self) -> GateState | None:
         """The newest state that storage told; None before the first answer."""
-        return self._view.state
+        return self._cache.state
 
     @property
     def offset(self) -> ClockOffset:
         """How far this machine's clock is from the storage service's."""
-        return self._view.offset
+        return self._cache.offset
 
     @property
     def error(self) -> KennelError | None:
         """Why the newest look failed; None if it did not."""
-        return self._view.error
+        return self._cache.error
 
     def now(self) -> float:
         """Seconds since 1970, by this machine's clock as corrected by the storage service's."""
-        return self._view.now()
+        return self._cache.now()
 
     def is_open(self) -> bool:
         """Whether this worker may go on, as far as it knows: False until the first answer.
@@ -111,7 +110,7 @@ class Gate:
         """
         return (
             self.state is not None
-            and not self._view.went_back
+            and not self._cache.went_back
             and not isinstance(self.error, GateCorrupt)
             and rules.admits(self.state, self.identity, self.now())
         )
@@ -120,16 +119,16 @@ class Gate:
     def problem(self) -> str:
         """What is wrong with the gate as stored, and the cure; "" if nothing is known to be."""
         state = self.state
-        if state is not None and self._view.went_back:
+        if state is not None and self._cache.went_back:
             return (
-                f"storage has epoch {state.epoch}, this process has seen {self._view.highest}: the gate was deleted, "
+                f"storage has epoch {state.epoch}, this process has seen {self._cache.highest}: the gate was deleted, "
                 "restored or overwritten; open or close it again"
             )
         return str(self.error) if isinstance(self.error, GateCorrupt) else ""
 
     async def read(self) -> GateState:
         """The gate as stored now; one request. Raises `StorageError` or `GateCorrupt`."""
-        await self._view.look("poll")
+        await self._cache.refresh("poll")
         assert self.state is not None
         return self.state
 
@@ -140,7 +139,7 @@ class Gate:
         if self._follower is None:
             self._wake = asyncio.Event()
             self._follower = asyncio.create_task(self._follow(self._wake), name=f"gate {self.name}")
-            self._follower.add_done_callback(lambda _: self._view.notify())
+            self._follower.add_done_callback(lambda _: self._cache.notify())
         try:
             yield self
         finally:
@@ -154,14 +153,14 @@ class Gate:
 
     def status(self) -> GateStatus:
         """For telemetry; no I/O. Threads that wait in `wait_blocking` count, too."""
-        twin = self._twin
-        shown = self if twin is None or self.state is not None else twin
+        thread_gate = self._thread_gate
+        shown = self if thread_gate is None or self.state is not None else thread_gate
         state = shown.state
         return GateStatus(
             name=self.name,
             state=rules.phase(state, shown.now()) if state else "unknown",
             epoch=state.epoch if state else 0,
-            waiting=self.waiting + (twin.waiting if twin else 0) > 0,
+            waiting=self.waiting + (thread_gate.waiting if thread_gate else 0) > 0,
             passed_epoch=self.passed_epoch,
             inside=self.inside,
             offset_seconds=round(shown.offset.correction, 3) if shown.offset.is_known else None,
@@ -181,16 +180,16 @@ class Gate:
                 f"gate {self.name}: timeout must be seconds from 0, or None; got {timeout!r}"
             )
         deadline = None if timeout is None else self._clock.monotonic() + timeout
-        async with self.watch(), self._view.notified() as event:
+        async with self.watch(), self._cache.notified() as event:
             # Only the answer to a request sent from here on counts, not one that was on its way already.
-            needed = self._view.sends + 1
+            needed = self._cache.sends + 1
             known: int | None = None
             self._wake.set()
             self.waiting += 1
             try:
                 while True:
                     self._raise_what_waiting_cannot_cure(needed)
-                    if self._view.confirmed >= needed and self.state is not None:
+                    if self._cache.confirmed >= needed and self.state is not None:
                         if self.is_open():
                             return self._pass(known)
                         if known is None:
@@ -233,9 +232,9 @@ class Gate:
         above: int = 0,
     ) -> GateState:
         """`open` for threads."""
-        twin = self._on_portal()
+        thread_gate = self._on_portal()
         call = partial(
-            twin.open, by=by, reason=reason, at=at, share=share, until=until, epoch=epoch, above=above
+            thread_gate.open, by=by, reason=reason, at=at, share=share, until=until, epoch=epoch, above=above
         )
         return call_blocking(self._portal, f"gate {self.name}: open_blocking", "await gate.open()", call)
 
@@ -257,10 +256,10 @@ class Gate:
         pid = os.getpid()
         with self._lock:
             # A forked child has a portal of its own, and none of the tasks of its parent's.
-            if self._twin is None or self._twin_pid != pid:
-                self._twin, self._twin_pid = self._clone(), pid
-                self._twin.on_pass = self._receipt
-            return self._twin
+            if self._thread_gate is None or self._thread_gate_pid != pid:
+                self._thread_gate, self._thread_gate_pid = self._clone(), pid
+                self._thread_gate.on_pass = self._receipt
+            return self._thread_gate
 
     @asynccontextmanager
     async def passing(self, timeout: float | None = None) -> AsyncIterator[None]:
@@ -276,17 +275,17 @@ class Gate:
                 yield
             finally:
                 self.inside -= 1
-                self._view.notify()
+                self._cache.notify()
 
     async def wait_leashed(self, timeout: float | None = None) -> None:
         """Return when the gate is known to be closed to this worker and nothing is `passing` any more."""
         deadline = None if timeout is None else self._clock.monotonic() + timeout
-        async with self.watch(), self._view.notified() as event:
-            needed = self._view.sends + 1
+        async with self.watch(), self._cache.notified() as event:
+            needed = self._cache.sends + 1
             self._wake.set()
             while True:
                 self._raise_what_waiting_cannot_cure(needed)
-                if self._view.confirmed >= needed and not self.is_open() and not self.inside:
+                if self._cache.confirmed >= needed and not self.is_open() and not self.inside:
                     return
                 pause = self._until_next_moment()
                 if deadline is not None:
@@ -298,13 +297,13 @@ class Gate:
 
     async def changed(self) -> None:
         """Return after the next look at the gate, whoever made it. For use inside `watch()`."""
-        async with self._view.notified() as event:
+        async with self._cache.notified() as event:
             await event.wait()
 
     def _pass(self, known: int | None) -> Release:
         state = self.state
         assert state is not None
-        source = "open" if known is None else "clock" if known == state.epoch else self._view.source
+        source = "open" if known is None else "clock" if known == state.epoch else self._cache.source
         passed_at = self.now()
         delay = max(0.0, passed_at - state.opened_at)
         request_id = self._hint.request_id if self._hint.epoch == state.epoch else ""
@@ -325,7 +324,7 @@ class Gate:
         return 3600.0 if moment is None else moment - now
 
     def _raise_what_waiting_cannot_cure(self, needed: int) -> None:
-        if self.error is not None and self._view.failed >= needed and not isinstance(self.error, TRANSIENT):
+        if self.error is not None and self._cache.failed >= needed and not isinstance(self.error, TRANSIENT):
             raise self.error
         if self._follower is not None and self._follower.done() and not self._follower.cancelled():
             self._follower.result()
@@ -337,14 +336,14 @@ class Gate:
 
         thread = threading.get_ident()
 
-        def heard(hint: Hint) -> None:
+        def on_notification(hint: Notification) -> None:
             if threading.get_ident() == thread:
-                self._heard(hint)
+                self._on_notification(hint)
                 return
             with suppress(RuntimeError):  # the loop ended while the hint was on its way
-                loop.call_soon_threadsafe(self._heard, hint)
+                loop.call_soon_threadsafe(self._on_notification, hint)
 
-        unsubscribe = self._bus().subscribe(f"gate:{self.name}", heard)
+        unsubscribe = self._bus().subscribe(f"gate:{self.name}", on_notification)
         try:
             while True:
                 wake.clear()
@@ -357,7 +356,7 @@ class Gate:
         finally:
             unsubscribe()
 
-    def _heard(self, hint: Hint) -> None:
+    def _on_notification(self, hint: Notification) -> None:
         if hint.topic == RESYNC:
             self._resync = True
             if self._confirmed_opening() is not None:
@@ -370,7 +369,7 @@ class Gate:
         """One look; errors are kept for those who wait."""
         source, self._hinted = "push" if self._hinted else "poll", False
         self._looked_at = self.now()
-        if error := await self._view.try_look(source):
+        if error := await self._cache.try_refresh(source):
             _log.warning(
                 "Gate %s cannot be read: %s",
                 self.name,
@@ -430,7 +429,7 @@ class Gate:
         opens, ends = rules.seconds_of("at", at), rules.seconds_of("until", until)
         return await self._change(
             lambda state, now, nonce: rules.opened(
-                rules.still(state, epoch), now=now, nonce=nonce, by=by, reason=reason, at=opens, share=share, until=ends
+                rules.require_epoch(state, epoch), now=now, nonce=nonce, by=by, reason=reason, at=opens, share=share, until=ends
             ),
             above,
         )  # fmt: skip
@@ -444,7 +443,7 @@ class Gate:
         """
         return await self._change(
             lambda state, now, nonce: rules.closed(
-                rules.still(state, epoch), now=now, nonce=nonce, by=by, reason=reason
+                rules.require_epoch(state, epoch), now=now, nonce=nonce, by=by, reason=reason
             ),
             above,
             lambda remains, now, nonce: rules.repaired(
@@ -465,7 +464,7 @@ class Gate:
     async def _change(
         self, transition: Transition, above: int, repair: Transition | None = None
     ) -> GateState:
-        return await self._view.change(
+        return await self._cache.change(
             transition,
             deadline_seconds=self.config.write_seconds,
             repair=repair,
@@ -474,7 +473,9 @@ class Gate:
         )
 
     async def _publish(self, state: GateState) -> None:
-        await self._bus().publish(Hint(topic=f"gate:{self.name}", epoch=state.epoch, origin=self.identity))
+        await self._bus().publish(
+            Notification(topic=f"gate:{self.name}", epoch=state.epoch, origin=self.identity)
+        )
 
     def _clone(self) -> Gate:
         return Gate(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -54,6 +55,47 @@ class GateState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
     def opened_at(self) -> float:
         """When this opening began or begins."""
         return self.changed_at if self.not_before is None else self.not_before
+
+
+@dataclass(frozen=True)
+class GateConfig:
+    """How often a gate looks at storage.
+
+    `poll_seconds`: while hints cannot be expected to arrive (no hub, or cut off), 2.5 by default. Each pause is
+    0.8-1.0 of it, so that a fleet spreads out but nobody is later than that. Smaller releases sooner and costs more.
+    `push_poll_seconds`: while hints arrive, 60 by default, each pause 1.0-1.1 of it: the safety net under a push that
+    went silent without saying so. `confirm_seconds`: how long before a set time the gate is looked at once more.
+    `write_seconds`: how long `open` and `close` go on trying.
+    """
+
+    poll_seconds: float = 2.5
+    push_poll_seconds: float = 60.0
+    confirm_seconds: float = 2.0
+    write_seconds: float = 15.0
+
+    def __post_init__(self) -> None:
+        for field in ("poll_seconds", "push_poll_seconds", "confirm_seconds", "write_seconds"):
+            if not 0 < getattr(self, field) <= 3600:
+                raise ConfigurationError(
+                    f"{field} must be above 0 and at most 3600, got {getattr(self, field)}"
+                )
+
+
+@dataclass(frozen=True)
+class Release:
+    """A pass through a gate.
+
+    `source` tells what let the worker through: "open" (it was open when the worker came), "push", "poll", or "clock"
+    (an opening at a set time). `delay_seconds` is from the opening to the pass, by wall clocks. `request_id` is that of the
+    dashboard's request that opened it, if a push told: it finds the press in the audit.
+    """
+
+    gate: str
+    epoch: int
+    source: str
+    delay_seconds: float
+    passed_at: float
+    request_id: str = ""
 
 
 _decoder = msgspec.json.Decoder(GateState)
@@ -112,7 +154,7 @@ def phase(state: GateState, now: float) -> Phase:
     return "open"
 
 
-def place(gate: str, identity: str) -> float:
+def rollout_bucket(gate: str, identity: str) -> float:
     """The fixed place of a worker in [0, 1) before this gate: a share lets through all places below it."""
     digest = hashlib.sha256(f"{gate}\0{identity}".encode()).digest()
     return int.from_bytes(digest[:8]) / 2**64
@@ -120,7 +162,9 @@ def place(gate: str, identity: str) -> float:
 
 def admits(state: GateState, identity: str, now: float) -> bool:
     """Whether this worker may pass at that moment."""
-    return phase(state, now) == "open" and (state.share >= 1 or place(state.name, identity) < state.share)
+    return phase(state, now) == "open" and (
+        state.share >= 1 or rollout_bucket(state.name, identity) < state.share
+    )
 
 
 def next_moment(state: GateState, now: float) -> float | None:
@@ -176,7 +220,7 @@ def repaired(name: str, epoch: int, *, now: float, nonce: str, by: str, reason: 
     )
 
 
-def still(state: GateState, epoch: int | None) -> GateState:
+def require_epoch(state: GateState, epoch: int | None) -> GateState:
     """The same state if it has that epoch, or if none is asked for; else raises `GateMoved`."""
     if epoch is not None and state.epoch != epoch:
         raise GateMoved(

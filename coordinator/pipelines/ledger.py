@@ -19,10 +19,9 @@ from coordinator.pipelines.messages import (
     ItemFailure,
     Sent,
 )
-from coordinator.tables.columns import MAX_BYTES, chunk_columns, join_columns
 from coordinator.tables.commit import commit
 from coordinator.tables.operations import Insert, Operation, Replace
-from coordinator.tables.rows import Key, Row
+from coordinator.tables.rows import MAX_BYTES, Key, Row, chunk_columns, join_columns
 from coordinator.tables.table import Table
 
 S = TypeVar("S", bound=msgspec.Struct)

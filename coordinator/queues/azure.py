@@ -28,7 +28,7 @@ from coordinator.queues.protocols import NEVER, Layout, ReceivedMessage, SendRec
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.queues.rules import ScalingRule, decode_rule, encode_rule
 from coordinator.queues.sweeping import OldClaim
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 
 _CARRIAGE_RETURN = {"\r": "&#13;"}  # XML readers would make a line feed of it
 _MESSAGE = re.compile("<QueueMessage>(.*?)</QueueMessage>", re.DOTALL)
@@ -287,7 +287,7 @@ class BlobRules:
                 await self._blob(queue).upload_blob(encode_rule(rule), overwrite=True)
 
         await ensure_container(self._storage, self._container, upload)
-        await self._storage.bus.publish(Hint(topic=f"rule:{queue}", origin=by))
+        await self._storage.bus.publish(Notification(topic=f"rule:{queue}", origin=by))
 
     async def remove(self, queue: str) -> None:
         try:
@@ -295,7 +295,7 @@ class BlobRules:
                 await self._blob(queue).delete_blob()
         except NotFound:
             return
-        await self._storage.bus.publish(Hint(topic=f"rule:{queue}"))
+        await self._storage.bus.publish(Notification(topic=f"rule:{queue}"))
 
 
 class BlobShards:
@@ -364,7 +364,7 @@ def make_queue(
         ),
         schema=Schema(type=type, version=version, upcasters=dict(upcasters or {})),
         bus=lambda: storage.bus,
-        make_transport=lambda other: AzureQueue(storage, other),
+        transport_of=lambda other: AzureQueue(storage, other),
         identity=lambda: storage.identity,
         clock=storage.clock,
         config=config,

@@ -53,7 +53,7 @@ class ConcurrencyController:
         """The stored rule may have changed."""
         self._read_at = self._decided_at = float("-inf")
 
-    def decided(self, wanted: int, step: int) -> None:
+    def decided(self, desired: int, step: int) -> None:
         """Note when the last steps were, and an answer that was not this rule's."""
         now = self._clock.monotonic()
         self._decided_at = now
@@ -61,8 +61,8 @@ class ConcurrencyController:
             self._up_at = now
         elif step < 0:
             self._down_at = now
-        if wanted != self.decision.tasks:
-            self.decision = Decision(wanted, f"{wanted} by the work_detected handler")
+        if desired != self.decision.tasks:
+            self.decision = Decision(desired, f"{desired} by the work_detected handler")
 
     def emptied(self, floor: int) -> None:
         self.decision = Decision(floor, f"{floor} because the queue is empty")
@@ -72,17 +72,17 @@ class ConcurrencyController:
         return decide(self.rule, Measured(waiting=1), allowed=self.allowed).tasks
 
     async def decide(
-        self, *, depth: int | None, held: int, tasks: int, pace: ThroughputEstimator, bus: Bus
+        self, *, depth: int | None, held: int, tasks: int, throughput: ThroughputEstimator, bus: Bus
     ) -> int:
         """The tasks wanted now. `depth` includes what is in hand."""
         await self.follow(bus)
         now = self._clock.monotonic()
         measured = Measured(
             waiting=None if depth is None else max(0, depth - held),
-            in_hand=held,
+            in_flight=held,
             tasks=tasks,
-            arrival_per_second=pace.arrival_per_second(depth),
-            service_seconds=pace.service_seconds,
+            arrival_per_second=throughput.arrival_per_second(depth),
+            service_seconds=throughput.service_seconds,
             since_up_seconds=now - self._up_at,
             since_down_seconds=now - self._down_at,
         )
@@ -126,17 +126,17 @@ class ConcurrencyDecisions:
     def __init__(
         self,
         queue: ListenedQueue[Any],
-        growth: ConcurrencyController,
-        crew: TaskPool,
-        pace: ThroughputEstimator,
+        controller: ConcurrencyController,
+        pool: TaskPool,
+        throughput: ThroughputEstimator,
         *,
-        in_hand: Callable[[], int],
+        in_flight: Callable[[], int],
         sources: Sequence[Source],
     ) -> None:
         self._usual = self._by_rule
         self.work_detected: Callable[[WorkDetected], Any] = self._usual
-        self._queue, self._growth, self._crew, self._pace = queue, growth, crew, pace
-        self._in_hand, self._sources = in_hand, sources
+        self._queue, self._controller, self._pool, self._throughput = queue, controller, pool, throughput
+        self._in_flight, self._sources = in_flight, sources
         self._asking: asyncio.Task[None] | None = None
 
     async def found(self, idle: int, source: Source) -> None:
@@ -144,8 +144,8 @@ class ConcurrencyDecisions:
         if self.work_detected is not self._usual:
             await self._ask(idle, source)
             return
-        if self._crew.active < (first := self._growth.first_step()):
-            self._crew.scale(first)
+        if self._pool.active < (first := self._controller.first_step()):
+            self._pool.scale(first)
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(idle, source, _MOMENT_SECONDS), name="decide")
 
@@ -158,23 +158,23 @@ class ConcurrencyDecisions:
     async def _ask(self, idle: int, source: Source, after_seconds: float = 0.0) -> None:
         if after_seconds:  # what is done within a moment needs no more tasks, and no request to find that out
             await self._queue.clock.sleep(after_seconds)
-        event = WorkDetected(source.name, idle, self._crew.active, source.depth)
+        event = WorkDetected(source.name, idle, self._pool.active, source.depth)
         try:
-            wanted = int(await answer_of(self.work_detected(event)))
+            desired = int(await answer_of(self.work_detected(event)))
         except Exception:
             _log.exception("The work_detected handler of %s failed; the rule decides", self._queue.name)
-            wanted = await self._usual(event)
-        allowed = self._growth.allowed
-        wanted = max(1, allowed.start, min(allowed.stop - 1, wanted))
-        self._growth.decided(wanted, self._crew.scale(wanted))
+            desired = await self._usual(event)
+        allowed = self._controller.allowed
+        desired = max(1, allowed.start, min(allowed.stop - 1, desired))
+        self._controller.decided(desired, self._pool.scale(desired))
 
     async def _by_rule(self, event: WorkDetected) -> int:
         depths = [await self._known_depth(source) for source in self._sources if not source.idle]
-        return await self._growth.decide(
+        return await self._controller.decide(
             depth=None if None in depths else sum(depth or 0 for depth in depths),
-            held=self._in_hand(),
-            tasks=self._crew.active,
-            pace=self._pace,
+            held=self._in_flight(),
+            tasks=self._pool.active,
+            throughput=self._throughput,
             bus=self._queue.bus(),
         )
 

@@ -112,7 +112,7 @@ class Settlement(Protocol):
     async def delete(self, delivery: Delivery) -> None:
         """Delete the message."""
 
-    async def give_back(self, delivery: Delivery, *, after_seconds: float = 0) -> None:
+    async def abandon(self, delivery: Delivery, *, after_seconds: float = 0) -> None:
         """Let others have an unfinished message."""
 
 
@@ -120,17 +120,17 @@ class Delivery:
     """A message that this process took. `until` is when it becomes visible to others, by the monotonic clock.
 
     `held` is false once another may have it: its receipt went stale or its time ran out. `lock` orders renewals and the
-    final delete, so that the delete uses the newest receipt. `hands` counts what still acts on it (the intake, items
+    final delete, so that the delete uses the newest receipt. `holders` counts what still acts on it (the intake, items
     that wait or run, a settlement under way): while it is held there is at least one, see `LeaseManager.check`. `suspect`:
-    an earlier delivery never reported; `skipped`: some of its items were done here before and are not in `units`.
+    an earlier delivery never reported; `skipped`: some of its items were done here before and are not in `work_items`.
     """
 
     __slots__ = (
         "_loss",
         "clock",
         "envelope",
-        "hands",
         "held",
+        "holders",
         "idle_looks",
         "lock",
         "message",
@@ -142,8 +142,8 @@ class Delivery:
         "suspect",
         "taken_at",
         "transport",
-        "units",
         "until",
+        "work_items",
     )
 
     def __init__(
@@ -167,12 +167,12 @@ class Delivery:
         self.started = False
         self.suspect = False
         self.skipped = False
-        self.hands = 1
+        self.holders = 1
         self.idle_looks = 0
         self.lock = asyncio.Lock()
         self.envelope = _UNREAD
         self.outcomes: dict[int, Outcome] = {}
-        self.units: list[WorkItem] = []
+        self.work_items: list[WorkItem] = []
         self._loss: Loss | None = None
 
     @property
@@ -194,17 +194,19 @@ class Delivery:
 
     @property
     def indexes(self) -> list[int]:
-        return [unit.index for unit in self.units]
+        return [work_item.index for work_item in self.work_items]
 
     @property
     def pending(self) -> int:
         """Items without an outcome."""
-        return len(self.units) - len(self.outcomes)
+        return len(self.work_items) - len(self.outcomes)
 
     @property
     def left(self) -> list[int]:
         """The items that are not done."""
-        return sorted(unit.index for unit in self.units if self.outcomes.get(unit.index) is not DONE)
+        return sorted(
+            work_item.index for work_item in self.work_items if self.outcomes.get(work_item.index) is not DONE
+        )
 
     @property
     def done(self) -> frozenset[int]:
@@ -218,7 +220,7 @@ class Delivery:
 
     @property
     def is_running(self) -> bool:
-        return any(unit.running for unit in self.units)
+        return any(work_item.running for work_item in self.work_items)
 
     @property
     def loss(self) -> Loss:
@@ -239,8 +241,8 @@ class Delivery:
     def settle(self, index: int, outcome: Outcome) -> bool:
         """Note what became of an item; True if it was the last one."""
         self.outcomes[index] = outcome
-        self.hands -= 1
-        return len(self.outcomes) == len(self.units)
+        self.holders -= 1
+        return len(self.outcomes) == len(self.work_items)
 
     @property
     def failures(self) -> dict[int, Exception]:
@@ -252,7 +254,7 @@ class Delivery:
 
 
 class WorkItem:
-    """One item of a delivery: what a handler gets. It is counted in its delivery's `hands` until it has an outcome or is dropped."""
+    """One item of a delivery: what a handler gets. It is counted in its delivery's `holders` until it has an outcome or is dropped."""
 
     __slots__ = ("delivery", "dropped", "index", "item", "running")
 
@@ -262,16 +264,16 @@ class WorkItem:
         self.item = item
         self.running = False
         self.dropped = False
-        delivery.hands += 1
+        delivery.holders += 1
 
     def drop(self) -> None:
         """Nothing here will run it: its message was lost, or is given back."""
         if not self.dropped:
             self.running, self.dropped = False, True
-            self.delivery.hands -= 1
+            self.delivery.holders -= 1
 
     def restore(self) -> None:
         """It will be run here after all."""
         if self.dropped:
             self.dropped = False
-            self.delivery.hands += 1
+            self.delivery.holders += 1

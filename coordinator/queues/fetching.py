@@ -38,9 +38,14 @@ class PrefetchPolicy:
     """
 
     def __init__(
-        self, crew: TaskPool, growth: ConcurrencyController, pace: ThroughputEstimator, *, batch: int
+        self,
+        pool: TaskPool,
+        controller: ConcurrencyController,
+        throughput: ThroughputEstimator,
+        *,
+        batch: int,
     ) -> None:
-        self._crew, self._growth, self._pace = crew, growth, pace
+        self._pool, self._controller, self._throughput = pool, controller, throughput
         self._batch = max(1, batch)
         self._asked = 0
         self._full = False
@@ -51,36 +56,38 @@ class PrefetchPolicy:
 
     def ask(self) -> int:
         """The messages to ask for now; 0 for none."""
-        crew = self._crew
-        tasks = max(crew.active, self._growth.decision.tasks)
-        if crew.is_resting:
+        pool = self._pool
+        tasks = max(pool.active, self._controller.decision.tasks)
+        if pool.is_idle:
             # A whole batch costs what one message costs; what turns out to be too much goes back, see `surplus`.
-            slow = (self._pace.service_seconds or 0.0) > _SLOW_SECONDS
-            tasks = max(tasks, self._growth.first_step() if slow else self._growth.allowed.stop - 1, 1)
-        free = (tasks * crew.slots - crew.busy) * self._batch
-        units, rate = len(crew.buffer), self._pace.per_second
-        if units and units >= free and units > min(16.0, rate * 0.25):
+            slow = (self._throughput.service_seconds or 0.0) > _SLOW_SECONDS
+            tasks = max(
+                tasks, self._controller.first_step() if slow else self._controller.allowed.stop - 1, 1
+            )
+        free = (tasks * pool.slots - pool.busy) * self._batch
+        work_items, rate = len(pool.buffer), self._throughput.per_second
+        if work_items and work_items >= free and work_items > min(16.0, rate * 0.25):
             return 0
-        per_message = max(1.0, self._pace.items_per_message)
+        per_message = max(1.0, self._throughput.items_per_message)
         ask = fetch_size(
             waiting=-(-max(0, free) // round(per_message)),
-            buffered=round(units / per_message),
+            buffered=round(work_items / per_message),
             per_second=rate / per_message,
         )
-        if self._full and free > 0 and not units:
+        if self._full and free > 0 and not work_items:
             ask = max(ask, min(MAX_BATCH, 2 * self._asked))
         self._asked = ask
         return ask
 
     def surplus(self, now: float) -> list[Delivery]:
         """Messages that no handler here will come to soon, although others might; they leave the buffer."""
-        crew = self._crew
-        if not crew.buffer or crew.busy < crew.active * crew.slots:
+        pool = self._pool
+        if not pool.buffer or pool.busy < pool.active * pool.slots:
             return []
-        keep = round(self._pace.per_second * _SOON_SECONDS)
+        keep = round(self._throughput.per_second * _SOON_SECONDS)
         given: dict[Delivery, None] = {}
-        for unit in list(crew.buffer)[keep:]:
-            delivery = unit.delivery
+        for work_item in list(pool.buffer)[keep:]:
+            delivery = work_item.delivery
             # That it was given back unseen can only be noted on a message of ours: one of others would look suspect.
             again = not delivery.envelope.kennel and delivery.message.dequeue_count > 1
             if delivery.started or delivery.suspect or again or not delivery.held:
@@ -88,12 +95,12 @@ class PrefetchPolicy:
             if now - delivery.taken_at > _SOON_SECONDS:
                 given[delivery] = None
         if given:
-            kept = [unit for unit in crew.buffer if unit.delivery not in given]
-            for unit in crew.buffer:
-                if unit.delivery in given:
-                    unit.drop()
-            crew.buffer.clear()
-            crew.buffer.extend(kept)
+            kept = [work_item for work_item in pool.buffer if work_item.delivery not in given]
+            for work_item in pool.buffer:
+                if work_item.delivery in given:
+                    work_item.drop()
+            pool.buffer.clear()
+            pool.buffer.extend(kept)
         return list(given)
 
 
@@ -107,21 +114,21 @@ class MessageFetcher:
     """Holds, decodes and hands out what was taken; settles messages beside the handlers, so deletes are pipelined.
 
     `add` gets each item that was decoded; what was not goes straight to its settler, what may have killed a process to the
-    quarantine. `relieved` is called when there is room again after too many messages waited for their delete.
+    quarantine. `on_capacity` is called when there is room again after too many messages waited for their delete.
     """
 
     def __init__(
         self,
         leases: LeaseManager,
-        pace: ThroughputEstimator,
+        throughput: ThroughputEstimator,
         *,
         clock: Clock,
         rng: random.Random,
         add: Callable[[WorkItem], None],
-        relieved: Callable[[], None],
+        on_capacity: Callable[[], None],
     ) -> None:
-        self._leases, self._pace, self._clock, self._rng = leases, pace, clock, rng
-        self._add, self._relieved = add, relieved
+        self._leases, self._throughput, self._clock, self._rng = leases, throughput, clock, rng
+        self._add, self._on_capacity = add, on_capacity
         self._ending: set[asyncio.Task[None]] = set()
         self.quarantine = Quarantine(leases, clock=clock, add=add)
 
@@ -160,7 +167,7 @@ class MessageFetcher:
                 else:
                     await self._unwrap(source, delivery, done)
             finally:
-                delivery.hands -= 1
+                delivery.holders -= 1
         newest = max((each.inserted_at for each in messages if each.dequeue_count <= 1), default=0.0)
         return len(messages), newest
 
@@ -177,7 +184,7 @@ class MessageFetcher:
             items = [(0, error)]
         except StorageError as error:  # its claim cannot be had just now
             _log.info("A message of %s waits for its payload: %s", queue.name, error)
-            self._end(delivery, delivery.settler.give_back(delivery, after_seconds=self._rng.uniform(5, 30)))
+            self._end(delivery, delivery.settler.abandon(delivery, after_seconds=self._rng.uniform(5, 30)))
             return
         except Exception as error:
             items = [
@@ -186,36 +193,36 @@ class MessageFetcher:
         if done:
             delivery.skipped = any(index in done for index, _ in items)
             items = [(index, item) for index, item in items if index not in done]
-        units = delivery.units = [WorkItem(delivery, index, item) for index, item in items]
-        self._pace.unpacked(len(items))
-        if not units:
+        work_items = delivery.work_items = [WorkItem(delivery, index, item) for index, item in items]
+        self._throughput.unpacked(len(items))
+        if not work_items:
             self._end(delivery, delivery.settler.delete(delivery))
         elif delivery.message.dequeue_count > 1 and delivery.unreported > (not delivery.envelope.kennel):
             self._suspect(source.settler.policy.attempts, delivery)
         else:
-            for unit in units:
-                if isinstance(unit.item, Exception):
-                    self.settle(unit, unit.item)
+            for work_item in work_items:
+                if isinstance(work_item.item, Exception):
+                    self.settle(work_item, work_item.item)
                 else:
-                    self._add(unit)
+                    self._add(work_item)
 
     def _suspect(self, attempts: int, delivery: Delivery) -> None:
         """A message whose earlier delivery never reported: look at its dequeue count before anything of it runs."""
         verdicts: list[tuple[WorkItem, Exception]] = []
-        for unit in delivery.units:
-            if isinstance(unit.item, Exception):
-                verdicts.append((unit, unit.item))
-            elif number := killed(delivery, unit.index, attempts):
+        for work_item in delivery.work_items:
+            if isinstance(work_item.item, Exception):
+                verdicts.append((work_item, work_item.item))
+            elif number := killed(delivery, work_item.index, attempts):
                 said = f"killed {number} process{'es' if number > 1 else ''}"
-                verdicts.append((unit, ProcessKilled(said)))
-        for unit, verdict in verdicts:
-            self.settle(unit, verdict)
+                verdicts.append((work_item, ProcessKilled(said)))
+        for work_item, verdict in verdicts:
+            self.settle(work_item, verdict)
         if not delivery.pending:
             return
         if len(self.quarantine) >= _MAX_SUSPECT and delivery.envelope.kennel and not verdicts:
-            for unit in delivery.units:
-                unit.drop()
-            self._end(delivery, delivery.settler.give_back(delivery, after_seconds=self._rng.uniform(5, 30)))
+            for work_item in delivery.work_items:
+                work_item.drop()
+            self._end(delivery, delivery.settler.abandon(delivery, after_seconds=self._rng.uniform(5, 30)))
             return
         delivery.suspect = True
         self.quarantine.admit(delivery)
@@ -223,29 +230,29 @@ class MessageFetcher:
     def _go_on(self, queue: ListenedQueue[Any], delivery: Delivery) -> None:
         """A lost message came back while a handler of it runs here: what was dropped of it is run after all."""
         left = _left_of(queue, delivery.message)
-        for unit in delivery.units:
-            if not unit.dropped or unit.index in delivery.outcomes:
+        for work_item in delivery.work_items:
+            if not work_item.dropped or work_item.index in delivery.outcomes:
                 continue
-            if left is not None and unit.index not in left:
-                delivery.outcomes[unit.index] = DONE  # by another process, which had it in between
+            if left is not None and work_item.index not in left:
+                delivery.outcomes[work_item.index] = DONE  # by another process, which had it in between
                 continue
-            unit.restore()
+            work_item.restore()
             if not delivery.suspect:
-                self._add(unit)
+                self._add(work_item)
         if delivery.suspect:
             self.quarantine.admit(delivery)
 
-    def settle(self, unit: WorkItem, outcome: Outcome) -> None:
+    def settle(self, work_item: WorkItem, outcome: Outcome) -> None:
         """Note an item's outcome; with the last one the message is deleted, shown again or poisoned."""
-        delivery = unit.delivery
+        delivery = work_item.delivery
         if delivery.suspect:
-            self.quarantine.ended(unit)
-        if delivery.settle(unit.index, outcome):
+            self.quarantine.ended(work_item)
+        if delivery.settle(work_item.index, outcome):
             self._end(delivery, delivery.settler.settle(delivery))
 
     def _end(self, delivery: Delivery, work: Coroutine[Any, Any, None]) -> None:
         """Deletes and the like run beside the handlers."""
-        delivery.hands += 1
+        delivery.holders += 1
         task = asyncio.create_task(work, name="settle")
         self._ending.add(task)
         task.add_done_callback(partial(self._ended, delivery))
@@ -256,21 +263,21 @@ class MessageFetcher:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("A message could not be settled; it is given back", exc_info=error)
             self._end(delivery, self._give_up(delivery))
-        delivery.hands -= 1
+        delivery.holders -= 1
         if len(self._ending) == _MAX_UNDELETED:
-            self._relieved()
+            self._on_capacity()
 
     async def _give_up(self, delivery: Delivery) -> None:
         try:
-            await delivery.settler.give_back(delivery, after_seconds=self._rng.uniform(5, 30))
+            await delivery.settler.abandon(delivery, after_seconds=self._rng.uniform(5, 30))
         except Exception:
             _log.exception("A message could not be given back; it appears by itself when its visibility ends")
             self._leases.drop(delivery, End.ABANDONED)
 
-    def give_back(self, deliveries: list[Delivery]) -> None:
+    def abandon(self, deliveries: list[Delivery]) -> None:
         """Let others have messages that no handler here has seen."""
         for delivery in deliveries:
-            self._end(delivery, delivery.settler.give_back(delivery))
+            self._end(delivery, delivery.settler.abandon(delivery))
 
     async def finish(self) -> None:
         """Wait until everything on its way has ended."""

@@ -79,15 +79,15 @@ class Run:
         "cancelled_at",
         "started_at",
         "task",
-        "units",
         "waiting",
         "warned_at",
+        "work_items",
     )
 
     def __init__(
-        self, runner: Runner, units: list[WorkItem], task: asyncio.Task[Any], started_at: float
+        self, runner: Runner, work_items: list[WorkItem], task: asyncio.Task[Any], started_at: float
     ) -> None:
-        self.units = units
+        self.work_items = work_items
         self.started_at = started_at
         self.warned_at = started_at
         self.cancelled_at: float | None = None
@@ -100,7 +100,7 @@ class Run:
     @property
     def contexts(self) -> tuple[MessageContext, ...]:
         if not self._contexts:
-            self._contexts = tuple(self._runner.context(unit) for unit in self.units)
+            self._contexts = tuple(self._runner.context(work_item) for work_item in self.work_items)
         return self._contexts
 
 
@@ -166,24 +166,28 @@ class Runner:
         self._clock = clock
         self._executor: ThreadPoolExecutor | None = None
 
-    async def run(self, units: list[WorkItem], task: asyncio.Task[Any], started_at: float) -> list[Outcome]:
+    async def run(
+        self, work_items: list[WorkItem], task: asyncio.Task[Any], started_at: float
+    ) -> list[Outcome]:
         """The outcome of each unit; raises only `asyncio.CancelledError`, once `stopping`. `task` is the running one."""
-        run = Run(self, units, task, started_at)
+        run = Run(self, work_items, task, started_at)
         self.running[run] = None
         token = _current.set(run)
         try:
             if self.batch:
-                outcomes = outcomes_of(await self._call(run, [unit.item for unit in units]), len(units))
+                outcomes = outcomes_of(
+                    await self._call(run, [work_item.item for work_item in work_items]), len(work_items)
+                )
             elif self._middleware:
                 async with AsyncExitStack() as stack:
                     for middleware in self._middleware:
                         await stack.enter_async_context(middleware(run.contexts[0]))
-                    answer = await self._call(run, units[0].item)
+                    answer = await self._call(run, work_items[0].item)
                     if isinstance(answer, Retry | Reject):
                         raise answer
                 outcomes = [DONE]
             else:
-                item = units[0].item
+                item = work_items[0].item
                 answer = await (self.handler(item) if self.is_async else self._call(run, item))
                 outcomes = [answer if isinstance(answer, Retry | Reject) else DONE]
         except asyncio.CancelledError as error:
@@ -193,17 +197,17 @@ class Runner:
                 raise
             while task.cancelling():  # a handler may have cancelled its own task
                 task.uncancel()
-            return [_ended("the handler raised CancelledError", error)] * len(units)
+            return [_ended("the handler raised CancelledError", error)] * len(work_items)
         except Exception as error:
             if run.cancelled_at is not None:
                 return self._timed_out(run, task, error)
-            return [error] * len(units)
+            return [error] * len(work_items)
         except (
             BaseException
         ) as error:  # sys.exit() in a handler must not end the listener and leave the message
             if run.cancelled_at is not None:
                 return self._timed_out(run, task, error)
-            return [_ended(f"the handler raised {type(error).__name__}({error})", error)] * len(units)
+            return [_ended(f"the handler raised {type(error).__name__}({error})", error)] * len(work_items)
         finally:
             _current.reset(token)
             del self.running[run]
@@ -214,13 +218,15 @@ class Runner:
     def _timed_out(self, run: Run, task: asyncio.Task[Any], error: BaseException) -> list[Outcome]:
         if task.cancelling() and task.uncancel():
             raise asyncio.CancelledError from error
-        return [_ended(f"it took longer than its time-out of {self.timeout:g} s", error)] * len(run.units)
+        return [_ended(f"it took longer than its time-out of {self.timeout:g} s", error)] * len(
+            run.work_items
+        )
 
     def time_out(self, run: Run, now: float) -> None:
         """End a call whose time is over."""
         run.cancelled_at = now
-        for unit in run.units:
-            unit.delivery.loss.happened("its time-out passed")
+        for work_item in run.work_items:
+            work_item.delivery.loss.happened("its time-out passed")
         if run.waiting is not None:
             if not run.waiting.done():
                 run.waiting.set_exception(TimeoutError())
@@ -265,15 +271,15 @@ class Runner:
         run.waiting = None
         return await result
 
-    def context(self, unit: WorkItem) -> MessageContext:
-        delivery = unit.delivery
+    def context(self, work_item: WorkItem) -> MessageContext:
+        delivery = work_item.delivery
         envelope = delivery.envelope
         inserted_at = envelope.at or delivery.message.inserted_at
         return MessageContext(
             queue=self._queue,
-            id=f"{envelope.id or delivery.message.id}/{unit.index}",
+            id=f"{envelope.id or delivery.message.id}/{work_item.index}",
             attempt=delivery.attempt,
-            item=unit.item,
+            item=work_item.item,
             inserted_at=inserted_at,
             taken_at=delivery.taken_at,
             waited_seconds=max(0.0, self._clock.time() - inserted_at),

@@ -107,7 +107,7 @@ class LeaseManager:
 
     def stuck(self) -> list[Delivery]:
         """Messages that are held although nothing acts on them. There must be none."""
-        return [delivery for delivery in self._held if delivery.hands <= 0]
+        return [delivery for delivery in self._held if delivery.holders <= 0]
 
     def check(self) -> None:
         """Raise `AssertionError` if something that was taken is neither at work nor accounted for."""

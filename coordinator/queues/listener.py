@@ -39,7 +39,7 @@ from coordinator.queues.rules import DEFAULT_RULE, Decision, ScalingRule, WorkDe
 from coordinator.queues.settling import RetryPolicy, Settler, TryFailed, ignore
 from coordinator.queues.task_pool import TaskPool, ThroughputEstimator
 from coordinator.queues.watchdog import STALLS, Overseer
-from coordinator.realtime.bus import RESYNC, Hint
+from coordinator.realtime.bus import RESYNC, Notification
 from coordinator.realtime.protocol import ListenerStatus
 
 T = TypeVar("T")
@@ -63,6 +63,7 @@ class ListenerOptions(TypedDict, total=False):
     budget: Budget | None
     spending: Spending | None
     weight: int
+    extra_queues: Sequence[tuple[ListenedQueue[Any], int]]
     also: Sequence[tuple[ListenedQueue[Any], int]]
     timeout: float | None
     linger_seconds: float
@@ -82,14 +83,14 @@ class QueueState(msgspec.Struct, frozen=True, rename="pascal"):
     current_queue_depth: int | None
     active_dequeue_tasks: ActiveDequeueTasks
     total_dequeue_tasks: int
-    wanted_dequeue_tasks: int
-    in_hand: int
+    desired_dequeue_tasks: int = msgspec.field(name="WantedDequeueTasks")
+    in_flight: int = msgspec.field(name="InHand")
     buffered: int
     done: int
     failed: int
     retried: int
     poisoned: int
-    given_back: int
+    abandoned: int = msgspec.field(name="GivenBack")
     stale_receipts: int
     renewals: int
     per_second: float
@@ -98,6 +99,21 @@ class QueueState(msgspec.Struct, frozen=True, rename="pascal"):
     idle: int
     state: str
     reason: str
+
+    @property
+    def wanted_dequeue_tasks(self) -> int:
+        """The earlier name of `desired_dequeue_tasks`."""
+        return self.desired_dequeue_tasks
+
+    @property
+    def in_hand(self) -> int:
+        """The earlier name of `in_flight`."""
+        return self.in_flight
+
+    @property
+    def given_back(self) -> int:
+        """The earlier name of `abandoned`."""
+        return self.abandoned
 
 
 class QueueListener(Generic[T]):
@@ -115,7 +131,7 @@ class QueueListener(Generic[T]):
     handlers that one task runs at a time. `gate`: nothing is taken while it is closed. `visibility_seconds` (1 s-7 days):
     how soon others get what a dead process held; smaller recovers sooner, larger renews less. `rule`: how many tasks are
     wanted; a rule stored for the (first) queue goes before it. `budget` with `spending`: past it, idle queues are polled
-    more slowly, work never. `also`: further queues with their weights; the first has `weight`.
+    more slowly, work never. `extra_queues`: further queues with their weights; the first has `weight`. `also` is its earlier name.
 
     `timeout` (seconds, default: none): how long one call of the handler may take, middleware included. Then an `async def`
     handler is cancelled; a `def` handler's thread goes on, which nothing can stop: its item counts as failed and may be
@@ -143,21 +159,23 @@ class QueueListener(Generic[T]):
         budget: Budget | None = None,
         spending: Spending | None = None,
         weight: int = 1,
+        extra_queues: Sequence[tuple[ListenedQueue[Any], int]] = (),
         also: Sequence[tuple[ListenedQueue[Any], int]] = (),
         timeout: float | None = None,
         linger_seconds: float = 3600.0,
         rng: random.Random | None = None,
     ) -> None:
-        check_options(tasks, slots, batch, visibility_seconds, [weight, *(other for _, other in also)])
+        queues = ((queue, weight), *extra_queues, *also)
+        check_options(tasks, slots, batch, visibility_seconds, [share for _, share in queues])
         check_time_out(timeout, linger_seconds)
         self.queue, self.name, self.gate, self.tasks = queue, queue.name, gate, tasks
         self.queue_empty: Callable[[QueueEmpty], Any] = self._default_queue_empty
         self.try_failed: Callable[[TryFailed], Any] = ignore
         self.retries = retries or RetryPolicy()
         self.idle = idle or IdleBackoff()
-        self.growth = ConcurrencyController(queue.name, tasks, rule, store=queue.rules, clock=queue.clock)
+        self.controller = ConcurrencyController(queue.name, tasks, rule, store=queue.rules, clock=queue.clock)
         self.leases = LeaseManager(visibility_seconds=visibility_seconds, clock=queue.clock, rng=rng)
-        self.pace = ThroughputEstimator(queue.clock)
+        self.throughput = ThroughputEstimator(queue.clock)
         self.sources: list[Source] = []
         self.state, self.reason = "stopped", ""
         self._clock, self._rng = queue.clock, rng or random.Random()
@@ -173,26 +191,26 @@ class QueueListener(Generic[T]):
         )
         self._overseer = Overseer(queue.name, self._runner, self.leases, clock=queue.clock)
         self._linger_seconds = linger_seconds
-        self.crew = TaskPool(
+        self.pool = TaskPool(
             queue.name,
             self._runner,
-            self.pace,
+            self.throughput,
             slots=slots,
             batch=batch,
             clock=queue.clock,
-            settle=lambda unit, outcome: self._intake.settle(unit, outcome),
-            hungry=lambda: self._signal.set(),
-            begin=lambda unit: self._intake.quarantine.begin(unit),
+            settle=lambda work_item, outcome: self._fetcher.settle(work_item, outcome),
+            on_low_buffer=lambda: self._signal.set(),
+            begin=lambda work_item: self._fetcher.quarantine.begin(work_item),
             expired=self.leases.went_stale,
-            dropped=lambda unit: self._intake.quarantine.ended(unit),
+            dropped=lambda work_item: self._fetcher.quarantine.ended(work_item),
         )
-        self._intake = MessageFetcher(
+        self._fetcher = MessageFetcher(
             self.leases,
-            self.pace,
+            self.throughput,
             clock=queue.clock,
             rng=self._rng,
-            add=self.crew.add,
-            relieved=lambda: self._signal.set(),
+            add=self.pool.add,
+            on_capacity=lambda: self._signal.set(),
         )
         self._signal = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -205,16 +223,16 @@ class QueueListener(Generic[T]):
         self._hints = Subscriptions()
         self._running = False
         self._budget, self._spending = budget, spending
-        self._decider = ConcurrencyDecisions(
+        self._decisions = ConcurrencyDecisions(
             queue,
-            self.growth,
-            self.crew,
-            self.pace,
-            in_hand=lambda: len(self.leases),
+            self.controller,
+            self.pool,
+            self.throughput,
+            in_flight=lambda: len(self.leases),
             sources=self.sources,
         )
-        self._appetite = PrefetchPolicy(self.crew, self.growth, self.pace, batch=batch)
-        for source, share in ((queue, weight), *also):
+        self._prefetch = PrefetchPolicy(self.pool, self.controller, self.throughput, batch=batch)
+        for source, share in queues:
             self.add_source(source, weight=share)
 
     def add_source(self, queue: ListenedQueue[Any], *, weight: int = 1) -> None:
@@ -236,7 +254,7 @@ class QueueListener(Generic[T]):
         self._running = True
         self._stopping.clear()
         self._stopped.clear()
-        self.crew.assemble()
+        self.pool.start()
         for source in self.sources:
             self._subscribe(source)
         self._hints.on(self.queue.bus(), f"rule:{self.name}", self._new_rule)
@@ -251,14 +269,14 @@ class QueueListener(Generic[T]):
             async with AsyncExitStack() as stack:
                 if self.gate is not None:
                     await stack.enter_async_context(self.gate.watch())
-                self.crew.scale(self.tasks.start)
+                self.pool.scale(self.tasks.start)
                 await self._pump()
         finally:
             self._stopping.set()
             self._hints.close()
             self._running = False
             try:
-                await self._wind_down()
+                await self._shutdown()
             finally:
                 for other in others:
                     other.cancel()
@@ -293,7 +311,7 @@ class QueueListener(Generic[T]):
         self._signal.set()
 
     def _subscribe(self, source: Source) -> None:
-        def on_hint(hint: Hint) -> None:
+        def on_hint(hint: Notification) -> None:
             later = hint.due - self._clock.time()
             if hint.topic == RESYNC:
                 source.resynced()
@@ -306,8 +324,8 @@ class QueueListener(Generic[T]):
 
         self._hints.on(source.queue.bus(), f"queue:{source.name}", on_hint)
 
-    def _new_rule(self, hint: Hint) -> None:
-        self.growth.hinted()
+    def _new_rule(self, hint: Notification) -> None:
+        self.controller.hinted()
         self._signal.set()
 
     # --- taking -------------------------------------------------------------------------------------------------
@@ -317,10 +335,10 @@ class QueueListener(Generic[T]):
         failures = 0
         while await self._may_take():
             self._signal.clear()
-            if self.crew.busy and self.growth.due:
-                await self._decider.found(0, self.sources[0])
-            self._intake.give_back(self._appetite.surplus(self._clock.monotonic()))
-            ask = 0 if self._intake.is_full else self._appetite.ask()
+            if self.pool.busy and self.controller.due:
+                await self._decisions.found(0, self.sources[0])
+            self._fetcher.abandon(self._prefetch.surplus(self._clock.monotonic()))
+            ask = 0 if self._fetcher.is_full else self._prefetch.ask()
             source = choose(self.sources, self._clock.monotonic()) if ask else None
             if source is None:
                 await self._wait(full=not ask)
@@ -339,7 +357,7 @@ class QueueListener(Generic[T]):
     async def _wait(self, *, full: bool) -> None:
         """Until there is room, a hint comes, a queue is due for a look, or a new decision is."""
         pause = min(source.due for source in self.sources) - self._clock.monotonic()
-        if full or not self.crew.is_resting:
+        if full or not self.pool.is_idle:
             pause = DECIDE_SECONDS if full else min(pause, DECIDE_SECONDS)
         await self._clock.wait(self._signal, pause)
 
@@ -351,7 +369,7 @@ class QueueListener(Generic[T]):
             return
         source.looking(self._clock.monotonic())
         try:
-            found, newest = await self._intake.take(source, ask)
+            found, newest = await self._fetcher.take(source, ask)
             self._reached = True
         except (NotFound, BeingDeleted):
             found, newest = 0, 0.0
@@ -360,10 +378,10 @@ class QueueListener(Generic[T]):
         if found:
             idle = source.found(known_depth=len(self.leases) if found < ask else None, newest=newest)
             self.state = "running"
-            self.pace.found()
-            self._appetite.answered(found)
-            if idle or not self.crew.active or self.growth.due:
-                await self._decider.found(idle, source)
+            self.throughput.found()
+            self._prefetch.answered(found)
+            if idle or not self.pool.active or self.controller.due:
+                await self._decisions.found(idle, source)
         else:
             await self._rest(source)
 
@@ -385,7 +403,7 @@ class QueueListener(Generic[T]):
         """An empty look: ask what to do until the next one."""
         source.empty(self._clock.time())
         pushed = source.pushed and self.queue.bus().is_connected
-        event = QueueEmpty(source.name, source.idle, self.crew.active, pushed)
+        event = QueueEmpty(source.name, source.idle, self.pool.active, pushed)
         try:
             answer: Idle = await answer_of(self.queue_empty(event))
         except Exception:
@@ -397,14 +415,14 @@ class QueueListener(Generic[T]):
             answer.stop and not pushed and self.idle.shared
         ):  # one that is idle for good polls in turn with the others
             source.wait(rota().turn(now, answer.delay_seconds, self.idle.safety_seconds))
-        if not self.crew.is_resting:
+        if not self.pool.is_idle:
             return
         self.state = "idle"
         if answer.stop:
             if all(other.idle for other in self.sources):
                 floor = self.tasks.start if pushed else max(1, self.tasks.start)
-                self.growth.emptied(floor)
-                self.crew.scale(floor)
+                self.controller.emptied(floor)
+                self.pool.scale(floor)
             if pushed and not len(self.leases):
                 source.sleep(now, self.idle)
 
@@ -426,20 +444,20 @@ class QueueListener(Generic[T]):
 
     # --- ending -------------------------------------------------------------------------------------------------
 
-    async def _wind_down(self) -> None:
+    async def _shutdown(self) -> None:
         """Give back what no handler has seen, let handlers finish, then give back what they did not finish."""
         deadline = self._clock.monotonic() + self._stop_seconds
         self.state = "stopping"
-        await self._decider.close()
-        unseen = {unit.delivery for unit in self.crew.buffer if not unit.delivery.started}
-        unseen |= {delivery for delivery in self._intake.quarantine.close() if not delivery.started}
-        for unit in self.crew.buffer:
-            unit.drop()
-        self.crew.buffer.clear()
-        self._intake.give_back(list(unseen))
+        await self._decisions.close()
+        unseen = {work_item.delivery for work_item in self.pool.buffer if not work_item.delivery.started}
+        unseen |= {delivery for delivery in self._fetcher.quarantine.close() if not delivery.started}
+        for work_item in self.pool.buffer:
+            work_item.drop()
+        self.pool.buffer.clear()
+        self._fetcher.abandon(list(unseen))
         for delivery in self.leases:  # from here on this is what sees to their end
-            delivery.hands += 1
-        left = await self.crew.dismiss(deadline - self._clock.monotonic(), self._linger_seconds)
+            delivery.holders += 1
+        left = await self.pool.shutdown(deadline - self._clock.monotonic(), self._linger_seconds)
         for delivery in left:
             _log.error(
                 "A handler of %s still runs: it is a thread, or ignores its cancellation. Others get its message when its "
@@ -449,28 +467,28 @@ class QueueListener(Generic[T]):
             )
             self.leases.drop(delivery, End.ABANDONED)
             delivery.lose("the listener has stopped")
-        await self._intake.finish()
-        await asyncio.gather(*(delivery.settler.give_back(delivery) for delivery in self.leases))
+        await self._fetcher.finish()
+        await asyncio.gather(*(delivery.settler.abandon(delivery) for delivery in self.leases))
 
     # --- telling ------------------------------------------------------------------------------------------------
 
     @property
     def work_detected(self) -> Callable[[WorkDetected], Any]:
         """Who says how many tasks there should be when work is found (S8); may be replaced."""
-        return self._decider.work_detected
+        return self._decisions.work_detected
 
     @work_detected.setter
     def work_detected(self, handler: Callable[[WorkDetected], Any]) -> None:
-        self._decider.work_detected = handler
+        self._decisions.work_detected = handler
 
     @property
     def decision(self) -> Decision:
         """How many tasks are wanted, and why."""
-        return self.growth.decision
+        return self.controller.decision
 
     @property
     def active_tasks(self) -> int:
-        return self.crew.active
+        return self.pool.active
 
     def status(self) -> ListenerStatus:
         """For telemetry; no I/O."""
@@ -485,7 +503,7 @@ def listener_status(listener: QueueListener[Any]) -> ListenerStatus:
     counts = [source.settler.counts for source in listener.sources]
     return ListenerStatus(
         queue=listener.name,
-        active_tasks=listener.crew.active,
+        active_tasks=listener.pool.active,
         total_tasks=listener.tasks.stop - 1,
         wanted_tasks=listener.decision.tasks,
         in_hand=len(listener.leases),
@@ -507,18 +525,18 @@ def queue_state(listener: QueueListener[Any], depths: list[int | None]) -> Queue
         current_queue_depth=None if None in depths else sum(depth or 0 for depth in depths),
         active_dequeue_tasks=status.active_tasks,
         total_dequeue_tasks=status.total_tasks,
-        wanted_dequeue_tasks=status.wanted_tasks,
-        in_hand=status.in_hand,
-        buffered=len(listener.crew.buffer),
+        desired_dequeue_tasks=status.wanted_tasks,
+        in_flight=status.in_hand,
+        buffered=len(listener.pool.buffer),
         done=status.done,
         failed=status.failed,
         retried=sum(count.retried for count in counts),
         poisoned=status.poisoned,
-        given_back=sum(count.given_back for count in counts),
+        abandoned=sum(count.abandoned for count in counts),
         stale_receipts=status.stale_receipts,
         renewals=listener.leases.renewals,
-        per_second=listener.pace.per_second,
-        service_seconds=listener.pace.service_seconds,
+        per_second=listener.throughput.per_second,
+        service_seconds=listener.throughput.service_seconds,
         visibility_seconds=listener.leases.visibility_seconds,
         idle=min(source.idle for source in listener.sources),
         state=status.state,

@@ -10,7 +10,7 @@ from typing import Any
 
 from coordinator.clock import Clock
 from coordinator.gates.gate import Gate
-from coordinator.realtime.bus import Bus, Hint
+from coordinator.realtime.bus import Bus, Notification
 
 WINDOW_SECONDS = 0.1
 MOST_MOMENTS = 16
@@ -19,7 +19,7 @@ MOST_MOMENTS = 16
 class NotificationThrottle:
     """Publishes `queue:NAME` after a put: at once, then at most once each tenth of a second.
 
-    Guarantees that no put is left without a later announcement, wait_any the process dies. A thousand puts a second
+    Guarantees that no put is left without a later announcement, unless the process dies. A thousand puts a second
     thus make ten hints, not a thousand. Messages that are not visible yet are announced with the moment when they will be,
     by the second; of more than 16 such moments in a tenth of a second only the first 16.
     """
@@ -61,7 +61,7 @@ class NotificationThrottle:
         moments = [*([0] if self._now else []), *sorted(self._moments)[:MOST_MOMENTS]]
         self._now, self._moments = False, set()
         for due in moments:
-            hint = Hint(topic=self._topic, size=size, origin=self._identity(), due=due)
+            hint = Notification(topic=self._topic, size=size, origin=self._identity(), due=due)
             await self._bus().publish(hint)
 
 
@@ -71,15 +71,15 @@ class Subscriptions:
     def __init__(self) -> None:
         self._unsubscribe: list[Callable[[], None]] = []
 
-    def on(self, bus: Bus, topic: str, callback: Callable[[Hint], None]) -> None:
+    def on(self, bus: Bus, topic: str, callback: Callable[[Notification], None]) -> None:
         """Call back on this event loop for each hint of the topic, until `close`."""
         loop = asyncio.get_running_loop()
 
-        def heard(hint: Hint) -> None:
+        def on_notification(hint: Notification) -> None:
             with suppress(RuntimeError):  # the loop ended while the hint was on its way
                 loop.call_soon_threadsafe(callback, hint)
 
-        self._unsubscribe.append(bus.subscribe(topic, heard))
+        self._unsubscribe.append(bus.subscribe(topic, on_notification))
 
     def close(self) -> None:
         """End all subscriptions."""

@@ -42,12 +42,12 @@ def carrier() -> Carrier:
     """The current span as options for `Queue.put`: ``traceparent`` and, if there is one, ``tracestate``."""
     found: dict[str, str] = {}
     _api("propagate").inject(found)
-    told: Carrier = {}
+    carried: Carrier = {}
     if "traceparent" in found:
-        told["traceparent"] = found["traceparent"]
+        carried["traceparent"] = found["traceparent"]
     if "tracestate" in found:
-        told["tracestate"] = found["tracestate"]
-    return told
+        carried["tracestate"] = found["tracestate"]
+    return carried
 
 
 async def put(queue: Queue[Any], *items: Any, **options: Unpack[PutOptions]) -> list[SentMessage]:
@@ -56,21 +56,21 @@ async def put(queue: Queue[Any], *items: Any, **options: Unpack[PutOptions]) -> 
     attributes = _attributes(queue.name, "send")
     sent = meter.create_counter("messaging.client.sent.messages", unit="{message}")
     duration = meter.create_histogram("messaging.client.operation.duration", unit="s")
-    started, kept = time.perf_counter(), list[SentMessage]()
+    started, stored = time.perf_counter(), list[SentMessage]()
     try:
         with trace.get_tracer(_SCOPE).start_as_current_span(
             f"send {queue.name}", kind=trace.SpanKind.PRODUCER, attributes=attributes
         ) as span:
             traced: PutOptions = {**carrier(), **options}
-            kept = await queue.put(*items, **traced)
-            span.set_attribute("messaging.batch.message_count", len(kept))
+            stored = await queue.put(*items, **traced)
+            span.set_attribute("messaging.batch.message_count", len(stored))
     except Exception as error:
         attributes["error.type"] = type(error).__name__
         raise
     finally:
         duration.record(time.perf_counter() - started, attributes)
-        sent.add(len(kept) or 1, attributes)
-    return kept
+        sent.add(len(stored) or 1, attributes)
+    return stored
 
 
 def middleware() -> Middleware:

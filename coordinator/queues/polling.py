@@ -120,11 +120,11 @@ class Source:
         self.asleep = False
         self.depth: int | None = None
         self.credit = 0
-        self.heard = False
+        self.is_notified = False
         self._announced = False
         self._next = float("-inf")
         self._expected: list[float] = []
-        self._patience = 0.0
+        self._recheck_seconds = 0.0
         self._in_vain_at = 0.0
         settler.expect = lambda seconds: self.expect(queue.clock.monotonic() + seconds)
 
@@ -143,20 +143,20 @@ class Source:
 
     def triggered(self) -> None:
         """A hint said there is work (or that hints may have been lost, see `resynced`)."""
-        self.heard = self.pushed = True
+        self.is_notified = self.pushed = True
         self.resynced()
 
     def resynced(self) -> None:
         self.asleep = False
         self._next = float("-inf")
-        self._patience = 0.0
+        self._recheck_seconds = 0.0
 
     def looking(self, now: float) -> None:
         """A look begins: a hint from here on means another one, even if this finds nothing."""
-        self._announced, self.heard = self.heard, False
+        self._announced, self.is_notified = self.is_notified, False
         while self.expects(now):
             heapq.heappop(self._expected)
-            self.idle, self._patience, self._announced = (
+            self.idle, self._recheck_seconds, self._announced = (
                 0,
                 0.0,
                 True,
@@ -168,7 +168,7 @@ class Source:
         idle, self.idle = self.idle, 0
         # What was put long before a look in vain was invisible then: push has not failed.
         was_visible = newest > self._in_vain_at - _CLOCKS_APART_SECONDS
-        if idle and was_visible and not self._announced and not self.heard:
+        if idle and was_visible and not self._announced and not self.is_notified:
             self.pushed = False
         self.depth = known_depth
         self.resynced()
@@ -182,15 +182,15 @@ class Source:
 
     def wait(self, until: float) -> None:
         """Nothing more before that time, unless a hint came during the look."""
-        self._next = float("-inf") if self.heard else until
+        self._next = float("-inf") if self.is_notified else until
 
     def sleep(self, now: float, idle: IdleBackoff) -> None:
         """From now on only a trigger, an expected moment or the safety look wakes it; the first look is for what is
         invisible. If something is, look for it again, each time after twice as long."""
-        if self._patience:
-            self._patience = min(2 * self._patience, idle.safety_seconds)
-            self.wait(now + self._patience)
-        elif not self.heard:
+        if self._recheck_seconds:
+            self._recheck_seconds = min(2 * self._recheck_seconds, idle.safety_seconds)
+            self.wait(now + self._recheck_seconds)
+        elif not self.is_notified:
             self.asleep = True
             self._next = now
 
@@ -201,8 +201,8 @@ class Source:
             self.wait(now + idle.safety_seconds)
         else:
             self.asleep = False
-            self._patience = idle.maximum_seconds
-            self.wait(now + self._patience)
+            self._recheck_seconds = idle.maximum_seconds
+            self.wait(now + self._recheck_seconds)
 
 
 def choose(sources: Sequence[Source], now: float) -> Source | None:

@@ -134,7 +134,7 @@ class ShardStore(Protocol):
         """Store, if it is still the one of `etag` ("" = none yet); else `PreconditionFailed` or `AlreadyExists`."""
 
 
-class Claims(Protocol):
+class Payloads(Protocol):
     """The payloads of one queue that are kept outside its messages, for whoever ends a message."""
 
     async def discard(self, envelope: Envelope) -> None:
@@ -161,7 +161,7 @@ class ListenedQueue(Protocol[T_co]):
     def transport(self) -> QueueTransport: ...
 
     @property
-    def claims(self) -> Claims: ...
+    def payloads(self) -> Payloads: ...
 
     @property
     def rules(self) -> RuleStore | None: ...

@@ -42,7 +42,11 @@ def killed(delivery: Delivery, index: int, attempts: int) -> int:
             1 if delivery.message.text.startswith(wire.START) and delivery.envelope.raw is None else 2
         )
         return total if total >= attempts else 0
-    if len(delivery.units) == 1 and not delivery.envelope.kills and delivery.unreported >= max(attempts, 3):
+    if (
+        len(delivery.work_items) == 1
+        and not delivery.envelope.kills
+        and delivery.unreported >= max(attempts, 3)
+    ):
         return delivery.unreported
     return (
         delivery.unreported if delivery.unreported >= max(3, 2 * attempts) and not _markable(delivery) else 0
@@ -85,11 +89,13 @@ class Quarantine:
     def admit(self, delivery: Delivery) -> None:
         """Hand out its items in their turn."""
         kills = delivery.envelope.kills
-        units = sorted(delivery.units, key=lambda unit: kills.get(unit.index, 0))
+        work_items = sorted(delivery.work_items, key=lambda work_item: kills.get(work_item.index, 0))
         self._waiting[delivery] = deque(
-            unit
-            for unit in units
-            if unit.index not in delivery.outcomes and not unit.running and unit not in self._active
+            work_item
+            for work_item in work_items
+            if work_item.index not in delivery.outcomes
+            and not work_item.running
+            and work_item not in self._active
         )
         if not self._waiting[delivery]:
             del self._waiting[delivery]
@@ -98,15 +104,15 @@ class Quarantine:
             self._task = asyncio.create_task(self._run(), name="quarantine")
         self._ended.set()
 
-    def ended(self, unit: WorkItem) -> None:
+    def ended(self, work_item: WorkItem) -> None:
         """One that was handed out has its outcome, or was dropped."""
-        self._active.discard(unit)
+        self._active.discard(work_item)
         self._ended.set()
 
-    async def begin(self, unit: WorkItem) -> bool:
+    async def begin(self, work_item: WorkItem) -> bool:
         """Note on the message that this item begins; False if it is not held any more. Called right before its handler."""
-        delivery = unit.delivery
-        changed = _marked(delivery, unit.index)
+        delivery = work_item.delivery
+        changed = _marked(delivery, work_item.index)
         text = wire.encode(changed)
         if not wire.fits(text):
             return delivery.held
@@ -130,9 +136,9 @@ class Quarantine:
             self._task.cancel()
             self._task = None
         left = list(self._waiting)
-        for units in self._waiting.values():
-            for unit in units:
-                unit.drop()
+        for work_items in self._waiting.values():
+            for work_item in work_items:
+                work_item.drop()
         self._waiting.clear()
         self._active.clear()
         return left
@@ -140,19 +146,19 @@ class Quarantine:
     async def _run(self) -> None:
         while self._waiting:
             self._ended.clear()
-            unit = self._next()
-            if unit is not None:
+            work_item = self._next()
+            if work_item is not None:
                 self._alone_until = self._clock.monotonic() + _ALONE_SECONDS
-                self._active.add(unit)
-                self._add(unit)
+                self._active.add(work_item)
+                self._add(work_item)
             await self._clock.wait(self._ended, _STAGGER_SECONDS)
 
     def _next(self) -> WorkItem | None:
         """The next unit that may begin now: the least suspect one; one that may have killed only when nothing else runs."""
         for delivery in [each for each in self._waiting if not each.held]:
-            for unit in self._waiting.pop(delivery):
-                unit.drop()
-        busy = {unit.delivery for unit in self._active}
+            for work_item in self._waiting.pop(delivery):
+                work_item.drop()
+        busy = {work_item.delivery for work_item in self._active}
         free = [delivery for delivery in self._waiting if delivery not in busy]
         if not free:
             return None
@@ -162,11 +168,11 @@ class Quarantine:
 
         delivery = min(free, key=suspicion)
         alone = suspicion(delivery) or any(
-            unit.delivery.envelope.kills.get(unit.index) for unit in self._active
+            work_item.delivery.envelope.kills.get(work_item.index) for work_item in self._active
         )
         if alone and self._active and self._clock.monotonic() < self._alone_until:
             return None
-        unit = self._waiting[delivery].popleft()
+        work_item = self._waiting[delivery].popleft()
         if not self._waiting[delivery]:
             del self._waiting[delivery]
-        return unit
+        return work_item

@@ -105,11 +105,11 @@ class Queue(Generic[T]):
     def __init__(
         self,
         transport: QueueTransport,
-        claims: LargePayloads,
+        payloads: LargePayloads,
         *,
         schema: Schema,
         bus: Callable[[], Bus],
-        make_transport: Callable[[str], QueueTransport],
+        transport_of: Callable[[str], QueueTransport],
         identity: Callable[[], str] = lambda: "",
         clock: Clock = SYSTEM_CLOCK,
         config: QueueConfig | None = None,
@@ -118,17 +118,17 @@ class Queue(Generic[T]):
     ) -> None:
         self.name = transport.name
         self.transport = transport
-        self.claims = claims
+        self.payloads = payloads
         self.schema = schema
         self.config = config or QueueConfig()
         self.clock = clock
         self.bus = bus
         self.identity = identity
         self.rules = rules
-        self._make_transport = make_transport
+        self._transport_of = transport_of
         self._portal = portal
         self._thread_queue: Queue[T] | None = None
-        self._announcer = NotificationThrottle(self.name, bus, identity, clock)
+        self._throttle = NotificationThrottle(self.name, bus, identity, clock)
         self._decode = wire.ItemDecoder(schema)
 
     # --- putting ------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Queue(Generic[T]):
         """Store items, many to a message, and tell listeners.
 
         `delay`: seconds before listeners see them; `ttl`: seconds until they vanish (-1: never); `visibility`: put and
-        keep: hidden that long for the caller, who processes and deletes them by the receipts returned (see `keeping`), or
+        keep: hidden that long for the caller, who processes and deletes them by the receipts returned (see `process_inline`), or
         dies, and then they appear by themselves. Raises `ConfigurationError` for an item that is no JSON,
         `StorageError` if storage stayed away for `write_seconds`.
         """
@@ -155,7 +155,7 @@ class Queue(Generic[T]):
                 f"traceparent and tracestate may have {wire.MAX_TAG_CHARACTERS} characters each, got {len(traceparent)} and "
                 f"{len(tracestate)}"
             )
-        kept = []
+        sent = []
         for group in self._grouped([wire.encode_item(item) for item in items]):
             head = Envelope(
                 kennel=wire.VERSION,
@@ -167,11 +167,11 @@ class Queue(Generic[T]):
                 tracestate=tracestate,
                 items=group,
             )
-            kept.append(await self._put_fitted(await self.claims.fit(head), max(delay, visibility), ttl))
+            sent.append(await self._put_fitted(await self.payloads.fit(head), max(delay, visibility), ttl))
         if items and not visibility:
-            size, due = sum(len(put.text) for put in kept), self._due(delay)
-            await self._announcer.announce(size, due=due)
-        return kept
+            size, due = sum(len(each.text) for each in sent), self._due(delay)
+            await self._throttle.announce(size, due=due)
+        return sent
 
     def put_blocking(self, *items: T, **options: Unpack[PutOptions]) -> list[SentMessage]:
         """`put` for threads: scripts, Django, Flask, Celery. All threads share one event loop and its connections."""
@@ -203,7 +203,7 @@ class Queue(Generic[T]):
         async def attempt() -> SendReceipt:
             nonlocal written, in_doubt, claim_in_doubt
             if claim_in_doubt and written.packed is not None:
-                written = await self.claims.write(fitted, expires_at=expires_at)
+                written = await self.payloads.write(fitted, expires_at=expires_at)
                 claim_in_doubt = False
             try:
                 return await self.transport.put(written.text, delay_seconds=delay, ttl_seconds=ttl)
@@ -213,13 +213,13 @@ class Queue(Generic[T]):
                 raise
 
         try:
-            written = await self.claims.write(fitted, expires_at=expires_at)
+            written = await self.payloads.write(fitted, expires_at=expires_at)
             stored = await self._write(attempt, is_large=written.packed is not None)
         except StorageError as error:
             error.maybe_done = in_doubt
             if not claim_in_doubt:
                 with suppress(StorageError):
-                    await self.claims.discard(written.envelope)
+                    await self.payloads.discard(written.envelope)
             raise
         return SentMessage(stored.id, stored.receipt, written.envelope, written.text)
 
@@ -231,7 +231,7 @@ class Queue(Generic[T]):
         `source` has its claim. Raises `MessageUndecodable` if the payload cannot be had.
         """
         try:
-            fitted = await self.claims.refit(message, source)
+            fitted = await self.payloads.refit(message, source)
         except StorageError as error:
             error.maybe_done = False  # nothing was put
             raise
@@ -239,7 +239,7 @@ class Queue(Generic[T]):
 
     async def announce(self) -> None:
         """Tell listeners that there is work."""
-        await self._announcer.announce(0)
+        await self._throttle.announce(0)
 
     async def take(self, count: int, *, visibility_seconds: float) -> list[ReceivedMessage]:
         """Take up to 32 raw messages, for tools; whoever takes must delete. None from a queue that does not exist."""
@@ -256,7 +256,7 @@ class Queue(Generic[T]):
                 f"a bare text of {wire.wire_bytes(text)} bytes does not fit a message; use put()"
             )
         await self._write(lambda: self.transport.put(text, delay_seconds=delay, ttl_seconds=ttl))
-        await self._announcer.announce(len(text), due=self._due(delay))
+        await self._throttle.announce(len(text), due=self._due(delay))
 
     def _due(self, delay: float) -> float:
         return self.clock.time() + delay if delay else 0.0
@@ -325,7 +325,7 @@ class Queue(Generic[T]):
         """The items of an envelope that are still to do; see `open`."""
         if envelope.raw is not None:
             return [(0, self._decode.foreign(envelope.raw))]
-        raws = envelope.items if not (envelope.z or envelope.claim) else await self.claims.items(envelope)
+        raws = envelope.items if not (envelope.z or envelope.claim) else await self.payloads.items(envelope)
         chosen = range(len(raws)) if envelope.left is None else envelope.left
         items: list[tuple[int, T | Exception]] = []
         for index in chosen:
@@ -365,15 +365,15 @@ class Queue(Generic[T]):
         """The queue of messages that could not be processed; see `requeue_poison`."""
         if self.name.endswith(SUFFIX):
             raise ConfigurationError(f"{self.name} is a poison queue itself")
-        return self._like(self._make_transport(poison_name(self.name)), Schema(type=PoisonRecord), rules=None)
+        return self._like(self._transport_of(poison_name(self.name)), Schema(type=PoisonRecord), rules=None)
 
     def _like(self, transport: QueueTransport, schema: Schema, *, rules: RuleStore | None) -> Queue[Any]:
         return Queue(
             transport,
-            self.claims,
+            self.payloads,
             schema=schema,
             bus=self.bus,
-            make_transport=self._make_transport,
+            transport_of=self._transport_of,
             identity=self.identity,
             clock=self.clock,
             config=self.config,
@@ -406,7 +406,7 @@ def _check_times(delay: float, visibility: float, ttl: float) -> None:
 
 
 @asynccontextmanager
-async def keeping(queue: Queue[T], item: T, *, seconds: float = 60.0) -> AsyncIterator[T]:
+async def process_inline(queue: Queue[T], item: T, *, seconds: float = 60.0) -> AsyncIterator[T]:
     """Store the item hidden for `seconds`, work on it inside the block, delete it when the block ends well.
 
     Guarantees that the item is stored before the block begins, and that listeners get it if the block raises (at once) or
@@ -414,9 +414,9 @@ async def keeping(queue: Queue[T], item: T, *, seconds: float = 60.0) -> AsyncIt
     """
     if not 2 <= seconds <= 7 * 24 * 3600:
         raise ConfigurationError(f"seconds must be 2 to 604,800, got {seconds}")
-    (kept,) = await queue.put(item, visibility=seconds)
-    holder = _Holder(queue, kept, seconds)
-    renewing = asyncio.create_task(holder.renew(), name=f"keep {queue.name}")
+    (sent,) = await queue.put(item, visibility=seconds)
+    holder = _Holder(queue, sent, seconds)
+    renewing = asyncio.create_task(holder.renew(), name=f"hold {queue.name}")
     try:
         yield item
     except BaseException:
@@ -427,22 +427,25 @@ async def keeping(queue: Queue[T], item: T, *, seconds: float = 60.0) -> AsyncIt
     await holder.delete()
 
 
+keeping = process_inline  # its earlier name
+
+
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
 
 
 class _Holder:
-    def __init__(self, queue: Queue[T], kept: SentMessage, seconds: float) -> None:
-        self._queue, self._kept, self._seconds = queue, kept, seconds
-        self._receipt = kept.receipt
+    def __init__(self, queue: Queue[T], sent: SentMessage, seconds: float) -> None:
+        self._queue, self._sent, self._seconds = queue, sent, seconds
+        self._receipt = sent.receipt
 
     async def renew(self) -> None:
         while True:
             await self._queue.clock.sleep(self._seconds / 2)
             try:
                 self._receipt = await self._queue.transport.update(
-                    self._kept.id, self._receipt, visibility_seconds=self._seconds
+                    self._sent.id, self._receipt, visibility_seconds=self._seconds
                 )
             except ReceiptStale:
                 return
@@ -451,7 +454,7 @@ class _Holder:
 
     async def show(self) -> None:
         try:
-            await self._queue.transport.update(self._kept.id, self._receipt, visibility_seconds=0)
+            await self._queue.transport.update(self._sent.id, self._receipt, visibility_seconds=0)
         except StorageError:
             return  # it appears by itself
         await self._queue.announce()
@@ -459,11 +462,11 @@ class _Holder:
     async def delete(self) -> None:
         try:
             await retry(
-                lambda: self._queue.transport.delete(self._kept.id, self._receipt),
+                lambda: self._queue.transport.delete(self._sent.id, self._receipt),
                 backoff=Backoff(),
                 clock=self._queue.clock,
             )
         except ReceiptStale:
             return
         with suppress(StorageError):  # the work is done; what stays is swept
-            await self._queue.claims.discard(self._kept.envelope)
+            await self._queue.payloads.discard(self._sent.envelope)

@@ -103,7 +103,7 @@ async def requeue_poison(
             left=record.left if record.left is not None else envelope.left,
             history=record.failures,
         )
-        await queue.put_again(again, queue.claims)
+        await queue.put_again(again, queue.payloads)
         done.add(key)
         # Records of single items may share their claim: then it is left to the sweep.
         return _Copied((envelope,) if record.left is None else ())
@@ -131,18 +131,18 @@ async def move(
         ttl = NEVER if lasts > _NO_END_SECONDS else max(1.0, lasts)
         try:
             envelope = decoded = wire.decode(message.text)
-            record = await _read(source, lambda: _record(source.claims, decoded))
+            record = await _read(source, lambda: _record(source.payloads, decoded))
         except MessageUndecodable:
             envelope, record = Envelope(kennel=0), None
         if record is not None and (inner := _claiming(record.text)) is not None:
             large = inner
-            owned = await _read(target, lambda: target.claims.with_own_claim(large, source.claims))
+            owned = await _read(target, lambda: target.payloads.with_own_claim(large, source.payloads))
             raw = wire.encode_item(msgspec.structs.replace(record, text=wire.encode(owned)))
             carrier = msgspec.structs.replace(envelope, items=[raw], z="", claim=None, size=0)
-            await target.put_again(carrier, source.claims, ttl=ttl)
+            await target.put_again(carrier, source.payloads, ttl=ttl)
             return _Copied((inner,))
         if envelope.claim is not None:
-            await target.put_again(envelope, source.claims, ttl=ttl)
+            await target.put_again(envelope, source.payloads, ttl=ttl)
         else:
             await target.put_text(message.text, ttl=ttl)
         return _Copied(())
@@ -315,7 +315,7 @@ class _Move:
         own = _claiming(message.text)
         for envelope in (*copied.claims, *([own] if own is not None and not own.claim_kept else [])):
             try:
-                await self._source.claims.discard(envelope)
+                await self._source.payloads.discard(envelope)
             except StorageError as error:
                 _log.info("A claim of %s is left to the sweep: %s", self._source.name, error)
 

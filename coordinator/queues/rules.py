@@ -63,7 +63,7 @@ class Measured:
     """What a rule decides from. `waiting` None means the depth could not be read: then nothing is scaled in."""
 
     waiting: int | None
-    in_hand: int = 0
+    in_flight: int = 0
     tasks: int = 0
     arrival_per_second: float = 0.0
     service_seconds: float | None = None
@@ -83,11 +83,11 @@ def decide(rule: ScalingRule, measured: Measured, *, allowed: range) -> Decision
     """The tasks that the rule wants, within `allowed` (the listener's own bounds)."""
     if measured.waiting is None:
         return Decision(measured.tasks, f"{measured.tasks} kept because the depth is unknown")
-    wanted, why = _by_steps(rule, measured) if isinstance(rule, Steps) else _by_target(rule, measured)
+    desired, why = _by_steps(rule, measured) if isinstance(rule, Steps) else _by_target(rule, measured)
     lowest, highest = allowed.start, allowed.stop - 1
-    tasks = max(lowest, min(highest, wanted))
-    if tasks != wanted:
-        why += f"; {wanted} is outside this worker's {lowest}…{highest}"
+    tasks = max(lowest, min(highest, desired))
+    if tasks != desired:
+        why += f"; {desired} is outside this worker's {lowest}…{highest}"
     return Decision(tasks, f"{tasks} because {why}")
 
 
@@ -109,7 +109,7 @@ def work_detected(
 
 
 def _by_steps(rule: Steps, measured: Measured) -> tuple[int, str]:
-    depth = (measured.waiting or 0) + measured.in_hand
+    depth = (measured.waiting or 0) + measured.in_flight
     for below, tasks in rule.steps:
         if depth < below:
             return tasks, f"{depth} in the queue is below {below}"
@@ -124,14 +124,14 @@ def _by_target(rule: TargetLatency, measured: Measured) -> tuple[int, str]:
         measured.service_seconds if measured.service_seconds is not None else rule.assumed_service_seconds
     )
     backlog, arriving = waiting * service / rule.seconds, measured.arrival_per_second * service
-    wanted = math.ceil(round(backlog + arriving, 6))
+    desired = math.ceil(round(backlog + arriving, 6))
     if waiting:
-        wanted = max(1, wanted)
+        desired = max(1, desired)
     why = f"{waiting} waiting × {service:.3g} s each{'' if measured_service else ' (assumed)'} ÷ target {rule.seconds:g} s"
     if arriving >= 0.05:
         why += f" + {measured.arrival_per_second:.3g}/s arriving"
-    bounded = max(rule.minimum, min(rule.maximum, wanted))
-    if bounded != wanted:
+    bounded = max(rule.minimum, min(rule.maximum, desired))
+    if bounded != desired:
         why += f", bounded to {rule.minimum}…{rule.maximum}"
     if bounded > measured.tasks and measured.since_up_seconds < rule.up_seconds:
         return (
@@ -142,7 +142,7 @@ def _by_target(rule: TargetLatency, measured: Measured) -> tuple[int, str]:
         since = min(measured.since_down_seconds, measured.since_up_seconds)
         if since < rule.down_seconds:
             return measured.tasks, f"{why} wants {bounded}, but the last step was {since:.1f} s ago"
-        floor = min(measured.tasks, measured.in_hand)
+        floor = min(measured.tasks, measured.in_flight)
         if bounded < floor:
             return floor, f"{floor} are in hand ({why} wants {bounded})"
     return bounded, why

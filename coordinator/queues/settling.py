@@ -51,13 +51,13 @@ class RetryPolicy:
 
 @dataclass
 class Counts:
-    """What a listener did so far. `done`, `failed`, `retried`, `poisoned` count items; `given_back` counts messages."""
+    """What a listener did so far. `done`, `failed`, `retried`, `poisoned` count items; `abandoned` counts messages."""
 
     done: int = 0
     failed: int = 0
     retried: int = 0
     poisoned: int = 0
-    given_back: int = 0
+    abandoned: int = 0
     repeats_avoided: int = 0
 
 
@@ -194,7 +194,7 @@ class Settler:
         if delivery.envelope.claim_kept:
             return
         try:
-            await self._queue.claims.discard(delivery.envelope)
+            await self._queue.payloads.discard(delivery.envelope)
         except StorageError as error:
             _log.info("A claim of %s is left to the sweep: %s", self._queue.name, error)
 
@@ -263,7 +263,7 @@ class Settler:
         within = max(5.0, delivery.until - self._queue.clock.monotonic())
         await self._update(delivery, delay_seconds, self._noted(delivery, changed), within_seconds=within)
 
-    async def give_back(self, delivery: Delivery, *, after_seconds: float = 0) -> None:
+    async def abandon(self, delivery: Delivery, *, after_seconds: float = 0) -> None:
         """Let others have an unfinished message; items already done are not done again."""
         if not delivery.held:
             return
@@ -277,7 +277,7 @@ class Settler:
         )
         try:
             await self._update(delivery, after_seconds, self._noted(delivery, changed), within_seconds=5.0)
-            self.counts.given_back += 1
+            self.counts.abandoned += 1
         except StorageError as error:
             _log.info(
                 "A message of %s was not given back; it will appear by itself: %s", self._queue.name, error
@@ -339,7 +339,7 @@ class Settler:
             # The record will refer to the claim: neither a sweep nor the delete that follows may take it.
             with suppress(NotFound):
                 await retry(
-                    lambda: self._queue.claims.keep(delivery.envelope),
+                    lambda: self._queue.payloads.keep(delivery.envelope),
                     backoff=Backoff(),
                     clock=self._queue.clock,
                 )

@@ -15,7 +15,7 @@ from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.notifications import Subscriptions
 from coordinator.queues.protocols import MAX_SHARDS, Layout, ShardStore
 from coordinator.queues.queue import PutOptions, Queue, SentMessage
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 
 T = TypeVar("T")
 _log = logging.getLogger("coordinator.queues")
@@ -62,7 +62,7 @@ class ShardedQueue(Generic[T]):
                 await self._store.write(self.name, Layout(shards, most), etag)
             except (PreconditionFailed, AlreadyExists):
                 continue
-            await self._queues[0].bus().publish(Hint(topic=f"shards:{self.name}"))
+            await self._queues[0].bus().publish(Notification(topic=f"shards:{self.name}"))
             break
         self._use(Layout(shards, shards))
 
@@ -117,7 +117,7 @@ class _ShardListener(QueueListener[T]):
         self, sharded: ShardedQueue[T], handler: Handler, **options: Unpack[ListenerOptions]
     ) -> None:
         first, *others = sharded.queues
-        options["also"] = [*options.get("also", ()), *((queue, 1) for queue in others)]
+        options["extra_queues"] = [*options.get("extra_queues", ()), *((queue, 1) for queue in others)]
         super().__init__(first, handler, **options)
         self._sharded = sharded
 

@@ -42,15 +42,15 @@ async def sweep(queue: Queue[Any], *, grace_seconds: float = 24 * 3600.0) -> Swe
     when there are no more than a peek shows and none is in hand: the service tells no more of them than that. What cannot
     be judged stays, and is counted. Guarantees never to remove what a message of these two queues needs.
     """
-    removed = await queue.claims.sweep(grace_seconds=grace_seconds)
-    lasting = await queue.claims.lasting(grace_seconds=grace_seconds)
+    removed = await queue.payloads.sweep(grace_seconds=grace_seconds)
+    lasting = await queue.payloads.lasting(grace_seconds=grace_seconds)
     if not lasting:
         return Swept(removed, 0)
     orphans = await _orphans(queue, lasting)
     if orphans is None:
         return Swept(removed, len(lasting))
     for name in orphans:
-        await queue.claims.remove(name)
+        await queue.payloads.remove(name)
     return Swept(removed + len(orphans), 0)
 
 
@@ -82,7 +82,7 @@ async def sweep_round(
             queue = queue_of(name)
             orphans = await _orphans(queue, lasting) if lasting else []
             for each in (gone + (orphans or []))[:room]:
-                await queue.claims.remove(each)
+                await queue.payloads.remove(each)
                 removed += 1
         except KennelError as error:
             log.warning("The claims of %s were not swept: %s", name, error)

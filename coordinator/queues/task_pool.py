@@ -21,7 +21,7 @@ OBEY_SECONDS = 10.0
 class TaskPool:
     """Starts and ends dequeue tasks, hands them work, reports outcomes.
 
-    `wanted` tasks of `slots` handlers each; what is too many ends when it has finished its work. `hungry` is called when
+    `desired` tasks of `slots` handlers each; what is too many ends when it has finished its work. `on_low_buffer` is called when
     the buffer runs low, `begin` before an item of a suspect message is run (False: it is not), `expired` for a message
     whose time ran out before its turn came, `dropped` for an item that is not run.
     """
@@ -30,13 +30,13 @@ class TaskPool:
         self,
         name: str,
         runner: Runner,
-        pace: ThroughputEstimator,
+        throughput: ThroughputEstimator,
         *,
         slots: int,
         batch: int,
         clock: Clock,
         settle: Callable[[WorkItem, Outcome], None],
-        hungry: Callable[[], None],
+        on_low_buffer: Callable[[], None],
         begin: Callable[[WorkItem], Awaitable[bool]],
         expired: Callable[[Delivery], None],
         dropped: Callable[[WorkItem], None],
@@ -44,15 +44,15 @@ class TaskPool:
         self.name = name
         self.buffer: deque[WorkItem] = deque()
         self.busy = 0
-        self.wanted = 0
+        self.desired = 0
         self.slots = slots
-        self._runner, self._pace, self._clock = runner, pace, clock
+        self._runner, self._throughput, self._clock = runner, throughput, clock
         self._most = max(1, batch)
-        self._settle, self._hungry = settle, hungry
+        self._settle, self._on_low_buffer = settle, on_low_buffer
         self._begin, self._expired, self._dropped = begin, expired, dropped
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._dismissed = False
+        self._is_shut_down = False
 
     @property
     def active(self) -> int:
@@ -60,78 +60,78 @@ class TaskPool:
         return -(-len(self._tasks) // self.slots)
 
     @property
-    def is_resting(self) -> bool:
+    def is_idle(self) -> bool:
         return not self.busy and not self.buffer
 
-    def scale(self, wanted: int) -> int:
+    def scale(self, desired: int) -> int:
         """Have that many tasks; by how many that changes them."""
-        before, self.wanted = self.active, wanted
-        for _ in range(wanted * self.slots - len(self._tasks)):
+        before, self.desired = self.active, desired
+        for _ in range(desired * self.slots - len(self._tasks)):
             task = asyncio.create_task(self._dequeue(), name=f"dequeue {self.name}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        if len(self._tasks) > wanted * self.slots:
+        if len(self._tasks) > desired * self.slots:
             self._wake(len(self._waiters))
-        return wanted - before
+        return desired - before
 
-    def add(self, unit: WorkItem) -> None:
-        self.buffer.append(unit)
+    def add(self, work_item: WorkItem) -> None:
+        self.buffer.append(work_item)
         self._wake(1)
 
     async def _dequeue(self) -> None:
         me = asyncio.current_task()
         assert me is not None
         while True:
-            units, started = await self._next(me)
-            if not units:
+            work_items, started = await self._next(me)
+            if not work_items:
                 return
             self.busy += 1
             try:
-                if units[0].delivery.suspect and not await self._begin(units[0]):
-                    self._drop(units)
+                if work_items[0].delivery.suspect and not await self._begin(work_items[0]):
+                    self._drop(work_items)
                     continue
-                outcomes = await self._runner.run(units, me, started)
+                outcomes = await self._runner.run(work_items, me, started)
             except BaseException:
-                self._drop(units)
+                self._drop(work_items)
                 raise
             finally:
                 self.busy -= 1
-            self._pace.handled(len(units), self._clock.monotonic() - started)
-            for unit, outcome in zip(units, outcomes, strict=True):
-                unit.running = False
-                self._settle(unit, outcome)
+            self._throughput.handled(len(work_items), self._clock.monotonic() - started)
+            for work_item, outcome in zip(work_items, outcomes, strict=True):
+                work_item.running = False
+                self._settle(work_item, outcome)
 
-    def _drop(self, units: list[WorkItem]) -> None:
-        for unit in units:
-            unit.drop()
-            self._dropped(unit)
+    def _drop(self, work_items: list[WorkItem]) -> None:
+        for work_item in work_items:
+            work_item.drop()
+            self._dropped(work_item)
 
     async def _next(self, me: asyncio.Task[None]) -> tuple[list[WorkItem], float]:
         """The next work, and the moment; nothing when this task is one too many."""
         while True:
-            if self._dismissed or len(self._tasks) > self.wanted * self.slots:
+            if self._is_shut_down or len(self._tasks) > self.desired * self.slots:
                 self._tasks.discard(me)
                 return [], 0.0
-            units: list[WorkItem] = []
+            work_items: list[WorkItem] = []
             now = self._clock.monotonic()
-            while self.buffer and len(units) < self._most:
+            while self.buffer and len(work_items) < self._most:
                 delivery = self.buffer[0].delivery
-                if delivery.suspect and units:
+                if delivery.suspect and work_items:
                     break
-                unit = self.buffer.popleft()
+                work_item = self.buffer.popleft()
                 if delivery.until <= now and delivery.held:
                     self._expired(delivery)
                 if not delivery.held:
-                    self._drop([unit])
+                    self._drop([work_item])
                     continue
-                delivery.started = unit.running = True
-                units.append(unit)
+                delivery.started = work_item.running = True
+                work_items.append(work_item)
                 if delivery.suspect:
                     break
             if len(self.buffer) <= _LOW:
-                self._hungry()
-            if units:
-                return units, now
+                self._on_low_buffer()
+            if work_items:
+                return work_items, now
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
@@ -148,13 +148,13 @@ class TaskPool:
                 waiter.set_result(None)
                 number -= 1
 
-    async def dismiss(self, timeout: float, linger: float) -> set[Delivery]:
+    async def shutdown(self, timeout: float, linger: float) -> set[Delivery]:
         """End all tasks: those that wait at once, those that work within `timeout` seconds, then by cancelling them.
 
         Nothing can end a thread: those that run a `def` handler are waited for, `linger` seconds more. A coroutine that ignores its cancellation
         is waited for 10 s. Returns the messages of those that run even then.
         """
-        self._dismissed = True
+        self._is_shut_down = True
         self._wake(len(self._waiters))
         running = set(self._tasks)
         await self._until_done(running, timeout)
@@ -173,10 +173,10 @@ class TaskPool:
             )
             await self._until_done(unfinished & threads, linger)
         left = {
-            unit.delivery
+            work_item.delivery
             for run in self._runner.running
             if run.waiting is not None or run.task in stubborn
-            for unit in run.units
+            for work_item in run.work_items
         }
         await self._cancel({task for task in running - stubborn if not task.done()})
         self._tasks.clear()
@@ -197,9 +197,9 @@ class TaskPool:
         await self._until_done(tasks, OBEY_SECONDS)
         return {task for task in tasks if not task.done()}
 
-    def assemble(self) -> None:
-        """Ready for `scale` again after `dismiss`."""
-        self._dismissed = self._runner.stopping = False
+    def start(self) -> None:
+        """Ready for `scale` again after `shutdown`."""
+        self._is_shut_down = self._runner.stopping = False
 
 
 _WINDOW_SECONDS = 0.25

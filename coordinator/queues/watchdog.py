@@ -182,7 +182,7 @@ class Overseer:
 
     def _let_go(self, run: Run, taken: float) -> None:
         """A coroutine that goes on although it was cancelled: at least others can have its message."""
-        for delivery in {unit.delivery for unit in run.units}:
+        for delivery in {work_item.delivery for work_item in run.work_items}:
             if delivery.held:
                 self._leases.drop(delivery, End.ABANDONED)
                 delivery.lose("its time-out passed")
@@ -196,7 +196,7 @@ class Overseer:
 
     async def _free_what_is_stuck(self) -> None:
         for delivery in self._leases:
-            if delivery.hands > 0:
+            if delivery.holders > 0:
                 delivery.idle_looks = 0
                 continue
             delivery.idle_looks += 1
@@ -206,5 +206,5 @@ class Overseer:
                     self._name,
                     extra={"action": "give-back", "resource": self._name},
                 )
-                await delivery.settler.give_back(delivery)
+                await delivery.settler.abandon(delivery)
                 self._leases.drop(delivery, End.ABANDONED)

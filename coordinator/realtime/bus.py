@@ -18,7 +18,7 @@ from coordinator.bounds import Count, Label, Moment, Text
 RESYNC = "resync"
 
 
-class Hint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Notification(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """`topic` is ``gate:NAME``, ``queue:NAME``, ``rule:NAME``, ``election:NAME`` (its lease is free, or was taken),
     ``lease:NAME`` (it was renewed) or `RESYNC`; the rest only explains.
 
@@ -34,7 +34,8 @@ class Hint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     due: Moment = 0.0
 
 
-Callback = Callable[[Hint], None]
+Hint = Notification  # its earlier name
+Callback = Callable[[Notification], None]
 
 
 class Bus(Protocol):
@@ -51,7 +52,7 @@ class Bus(Protocol):
     def subscribe(self, topic: str, callback: Callback) -> Callable[[], None]:
         """Call back for each hint of that topic; returns the function that ends it."""
 
-    async def publish(self, hint: Hint) -> None:
+    async def publish(self, hint: Notification) -> None:
         """Send to all, this process included. Never raises for want of a connection: hints may be lost."""
 
 
@@ -79,10 +80,10 @@ class LocalBus:
 
         return unsubscribe
 
-    async def publish(self, hint: Hint) -> None:
+    async def publish(self, hint: Notification) -> None:
         self.deliver(hint)
 
-    def deliver(self, hint: Hint) -> None:
+    def deliver(self, hint: Notification) -> None:
         """Hand a hint to the subscribers of its topic (all subscribers for `RESYNC`)."""
         with self._lock:
             if hint.topic == RESYNC:

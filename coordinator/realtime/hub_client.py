@@ -23,7 +23,7 @@ from coordinator.backoff import Backoff
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ProtocolViolation
 from coordinator.realtime import protocol
-from coordinator.realtime.bus import RESYNC, Hint, LocalBus
+from coordinator.realtime.bus import RESYNC, LocalBus, Notification
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ RECEIPTS_AFTER = (0.1, 0.3)
 STATE_AFTER = 0.2
 
 
-class HintsFirst(ClientConnection):
+class NotificationsFirst(ClientConnection):
     """A connection that hands over hints as they are read, without a queue and a task's turn between.
 
     `take` gets each text message that came in one piece and says whether it took it; all else is received as usual.
@@ -90,7 +90,7 @@ class HubConnection(LocalBus):
     def _has_unsent(self) -> bool:
         return self._going_out is not None or bool(self._unsent)
 
-    async def publish(self, hint: Hint) -> None:
+    async def publish(self, hint: Notification) -> None:
         self.deliver(hint)
         if self._connected:
             self._unsent.append(protocol.Announce(hint))
@@ -141,14 +141,14 @@ class HubConnection(LocalBus):
                     additional_headers={"Authorization": f"Bearer {self._token}"},
                     subprotocols=[Subprotocol(protocol.SUBPROTOCOL)],
                     max_size=protocol.MAX_FRAME_BYTES,
-                    open_timeout=self._patience,
+                    open_timeout=self._open_timeout,
                     close_timeout=1.0,
                     ping_interval=PING_SECONDS,
                     ping_timeout=PING_SECONDS,
                     compression=None,
-                    create_connection=HintsFirst,
+                    create_connection=NotificationsFirst,
                 ) as socket:
-                    assert isinstance(socket, HintsFirst)
+                    assert isinstance(socket, NotificationsFirst)
                     await self._serve(socket)
             except websockets.InvalidStatus as error:
                 reason = f"the hub refused the connection with status {error.response.status_code}"
@@ -174,7 +174,7 @@ class HubConnection(LocalBus):
             self._attempt += 1
 
     @property
-    def _patience(self) -> float:
+    def _open_timeout(self) -> float:
         """How long to wait for the hub's answer: longer each time that this was too short.
 
         A hub that needs longer for a whole fleet at once than each worker waits would never finish with any.
@@ -191,9 +191,9 @@ class HubConnection(LocalBus):
             return True
         return False
 
-    async def _serve(self, socket: HintsFirst) -> None:
+    async def _serve(self, socket: NotificationsFirst) -> None:
         await socket.send(protocol.encode(self._hello()))
-        async with asyncio.timeout(self._patience):
+        async with asyncio.timeout(self._open_timeout):
             welcome = protocol.decode_from_hub(await socket.recv())
         if not isinstance(welcome, protocol.Welcome):
             raise ProtocolViolation(f"the hub's first frame was {type(welcome).__name__}, not Welcome")
@@ -239,7 +239,7 @@ class HubConnection(LocalBus):
         except websockets.ConnectionClosed:
             return
 
-    async def farewell(self) -> None:
+    async def flush(self) -> None:
         """Give what is unsent a moment to go out before the worker ends."""
         self.refresh()
         deadline = self._clock.monotonic() + 1.0
@@ -249,4 +249,4 @@ class HubConnection(LocalBus):
     def _set_connected(self, connected: bool) -> None:
         if connected != self._connected:
             self._connected = connected
-            self.deliver(Hint(topic=RESYNC))
+            self.deliver(Notification(topic=RESYNC))

@@ -31,7 +31,7 @@ from coordinator.bounds import (
     Word,
 )
 from coordinator.errors import ProtocolViolation
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 
 VERSION = 1
 OLDEST = 1
@@ -174,7 +174,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="re
 class Announce(msgspec.Struct, frozen=True, gc=False, tag="announce"):
     """Ask the hub to pass a hint to every worker of this prefix."""
 
-    hint: Hint
+    hint: Notification
 
 
 class Welcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="welcome"):
@@ -191,7 +191,7 @@ class Welcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="we
 class Hinted(msgspec.Struct, frozen=True, gc=False, tag="hint"):
     """Look again: something changed."""
 
-    hint: Hint
+    hint: Notification
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="command"):

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from coordinator.backoff import Backoff
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.realtime.bus import RESYNC, Hint, LocalBus
+from coordinator.realtime.bus import RESYNC, LocalBus, Notification
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class RedisBus(LocalBus):
     def is_connected(self) -> bool:
         return self._connected
 
-    async def publish(self, hint: Hint) -> None:
+    async def publish(self, hint: Notification) -> None:
         self.deliver(hint)
         try:
             await self._redis.publish(self._channel, msgspec.json.encode((self._here, hint)))
@@ -84,7 +84,7 @@ class RedisBus(LocalBus):
             self._set_connected(True)
         elif message["type"] == "message":
             try:
-                origin, hint = msgspec.json.decode(message["data"], type=tuple[str, Hint])
+                origin, hint = msgspec.json.decode(message["data"], type=tuple[str, Notification])
             except msgspec.DecodeError as error:
                 log.warning("A message on %s is no hint and was ignored: %s", self._channel, error)
                 return
@@ -94,7 +94,7 @@ class RedisBus(LocalBus):
     def _set_connected(self, connected: bool) -> None:
         if connected != self._connected:
             self._connected = connected
-            self.deliver(Hint(RESYNC))
+            self.deliver(Notification(RESYNC))
 
 
 __all__ = ["RedisBus"]

@@ -21,7 +21,7 @@ from coordinator.config import check_name
 from coordinator.errors import NotFound
 from coordinator.queues.azure import make_queue
 from coordinator.tables.bulk import BulkOrder, BulkWrite
-from coordinator.tables.operations import ANY, Delete, Insert, Merge, Operation, Put, Replace
+from coordinator.tables.operations import ANY, Delete, Insert, Merge, Operation, Replace, Upsert
 from coordinator.tables.progress import Progress, State
 from coordinator.tables.rows import NONCES, Key, Row, Value, check_column, check_table
 from coordinator.tables.saga import OPEN, ROW, Saga, SagaMessage, decode_progress
@@ -85,7 +85,7 @@ class AzureTableStore:
             match operation:
                 case Insert():
                     answer = await client.create_entity(_entity(operation))
-                case Put():
+                case Upsert():
                     answer = await client.upsert_entity(_entity(operation), mode=UpdateMode.REPLACE)
                 case Replace() | Merge():
                     mode = UpdateMode.MERGE if isinstance(operation, Merge) else UpdateMode.REPLACE
@@ -112,7 +112,7 @@ def _batched(operation: Operation) -> tuple[Any, ...]:
     match operation:
         case Insert():
             return "create", _entity(operation)
-        case Put():
+        case Upsert():
             return "upsert", _entity(operation), {"mode": UpdateMode.REPLACE}
         case Replace():
             return (
@@ -127,7 +127,7 @@ def _batched(operation: Operation) -> tuple[Any, ...]:
             return "delete", {"PartitionKey": partition, "RowKey": row}, _condition(operation.etag)
 
 
-def _entity(operation: Insert | Put | Replace | Merge) -> dict[str, Any]:
+def _entity(operation: Insert | Upsert | Replace | Merge) -> dict[str, Any]:
     partition, row = operation.key
     entity: dict[str, Any] = {"PartitionKey": partition, "RowKey": row}
     for name, value in operation.values.items():

@@ -15,9 +15,8 @@ from coordinator.bounds import Count, KeyText
 from coordinator.errors import AlreadyExists, ConfigurationError, KennelError, NotFound
 from coordinator.queues.delivery import Retry
 from coordinator.queues.listener import ListenerOptions, QueueListener
-from coordinator.tables.columns import MAX_PARTS, PART_BYTES, chunk_columns, join_columns
-from coordinator.tables.operations import ANY, Delete, Insert, Operation, Put, split
-from coordinator.tables.rows import Key, check_key
+from coordinator.tables.operations import ANY, Delete, Insert, Operation, Upsert, split
+from coordinator.tables.rows import MAX_PARTS, PART_BYTES, Key, check_key, chunk_columns, join_columns
 from coordinator.tables.saga import Saga, SagaContext, SagaMessage
 from coordinator.tables.table import Table
 
@@ -42,7 +41,7 @@ class BulkWrite:
     transaction by a saga. Guarantees: when `write` returns, all of it is written; if this process dies after the
     operations were kept, any worker that runs `listener()` writes the rest, or the next `write` of that key does.
     Does not guarantee that others never see a part of it, nor that a row which somebody else writes meanwhile stays so: only
-    operations that may be repeated are taken, `Put` and `Delete` with `ANY`. A key used again for other operations is an
+    operations that may be repeated are taken, `Upsert` and `Delete` with `ANY`. A key used again for other operations is an
     error; what fits in a transaction is written without a look at the key.
     """
 
@@ -61,7 +60,7 @@ class BulkWrite:
         check_key((key, key))
         wanted = list(operations)
         for operation in wanted:
-            if not isinstance(operation, Put) and not (
+            if not isinstance(operation, Upsert) and not (
                 isinstance(operation, Delete) and operation.etag == ANY
             ):
                 raise ConfigurationError(
@@ -176,7 +175,7 @@ def _packed(operation: Operation) -> list[Any]:
 
 def _unpacked(content: list[Any]) -> Operation:
     partition, row, *values = content
-    return Put((partition, row), values[0]) if values else Delete((partition, row), ANY)
+    return Upsert((partition, row), values[0]) if values else Delete((partition, row), ANY)
 
 
 def _extended(code: int, data: memoryview) -> Any:

@@ -36,7 +36,7 @@ H = TypeVar("H", bound=Callable[[Any], Any])
 R = TypeVar("R")
 
 
-def once(
+def idempotent(
     table: Table,
     *,
     key: KeyOf | None = None,
@@ -60,7 +60,7 @@ def once(
     def decorate(handler: H) -> H:
         if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
             raise ConfigurationError(
-                f"once: {handler_name(handler)} is a generator; a handler must be a function"
+                f"idempotent: {handler_name(handler)} is a generator; a handler must be a function"
             )
         run: Any
         if is_async(handler):
@@ -89,6 +89,9 @@ def once(
         return cast(H, run)
 
     return decorate
+
+
+once = idempotent  # its earlier name
 
 
 def _await(work: Coroutine[Any, Any, R]) -> R:

@@ -47,7 +47,7 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class Put:
+class Upsert:
     """Store the row, new or not, without looking: whoever writes last wins."""
 
     key: tuple[str, str]
@@ -63,7 +63,9 @@ class Delete:
     etag: str
 
 
-Operation = Insert | Replace | Merge | Put | Delete
+Put = Upsert  # its earlier name
+
+Operation = Insert | Replace | Merge | Upsert | Delete
 
 
 def check_operation(operation: Operation) -> int:
@@ -121,7 +123,7 @@ def split(operations: Iterable[Operation]) -> list[list[Operation]]:
     """Cut a list of any length into transactions that can be sent, in order, partition by partition.
 
     Does not make them atomic together: after a crash some are done and some are not. Send them from a saga step, with
-    operations that may be repeated (`Put`, or `Delete` with `ANY`).
+    operations that may be repeated (`Upsert`, or `Delete` with `ANY`).
     """
     partitions: dict[str, list[Operation]] = {}
     for operation in operations:

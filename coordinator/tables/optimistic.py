@@ -16,7 +16,7 @@ from coordinator.errors import (
     StorageError,
     StorageUnreachable,
 )
-from coordinator.tables.operations import ANY, Delete, Insert, Operation, Put, Replace, check_operation
+from coordinator.tables.operations import ANY, Delete, Insert, Operation, Replace, Upsert, check_operation
 from coordinator.tables.rows import Key, Row, Values, check_key
 from coordinator.tables.table import Table
 
@@ -226,7 +226,7 @@ def _operation(
         # Also if unchecked: a deletion sent again must not take a row that was created since.
         return Delete(key, row.etag if row else ANY)
     if unchecked:
-        return Put(key, values, nonces)
+        return Upsert(key, values, nonces)
     if row is None:
         return Insert(key, values, nonces)
     return Replace(key, values, row.etag, nonces)

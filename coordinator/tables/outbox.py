@@ -15,10 +15,9 @@ from coordinator.errors import AlreadyExists, ConfigurationError, NotFound, Stor
 from coordinator.queues.handlers import Handler
 from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.queue import Queue
-from coordinator.tables.columns import chunk_columns, join_columns
 from coordinator.tables.commit import BACKOFF, commit
 from coordinator.tables.operations import ANY, Delete, Insert, Operation
-from coordinator.tables.rows import Key, Row
+from coordinator.tables.rows import Key, Row, chunk_columns, join_columns
 from coordinator.tables.table import Table
 
 T = TypeVar("T")

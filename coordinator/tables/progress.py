@@ -279,7 +279,7 @@ def resumed(progress: Progress, what: str, *, at: float, by: str) -> Progress:
     )
 
 
-def revived(progress: Progress, *, at: float, until: float, by: str) -> Progress:
+def requeued(progress: Progress, *, at: float, until: float, by: str) -> Progress:
     """Nobody carried the saga on: it gets another message, and no more of them before `until`."""
     event = Event(at, "revived", by=by, epoch=progress.epoch)
     return _noted(progress, event, guard="", held_until=until)

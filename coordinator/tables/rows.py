@@ -27,6 +27,11 @@ _FORBIDDEN = re.compile(r"[/\\#?\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SYSTEM = {"PartitionKey", "RowKey", "Timestamp", NONCES}
 
 
+PART_BYTES = 63 * 1024
+MAX_PARTS = 15
+MAX_BYTES = PART_BYTES * MAX_PARTS
+
+
 class Key(NamedTuple):
     """Where a row is: the partition, and the row within it."""
 
@@ -157,3 +162,24 @@ def _size(name: str, value: Any) -> int:
                 f"column {name!r}: {type(value).__name__} cannot be stored; use str, int, float, bool, bytes, "
                 "an aware datetime or UUID, and leave out what is not known"
             )
+
+
+def chunk_columns(name: str, data: bytes) -> dict[str, Value]:
+    """The columns ``name_0``, ``name_1``, … that hold `data`; raises `ConfigurationError` above 945 KiB."""
+    if len(data) > MAX_BYTES:
+        raise ConfigurationError(
+            f"{name}: {len(data)} bytes do not fit in a row; at most {MAX_BYTES} do. "
+            "Keep it in a blob and store its name"
+        )
+    return {
+        f"{name}_{index}": data[start : start + PART_BYTES]
+        for index, start in enumerate(range(0, len(data), PART_BYTES))
+    }
+
+
+def join_columns(name: str, values: Mapping[str, Any]) -> bytes:
+    """What `chunk_columns` put there; empty without such columns."""
+    parts: list[bytes] = []
+    while (part := values.get(f"{name}_{len(parts)}")) is not None:
+        parts.append(bytes(part))
+    return b"".join(parts)

@@ -26,12 +26,11 @@ from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.queue import Queue
 from coordinator.queues.settling import RetryPolicy
 from coordinator.tables import progress as rules
-from coordinator.tables.columns import MAX_BYTES, chunk_columns, join_columns
 from coordinator.tables.commit import commit
-from coordinator.tables.operations import ANY, Delete, Insert, Operation, Put, Replace
+from coordinator.tables.operations import ANY, Delete, Insert, Operation, Replace, Upsert
 from coordinator.tables.outbox import RELAY_SECONDS, Outbox, RelayingListener
 from coordinator.tables.progress import Progress, SagaError, Shape, State
-from coordinator.tables.rows import Row, Values, check_key
+from coordinator.tables.rows import MAX_BYTES, Row, Values, check_key, chunk_columns, join_columns
 from coordinator.tables.stepping import Outcome, attempt
 from coordinator.tables.table import Table
 
@@ -407,7 +406,7 @@ class Saga(Generic[I]):
             progress = msgspec.structs.replace(progress, guard="", held_until=0.0)
         else:
             seconds = max(
-                (step.timeout_seconds for step in self.steps if step.name == self._in_hand(progress)),
+                (step.timeout_seconds for step in self.steps if step.name == self._step_in_flight(progress)),
                 default=0,
             )
             until = progress.changed_at + seconds + GRACE_SECONDS
@@ -428,7 +427,7 @@ class Saga(Generic[I]):
             etags = await commit(self.table, replacing)
         return Row(row.key, dict(values), etags[0]), progress
 
-    def _in_hand(self, progress: Progress) -> str | None:
+    def _step_in_flight(self, progress: Progress) -> str | None:
         return rules.next_step(progress, [step.name for step in self.steps])
 
     async def _send(self, row: Row, progress: Progress) -> None:
@@ -440,7 +439,7 @@ class Saga(Generic[I]):
         ]
         await self.outbox.commit(self.name, writes, SagaMessage(progress.key), intent=progress.key)
 
-    def _open(self, progress: Progress) -> Put:
+    def _open(self, progress: Progress) -> Upsert:
         """The saga's row of the index. Its state is always right; the rest is of when the state changed."""
         values = {
             "state": progress.state,
@@ -448,7 +447,7 @@ class Saga(Generic[I]):
             "changed_at": progress.changed_at,
             "unfit": progress.unfit,
         }
-        return Put((self.name, OPEN + progress.key), values)
+        return Upsert((self.name, OPEN + progress.key), values)
 
     # --- what nobody carries on ---------------------------------------------------------------------------------
 
@@ -520,7 +519,7 @@ class Saga(Generic[I]):
                     is_empty = await self.queue.depth() == 0
                 if not is_empty and silent < BACKLOG_SECONDS:
                     continue
-                going = rules.revived(progress, at=now, until=now + GRACE_SECONDS, by=self._identity())
+                going = rules.requeued(progress, at=now, until=now + GRACE_SECONDS, by=self._identity())
                 _log.warning("Saga %s %s: nobody carried it on; it was revived", self.name, progress.key)
             try:
                 await self._send(there, going)

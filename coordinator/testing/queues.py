@@ -23,7 +23,7 @@ from coordinator.queues.protocols import (
 )
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.queues.rules import ScalingRule
-from coordinator.realtime.bus import Bus, Hint, LocalBus
+from coordinator.realtime.bus import Bus, LocalBus, Notification
 
 
 class _Message:
@@ -264,7 +264,7 @@ def memory_queue(
         ),
         schema=Schema(type=type, **schema),
         bus=bus or (lambda: own_bus),
-        make_transport=transport,
+        transport_of=transport,
         clock=clock,
         config=config,
         rules=rules,
@@ -302,9 +302,9 @@ class MemoryRules:
     async def write(self, queue: str, rule: ScalingRule, *, by: str) -> None:
         self._rules[queue] = (rule, uuid.uuid4().hex)
         if self._bus is not None:
-            await self._bus().publish(Hint(topic=f"rule:{queue}", origin=by))
+            await self._bus().publish(Notification(topic=f"rule:{queue}", origin=by))
 
     async def remove(self, queue: str) -> None:
         self._rules.pop(queue, None)
         if self._bus is not None:
-            await self._bus().publish(Hint(topic=f"rule:{queue}"))
+            await self._bus().publish(Notification(topic=f"rule:{queue}"))

@@ -10,7 +10,7 @@ from typing import Any
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, StorageError
-from coordinator.tables.operations import ANY, Delete, Insert, Merge, Operation, Put
+from coordinator.tables.operations import ANY, Delete, Insert, Merge, Operation, Upsert
 from coordinator.tables.rows import Key, Row, check_table, order, utf16
 from coordinator.tables.store import Page, Query, Where
 
@@ -89,7 +89,7 @@ class MemoryTableStore:
         if isinstance(operation, Insert):
             if row is not None:
                 raise AlreadyExists(f"{what}: exists", resource=self.name, status=409)
-        elif not isinstance(operation, Put):
+        elif not isinstance(operation, Upsert):
             if row is None:
                 raise NotFound(f"{what}: not found", resource=self.name, status=404)
             if operation.etag not in (ANY, row.etag):

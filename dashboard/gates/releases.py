@@ -10,7 +10,7 @@ import msgspec
 
 from coordinator.bounds import Count, Name
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.gates.state import GateState, place
+from coordinator.gates.state import GateState, rollout_bucket
 from coordinator.realtime.protocol import Receipt
 from dashboard.gates.known import KnownGates
 from dashboard.hub.backplane import Backplane
@@ -177,7 +177,7 @@ class ReleaseTracker:
             if expected is None:
                 expected = noticed if noticed_epoch == epoch else self._waiting_at(gate)
             if share < 1:
-                expected = {key: name for key, name in expected.items() if place(gate, name) < share}
+                expected = {key: name for key, name in expected.items() if rollout_bucket(gate, name) < share}
             known = self._releases[gate] = ReleaseProgress(
                 gate, epoch, expected, written_at or self._clock.time()
             )

@@ -11,7 +11,7 @@ import pytest
 from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed
-from coordinator.tables.operations import ANY, Delete, Insert, Merge, Put, Replace
+from coordinator.tables.operations import ANY, Delete, Insert, Merge, Replace, Upsert
 from coordinator.tables.optimistic import optimistic_update
 from coordinator.tables.rows import Key, Values
 from coordinator.tables.store import Query, Where
@@ -95,8 +95,8 @@ async def test_replace_forgets_the_other_columns_and_merge_keeps_them(table: Tab
 
 
 async def test_put_writes_whatever_is_there(table: Table) -> None:
-    await table.write(Put(KEY, {"a": 1}))
-    await table.write(Put(KEY, {"b": 2}))
+    await table.write(Upsert(KEY, {"a": 1}))
+    await table.write(Upsert(KEY, {"b": 2}))
     assert (await table.read(KEY)).values == {"b": 2}
 
 
@@ -122,7 +122,7 @@ async def test_a_transaction_is_carried_out_wholly(table: Table) -> None:
             Merge(("nl", "1"), {"b": 1}, ANY),
             Delete(("nl", "2"), gone),
             Insert(("nl", "3"), {"a": 2**40}),
-            Put(("nl", "4"), {"a": "é"}),
+            Upsert(("nl", "4"), {"a": "é"}),
         ]
     )
     rows = {row.key.row: row async for row in table.scan(partition="nl")}

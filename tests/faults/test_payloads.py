@@ -83,7 +83,7 @@ class Site:
                 assert [item for _, item in items] == self.items
                 await queue.transport.delete(message.id, message.receipt)
                 if not envelope.claim_kept:
-                    await queue.claims.discard(envelope)
+                    await queue.payloads.discard(envelope)
                 copies += 1
         assert 1 <= copies <= (most or self.most)
         assert await queue.depth() == 0, "nothing is hidden"
@@ -231,7 +231,7 @@ async def gone(site: Site, proxy: FaultProxy) -> None:
     queue = site.queue(site.plain)
     (first, _) = await queue.poison.peek()
     envelope = wire.decode(first.items[0].text)
-    await queue.claims.discard(envelope)
+    await queue.payloads.discard(envelope)
     moved = await requeue.requeue_poison(site.queue(site.behind))
     assert (moved, moved.left, moved.in_doubt) == (1, 1, 0)
     assert "payload is gone" in moved.reasons[0]

@@ -220,8 +220,8 @@ async def delete_large(site: Site) -> None:
     queue = site.plain.queue(site.name)
     [kept] = await queue.put(LARGE)
     async with site.failing():
-        await site.behind.queue(site.name).claims.discard(kept.envelope)
-    await queue.claims.discard(kept.envelope)
+        await site.behind.queue(site.name).payloads.discard(kept.envelope)
+    await queue.payloads.discard(kept.envelope)
     with pytest.raises(NotFound):
         await BlobClaims(site.plain, site.name).get(
             kept.envelope.claim.name, at_most=kept.envelope.claim.bytes

@@ -12,7 +12,7 @@ import pytest
 from coordinator.backoff import Backoff
 from coordinator.errors import StorageError, StorageUnreachable
 from coordinator.tables.commit import commit
-from coordinator.tables.operations import Insert, Put, Replace
+from coordinator.tables.operations import Insert, Replace, Upsert
 from coordinator.tables.optimistic import optimistic_update
 from coordinator.tables.outbox import Outbox
 from coordinator.tables.rows import Key
@@ -69,7 +69,7 @@ async def transaction(table: Table) -> None:
 async def outbox(table: Table) -> None:
     clock = table.store.clock
     box: Outbox[str] = Outbox(table, memory_queue("mails", type=str, clock=clock))
-    await box.commit("nl", [Put(("nl", "order"), {"n": 1})], "mail", marker="m1")
+    await box.commit("nl", [Upsert(("nl", "order"), {"n": 1})], "mail", marker="m1")
 
 
 async def sums(table: Table) -> dict[str, int]:
@@ -255,7 +255,7 @@ async def test_others_write_before_the_look(cell: Cell) -> None:
         if is_lost:
             is_lost = False
             if cell.subject == "update":
-                await store.write(Put(KEY, {"n": 50}))
+                await store.write(Upsert(KEY, {"n": 50}))
             else:
                 await store.write(Insert(KEY, {"n": 100}))
         found = await read(*given)

@@ -10,7 +10,7 @@ from azure.storage.blob.aio import BlobLeaseClient
 
 from coordinator.config import StorageConfig
 from coordinator.errors import LeaseHeld
-from coordinator.gates.polling import PollingRelease
+from coordinator.gates.releases import PollingRelease
 from coordinator.storage import Storage
 from tests.support.reliability import Cell, Table
 

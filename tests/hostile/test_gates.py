@@ -19,7 +19,7 @@ NAME = "on-sale"
 
 
 @dataclass
-class Yard:
+class HostileGate:
     """A gate at epoch 3 (open, closed, open), its versions, a worker and an operator who know it, and one who does not."""
 
     storage: Storage
@@ -46,73 +46,73 @@ class Yard:
         await self.blob.upload_blob(data, overwrite=True, metadata=metadata or {})
 
 
-async def delete(yard: Yard) -> None:
-    await yard.blob.delete_blob()
+async def delete(site: HostileGate) -> None:
+    await site.blob.delete_blob()
 
 
-async def restore_open(yard: Yard) -> None:
-    await yard.put(yard.versions[0])
+async def restore_open(site: HostileGate) -> None:
+    await site.put(site.versions[0])
 
 
-async def restore_closed(yard: Yard) -> None:
-    await yard.put(yard.versions[1])
+async def restore_closed(site: HostileGate) -> None:
+    await site.put(site.versions[1])
 
 
-async def lower(yard: Yard) -> None:
-    await yard.put(b'{"epoch": 1, "state": "open", "by": "script"}')
+async def lower(site: HostileGate) -> None:
+    await site.put(b'{"epoch": 1, "state": "open", "by": "script"}')
 
 
-async def wipe(yard: Yard) -> None:
-    await yard.blob.set_blob_metadata({})
+async def wipe(site: HostileGate) -> None:
+    await site.blob.set_blob_metadata({})
 
 
-async def empty(yard: Yard) -> None:
-    await yard.put(b"")
+async def empty(site: HostileGate) -> None:
+    await site.put(b"")
 
 
-async def text(yard: Yard) -> None:
-    await yard.put(b"open!")
+async def text(site: HostileGate) -> None:
+    await site.put(b"open!")
 
 
-async def endless(yard: Yard) -> None:
-    await yard.put(b'{"epoch": 9, "state": "open", "until": Infinity}')
+async def endless(site: HostileGate) -> None:
+    await site.put(b'{"epoch": 9, "state": "open", "until": Infinity}')
 
 
-async def huge_numbers(yard: Yard) -> None:
-    await yard.put(b'{"epoch": 9, "state": "open", "not_before": 1e300}')
+async def huge_numbers(site: HostileGate) -> None:
+    await site.put(b'{"epoch": 9, "state": "open", "not_before": 1e300}')
 
 
-async def unknown_state(yard: Yard) -> None:
-    await yard.put(b'{"epoch": 9, "state": "ajar"}')
+async def unknown_state(site: HostileGate) -> None:
+    await site.put(b'{"epoch": 9, "state": "ajar"}')
 
 
-async def negative(yard: Yard) -> None:
-    await yard.put(b'{"epoch": -4, "state": "open"}')
+async def negative(site: HostileGate) -> None:
+    await site.put(b'{"epoch": -4, "state": "open"}')
 
 
-async def megabytes(yard: Yard) -> None:
-    await yard.put(b'{"epoch": 9, "state": "open", "by": "' + b"x" * 900_000 + b'"}')
+async def megabytes(site: HostileGate) -> None:
+    await site.put(b'{"epoch": 9, "state": "open", "by": "' + b"x" * 900_000 + b'"}')
 
 
-async def deep(yard: Yard) -> None:
-    await yard.put(b"[" * 16_000)
+async def deep(site: HostileGate) -> None:
+    await site.put(b"[" * 16_000)
 
 
-async def delete_row(yard: Yard) -> None:
-    await yard.rows.delete_table()
+async def delete_row(site: HostileGate) -> None:
+    await site.rows.delete_table()
 
 
-async def lower_row(yard: Yard) -> None:
-    async for row in yard.rows.list_entities():
-        await yard.rows.upsert_entity({**row, "epoch": "1"})
+async def lower_row(site: HostileGate) -> None:
+    async for row in site.rows.list_entities():
+        await site.rows.upsert_entity({**row, "epoch": "1"})
 
 
-async def garbage_row(yard: Yard) -> None:
-    async for row in yard.rows.list_entities():
-        await yard.rows.upsert_entity({**row, "epoch": "many", "nonce": 7})
+async def garbage_row(site: HostileGate) -> None:
+    async for row in site.rows.list_entities():
+        await site.rows.upsert_entity({**row, "epoch": "many", "nonce": 7})
 
 
-Blow = Callable[[Yard], Awaitable[None]]
+Blow = Callable[[HostileGate], Awaitable[None]]
 DAMAGE: dict[str, Blow] = {
     "blob emptied": empty, "blob is not JSON": text, "blob with an endless time": endless,
     "blob with a time beyond the calendar": huge_numbers, "blob with an unknown state": unknown_state,
@@ -153,13 +153,13 @@ async def storage(connection_string: str, storage_prefix: str) -> AsyncIterator[
 
 
 @pytest.fixture
-async def yard(storage: Storage, storage_prefix: str) -> AsyncIterator[Yard]:
-    yard = Yard(storage, storage_prefix, storage.gate(NAME, identity="worker"), storage.gate(NAME))
-    for change in (yard.operator.open, yard.operator.close, yard.operator.open):
+async def site(storage: Storage, storage_prefix: str) -> AsyncIterator[HostileGate]:
+    site = HostileGate(storage, storage_prefix, storage.gate(NAME, identity="worker"), storage.gate(NAME))
+    for change in (site.operator.open, site.operator.close, site.operator.open):
         await change(by="olga")
-        yard.versions.append(await (await yard.blob.download_blob()).readall())
-    yield yard
-    for other in yard.others:
+        site.versions.append(await (await site.blob.download_blob()).readall())
+    yield site
+    for other in site.others:
         await other.aclose()
 
 
@@ -175,46 +175,46 @@ async def stays_out(gate: Gate) -> bool:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-async def test_a_gate_that_somebody_touched(cell: Cell, yard: Yard) -> None:
-    await yard.operator.close(by="olga")
-    before = (await yard.worker.read()).epoch
+async def test_a_gate_that_somebody_touched(cell: Cell, site: HostileGate) -> None:
+    await site.operator.close(by="olga")
+    before = (await site.worker.read()).epoch
     assert before == 4
-    await ALL[cell.fault](yard)
-    assert await stays_out(yard.worker)
+    await ALL[cell.fault](site)
+    assert await stays_out(site.worker)
     if cell.outcome == REFUSED:
-        assert await stays_out(yard.fresh())
+        assert await stays_out(site.fresh())
         with pytest.raises(GateCorrupt, match="close the gate to repair it"):
-            await yard.fresh().open(by="piet")
-        assert [reading.problem != "" for reading in await read_gates(yard.storage)] == [True]
-        assert await list_gates(yard.storage) == []
-        assert (await yard.fresh().close(by="piet")).epoch > before
-        assert await stays_out(yard.worker)
+            await site.fresh().open(by="piet")
+        assert [reading.problem != "" for reading in await read_gates(site.storage)] == [True]
+        assert await list_gates(site.storage) == []
+        assert (await site.fresh().close(by="piet")).epoch > before
+        assert await stays_out(site.worker)
     if cell.outcome == BACK_NOW:
-        assert "epoch 4" not in yard.worker.problem.split(",")[0]
-        assert "this process has seen 4" in yard.worker.status().problem
-    stranger = yard.fresh()
+        assert "epoch 4" not in site.worker.problem.split(",")[0]
+        assert "this process has seen 4" in site.worker.status().problem
+    stranger = site.fresh()
     opened = await stranger.open(by="piet")
     assert opened.epoch > before
-    release = await yard.worker.wait(timeout=5)
+    release = await site.worker.wait(timeout=5)
     assert release.epoch == opened.epoch
-    assert yard.worker.problem == ""
-    assert (await yard.fresh().close(by="olga")).epoch > opened.epoch
-    assert await stays_out(yard.worker)
+    assert site.worker.problem == ""
+    assert (await site.fresh().close(by="olga")).epoch > opened.epoch
+    assert await stays_out(site.worker)
 
 
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.outcome != WHATEVER], ids=str)
-async def test_a_gate_that_somebody_touches_while_workers_wait(cell: Cell, yard: Yard) -> None:
-    await yard.operator.close(by="olga")
-    waiting = asyncio.create_task(yard.worker.wait(timeout=8))
+async def test_a_gate_that_somebody_touches_while_workers_wait(cell: Cell, site: HostileGate) -> None:
+    await site.operator.close(by="olga")
+    waiting = asyncio.create_task(site.worker.wait(timeout=8))
     await asyncio.sleep(0.2)
-    await ALL[cell.fault](yard)
+    await ALL[cell.fault](site)
     await asyncio.sleep(2.6)
     if cell.outcome == REFUSED:
         with pytest.raises(GateCorrupt):
             await waiting
         return
     assert not waiting.done()
-    opened = await yard.fresh().open(by="piet")
+    opened = await site.fresh().open(by="piet")
     assert (await waiting).epoch == opened.epoch
 
 
@@ -223,23 +223,25 @@ async def test_a_gate_that_somebody_touches_while_workers_wait(cell: Cell, yard:
     [1e12, float("inf"), float("nan"), -1.0, 1e300, 10**400, "tomorrow", True],
     ids=lambda when: str(when)[:9] if not isinstance(when, int) else "huge",
 )
-async def test_a_moment_that_is_none_is_refused_and_nothing_is_stored(yard: Yard, when: object) -> None:
-    await yard.operator.close(by="olga")
-    requests = yard.storage.meter.total
+async def test_a_moment_that_is_none_is_refused_and_nothing_is_stored(
+    site: HostileGate, when: object
+) -> None:
+    await site.operator.close(by="olga")
+    requests = site.storage.meter.total
     for name in ("at", "until"):
         with pytest.raises(ConfigurationError, match="seconds since 1970") as refused:
-            await yard.operator.open(by="olga", **{name: when})
+            await site.operator.open(by="olga", **{name: when})
         assert ("seconds, not milliseconds?" in str(refused.value)) == (when == 1e12)
-    assert yard.storage.meter.total == requests
+    assert site.storage.meter.total == requests
     with pytest.raises(ConfigurationError, match="share must be above 0"):
-        await yard.operator.open(by="olga", share=when)
-    assert (await yard.fresh().read()).epoch == 4
+        await site.operator.open(by="olga", share=when)
+    assert (await site.fresh().read()).epoch == 4
 
 
-async def test_one_damaged_gate_hides_no_other(yard: Yard) -> None:
-    other = await yard.storage.gate("other").open(by="olga")
+async def test_one_damaged_gate_hides_no_other(site: HostileGate) -> None:
+    other = await site.storage.gate("other").open(by="olga")
     for number, damage in enumerate(DAMAGE.values()):
-        await damage(yard)
-        readings = await read_gates(yard.storage)
+        await damage(site)
+        readings = await read_gates(site.storage)
         assert [(r.name, r.state is None) for r in readings] == [(NAME, True), ("other", False)], number
         assert readings[1].state == other

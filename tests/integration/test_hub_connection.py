@@ -7,7 +7,7 @@ import pytest
 from websockets.asyncio.server import serve
 
 from coordinator.realtime import protocol
-from coordinator.realtime.bus import RESYNC, Hint
+from coordinator.realtime.bus import RESYNC, Notification
 from coordinator.realtime.hub_client import MAX_UNSENT, HubConnection
 
 
@@ -99,25 +99,25 @@ async def test_it_says_who_it_is_with_its_token_and_then_its_state_each_heartbea
 
 async def test_hints_and_commands_arrive_and_a_receipt_goes_out():
     commands: list[protocol.Command] = []
-    seen: list[Hint] = []
+    seen: list[Notification] = []
     async with Hub().running() as hub, connected(hub, commands) as connection:
         connection.subscribe("gate:a", seen.append)
         await until(lambda: connection.is_connected)
-        await hub.sockets[0].send(protocol.encode(protocol.Hinted(Hint("gate:a", epoch=7))))
+        await hub.sockets[0].send(protocol.encode(protocol.Hinted(Notification("gate:a", epoch=7))))
         await hub.sockets[0].send(protocol.encode(protocol.Command("drain", "1")))
         connection.receipt(protocol.Receipt("a", 7, "push", 0.0, 0.0))
-        await connection.publish(Hint("queue:b"))
+        await connection.publish(Notification("queue:b"))
         await until(lambda: commands and hub.count(protocol.Receipt) and hub.count(protocol.Announce))
     assert [hint.epoch for hint in seen if hint.topic == "gate:a"] == [7]
 
 
 async def test_a_hint_in_pieces_is_heard_and_what_only_newer_hubs_say_is_skipped():
     commands: list[protocol.Command] = []
-    seen: list[Hint] = []
+    seen: list[Notification] = []
     async with Hub().running() as hub, connected(hub, commands) as connection:
         connection.subscribe("gate:a", seen.append)
         await until(lambda: connection.is_connected)
-        frame = protocol.encode(protocol.Hinted(Hint("gate:a", epoch=7)))
+        frame = protocol.encode(protocol.Hinted(Notification("gate:a", epoch=7)))
         await hub.sockets[0].send([frame[:9], frame[9:]])
         await hub.sockets[0].send('{"type": "weather", "of": "tomorrow"}')
         await hub.sockets[0].send(protocol.encode(protocol.Command("drain", "1")))
@@ -142,7 +142,7 @@ async def test_a_receipt_of_another_thread_goes_out_and_a_farewell_waits_for_it(
     async with hub.running(), connected(hub) as connection:
         await until(lambda: connection.is_connected)
         await asyncio.to_thread(connection.receipt, protocol.Receipt("a", 7, "push", 0.0, 0.0))
-        await connection.farewell()
+        await connection.flush()
         await until(lambda: hub.count(protocol.Receipt) == 1)
 
 
@@ -186,7 +186,7 @@ async def test_hints_published_without_a_connection_stay_in_this_process():
     seen: list[str] = []
     async with connected(hub) as connection:
         connection.subscribe("queue:a", lambda hint: seen.append(hint.topic))
-        await connection.publish(Hint("queue:a"))
+        await connection.publish(Notification("queue:a"))
     assert "queue:a" in seen
 
 
@@ -200,7 +200,7 @@ async def test_what_overflows_while_a_message_goes_out_is_the_oldest_and_nothing
         async def announce() -> None:
             nonlocal number
             number += 1
-            await connection.publish(Hint("queue:" + "x" * 190, size=number))
+            await connection.publish(Notification("queue:" + "x" * 190, size=number))
 
         while len(connection._unsent) < 3:  # until the line is full and a message stands in it half sent
             for _ in range(MAX_UNSENT // 2):

@@ -28,7 +28,7 @@ from urllib3.util import Retry
 from websockets.asyncio.client import ClientConnection, connect
 
 from coordinator.realtime import protocol
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import FromHub, FromWorker, GateStatus, Hello, State, WorkerState
 
 from .ports import free_port, wait_until_listening
@@ -306,7 +306,7 @@ class BareWorker:
             pass
         self.closed = (self._socket.close_code or 0, self._socket.close_reason or "")
 
-    def hints(self, topic: str) -> list[Hint]:
+    def hints(self, topic: str) -> list[Notification]:
         """What it was told of that topic. Of others it hears, too: queues of other tests in the same account."""
         told = (message.hint for message in self.heard if isinstance(message, protocol.Hinted))
         return [hint for hint in told if hint.topic == topic]

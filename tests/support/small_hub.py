@@ -10,7 +10,7 @@ import websockets
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from coordinator.realtime import protocol
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 
 
 class SmallHub:
@@ -51,7 +51,7 @@ class SmallHub:
         await self._server.wait_closed()
         self._server = None
 
-    def tell(self, hint: Hint) -> None:
+    def tell(self, hint: Notification) -> None:
         websockets.broadcast(self._sockets, protocol.encode(protocol.Hinted(hint)))
 
     async def _serve(self, socket: ServerConnection) -> None:

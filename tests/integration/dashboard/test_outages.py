@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.clock import SystemClock
-from coordinator.realtime.bus import RESYNC, Hint
+from coordinator.realtime.bus import RESYNC, Notification
 from coordinator.realtime.hub_client import HubConnection
 from coordinator.realtime.protocol import GateStatus, Receipt, WorkerState
 from coordinator.storage import Storage
@@ -82,7 +82,7 @@ class Follower:
         )
         self.hub.subscribe(f"gate:{GATE}", self._heard)
 
-    def _heard(self, hint: Hint) -> None:
+    def _heard(self, hint: Notification) -> None:
         if hint.topic == RESYNC:
             self.resyncs += 1
         else:

@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from coordinator import Worker
-from coordinator.gates.release import Release
+from coordinator.gates.state import Release
 from tests.support.dashboard import TOKEN, Dashboard, Person, until
 from tests.support.relay import relay
 

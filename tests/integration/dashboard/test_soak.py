@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import Announce, GateStatus, ListenerStatus, Receipt, WorkerState
 from tests.support.dashboard import BareWorker, Dashboard, Person, until
 
@@ -68,7 +68,7 @@ async def _workers(dashboard: Dashboard, number: int, stop: asyncio.Event) -> No
                     gates=(GateStatus(GATE, "open", epoch),),
                     listeners=(ListenerStatus("orders-in", 1, 2, 2, done=epoch),),
                 )
-                await worker.send(Announce(Hint("queue:orders-in", size=epoch)))
+                await worker.send(Announce(Notification("queue:orders-in", size=epoch)))
                 await worker.send(Receipt(GATE, epoch, "push", 0.01, time.time()))
                 await asyncio.sleep(0.1)
             if rng.random() < 0.5:

@@ -20,7 +20,7 @@ from coordinator.config import StorageConfig
 from coordinator.errors import NotFound
 from coordinator.leadership.election import Election
 from coordinator.realtime import protocol
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import Announce, Receipt, State, WorkerState
 from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, audit_of, until
@@ -115,7 +115,7 @@ async def test_a_worker_of_another_fleet_is_told_so(dashboard: Dashboard) -> Non
 async def test_a_hint_of_one_worker_reaches_the_others_and_not_itself(dashboard: Dashboard) -> None:
     async with BareWorker(dashboard, "a") as one, BareWorker(dashboard, "b") as other:
         await until(lambda: one.heard and other.heard)
-        await one.send(Announce(Hint("queue:only-here", size=3)))
+        await one.send(Announce(Notification("queue:only-here", size=3)))
         await until(lambda: len(other.hints("queue:only-here")) == 1)
         assert one.hints("queue:only-here") == []
 
@@ -403,7 +403,7 @@ async def test_an_instance_is_not_taken_over_without_its_token_and_its_secret(
             assert thief.closed is not None
             assert thief.closed[0] == protocol.CLOSE_FORBIDDEN
             assert "another process has this instance" in thief.closed[1]
-            await other.send(Announce(Hint("queue:still-heard")))
+            await other.send(Announce(Notification("queue:still-heard")))
             await until(lambda: victim.hints("queue:still-heard"))
             assert victim.closed is None
     await until(
@@ -456,7 +456,7 @@ async def test_a_token_bounds_what_its_workers_call_themselves_and_how_many_they
 async def test_a_hint_that_would_make_all_workers_read_everything_is_refused(dashboard: Dashboard) -> None:
     async with BareWorker(dashboard, "w") as worker:
         await until(lambda: worker.heard)
-        await worker.send(Announce(Hint("resync")))
+        await worker.send(Announce(Notification("resync")))
         await until(lambda: worker.closed)
         assert worker.closed is not None
         assert worker.closed[0] == protocol.CLOSE_MALFORMED

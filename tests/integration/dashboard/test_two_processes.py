@@ -15,7 +15,7 @@ import pytest
 
 from coordinator import Worker
 from coordinator.realtime import protocol
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import Announce, GateStatus, Receipt, WorkerState
 from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, audit_of, until
@@ -124,7 +124,7 @@ async def test_a_hint_of_a_worker_reaches_the_workers_of_the_other_process(
     one, other = pair
     async with BareWorker(one, "here") as here, BareWorker(other, "there") as there:
         await until(lambda: here.heard and there.heard)
-        await here.send(Announce(Hint("queue:only-here")))
+        await here.send(Announce(Notification("queue:only-here")))
         await until(lambda: len(there.hints("queue:only-here")) == 1)
         assert here.hints("queue:only-here") == []
 
@@ -179,7 +179,7 @@ async def test_without_redis_pages_say_degraded_workers_are_kept_and_all_recover
                     redis = _redis(port, tmp_path)
                     await until(lambda: _fleet(vera)["degraded"] == "", seconds=60)
                     await until(lambda: _presence(vera) == {"here": "ok", "there": "ok"})
-                    await here.send(Announce(Hint("queue:only-here")))
+                    await here.send(Announce(Notification("queue:only-here")))
                     await until(lambda: len(there.hints("queue:only-here")) == 1)
     finally:
         stop_server(redis)

@@ -31,7 +31,7 @@ HELLO = (
 PASSED = '{"gates":[{"name":"%s","state":"open","epoch":%d,"passed_epoch":%d}]}'
 
 
-class Hint(msgspec.Struct):
+class Notification(msgspec.Struct):
     topic: str
     epoch: int = 0
     size: int = 0
@@ -45,7 +45,7 @@ class Welcome(msgspec.Struct, tag="welcome"):
 
 
 class Hinted(msgspec.Struct, tag="hint"):
-    hint: Hint
+    hint: Notification
 
 
 class Command(msgspec.Struct, tag="command"):
@@ -90,7 +90,7 @@ class OldWorker:
         async for frame in self.socket:
             self.heard.append(OLD_FROM_HUB.decode(frame))
 
-    def hints(self, topic: str) -> list[Hint]:
+    def hints(self, topic: str) -> list[Notification]:
         return [each.hint for each in self.heard if isinstance(each, Hinted) and each.hint.topic == topic]
 
 

@@ -13,7 +13,7 @@ import pytest
 from coordinator import ListeningRelease, PollingRelease, Release, Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import ConfigurationError, GateTimeout, KennelError
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 from tests.support.fleet import Fleet, fleet
 from tests.support.small_hub import SmallHub
 
@@ -55,7 +55,7 @@ async def test_an_armed_gate_releases_50_processes_together_though_the_hub_dies_
                 await gate.close(by="olga")
             moment = time.time() + ahead
             epoch = (await gate.open(by="olga", at=moment)).epoch
-            hub.tell(Hint("gate:start"))
+            hub.tell(Notification("gate:start"))
             await asyncio.sleep(moment - 0.25 - time.time())
             ahead *= 2
         await hub.cut()
@@ -76,7 +76,7 @@ async def test_a_hub_that_lies_is_deaf_or_dies_opens_no_closed_gate_and_hides_no
         await all_wait(nodes, 8)
         await nodes.until(lambda: hub.connected == 8, "all are connected")
         for epoch in (1, 2, 99, 1, 7):  # openings that never were, in no order
-            hub.tell(Hint("gate:start", epoch=epoch))
+            hub.tell(Notification("gate:start", epoch=epoch))
             await asyncio.sleep(0.1)
         assert not nodes.events("passed")
 
@@ -91,13 +91,13 @@ async def test_a_hub_that_lies_is_deaf_or_dies_opens_no_closed_gate_and_hides_no
         await nodes.until(lambda: len(nodes.events("leashed")) == 8, "all are leashed", 3.0)
         await hub.start()
         await nodes.until(lambda: hub.connected == 8, "all are connected again", 15.0)
-        hub.tell(Hint("gate:start", epoch=99))
+        hub.tell(Notification("gate:start", epoch=99))
         await asyncio.sleep(0.3)
         assert len(nodes.events("passed")) == 8
 
         hub.deaf = False
         again = await gate.open(by="olga")
-        hub.tell(Hint("gate:start", epoch=again.epoch))
+        hub.tell(Notification("gate:start", epoch=again.epoch))
         await nodes.until(lambda: len(nodes.events("passed", epoch=again.epoch)) == 8, "all pass again", 2.0)
         assert {line["source"] for line in nodes.events("passed", epoch=again.epoch)} == {"push"}
         assert len(nodes.events("passed")) == 16

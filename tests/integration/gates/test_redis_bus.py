@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from coordinator import ListeningRelease, Storage
 from coordinator.config import StorageConfig
-from coordinator.realtime.bus import RESYNC, Hint
+from coordinator.realtime.bus import RESYNC, Notification
 from coordinator.realtime.redis_bus import RedisBus
 
 
@@ -47,14 +47,14 @@ async def test_a_release_by_one_process_frees_those_who_listen_in_another(
 async def test_each_process_hears_a_hint_once_and_a_stranger_s_message_is_ignored(
     redis_url: str, storage_prefix: str
 ) -> None:
-    heard: dict[str, list[Hint]] = {"here": [], "there": []}
+    heard: dict[str, list[Notification]] = {"here": [], "there": []}
     async with running(redis_url, storage_prefix) as here, running(redis_url, storage_prefix) as there:
         here.subscribe("gate:a", heard["here"].append)
         there.subscribe("gate:a", heard["there"].append)
         async with Redis.from_url(redis_url) as stranger:
             await stranger.publish(storage_prefix, b"\xff{")
-        await here.publish(Hint("gate:a", epoch=1))
-        await there.publish(Hint("gate:a", epoch=2))
+        await here.publish(Notification("gate:a", epoch=1))
+        await there.publish(Notification("gate:a", epoch=2))
         await until(lambda: len(heard["here"]) >= 2 and len(heard["there"]) >= 2)
     for hints in heard.values():
         assert sorted(hint.epoch for hint in hints if hint.topic != RESYNC) == [1, 2]
@@ -72,7 +72,7 @@ async def test_a_cut_is_told_and_mended(redis_url: str, storage_prefix: str) -> 
 async def test_without_redis_hints_stay_in_the_process_and_nothing_is_raised() -> None:
     bus, heard = RedisBus("redis://127.0.0.1:1"), []
     bus.subscribe("gate:a", heard.append)
-    await bus.publish(Hint("gate:a"))
+    await bus.publish(Notification("gate:a"))
     assert [hint.topic for hint in heard] == ["gate:a"]
     assert not bus.is_connected
 

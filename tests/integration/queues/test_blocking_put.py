@@ -11,7 +11,7 @@ import pytest
 from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import ConfigurationError, KennelError
-from coordinator.realtime.bus import Hint, LocalBus
+from coordinator.realtime.bus import LocalBus, Notification
 from coordinator.testing.queues import memory_queue
 
 
@@ -63,7 +63,7 @@ def test_a_queue_without_a_portal_says_what_is_missing():
 
 def test_each_put_of_a_short_loop_is_announced(storage: Storage, storage_prefix: str, bus: LocalBus):
     queue = storage.queue(f"{storage_prefix}orders", type=int)
-    heard: list[Hint] = []
+    heard: list[Notification] = []
     bus.subscribe(f"queue:{queue.name}", heard.append)
     asyncio.run(queue.put(1))
     asyncio.run(queue.put(2))

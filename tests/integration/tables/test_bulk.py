@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from coordinator import ANY, Delete, Insert, Merge, Put, Storage
+from coordinator import ANY, Delete, Insert, Merge, Storage, Upsert
 from coordinator.config import StorageConfig
 from coordinator.errors import AlreadyExists, ConfigurationError, NotFound
 from coordinator.tables.operations import Operation
@@ -31,7 +31,7 @@ def many(count: int) -> list[Operation]:
     """Rows of three partitions, each with every kind of value."""
     at, id = datetime(2026, 3, 1, 12, tzinfo=UTC), uuid.UUID(int=7)
     return [
-        Put(
+        Upsert(
             (f"p{n % 3}", f"{n:05d}"),
             {"n": n, "wide": 2**40 + n, "at": at, "id": id, "raw": b"\0\1", "ok": True},
         )
@@ -58,7 +58,7 @@ async def test_one_call_writes_more_than_a_transaction_takes_and_deletes_it(stor
 async def test_a_write_of_the_same_key_is_done_once(storage: Storage) -> None:
     table, bulk = table_of(storage), storage.bulk()
     await bulk.write("import-2", table.name, many(300))
-    await table.write(Put(("p0", "00000"), {"n": -1}))
+    await table.write(Upsert(("p0", "00000"), {"n": -1}))
     await bulk.write("import-2", table.name, many(300))
     assert (await table.read(("p0", "00000")))["n"] == -1
     kept = storage.table(storage.config.table("bulk"))
@@ -68,7 +68,7 @@ async def test_a_write_of_the_same_key_is_done_once(storage: Storage) -> None:
 async def test_a_used_key_with_other_operations_is_an_error_and_writes_nothing(storage: Storage) -> None:
     table, bulk = table_of(storage), storage.bulk()
     await bulk.write("import-4", table.name, many(300))
-    others: list[Operation] = [Put(("other", f"{n:05d}"), {"n": n}) for n in range(200)]
+    others: list[Operation] = [Upsert(("other", f"{n:05d}"), {"n": n}) for n in range(200)]
     with pytest.raises(AlreadyExists, match="import-4 was begun with other operations; nothing of this one"):
         await bulk.write("import-4", table.name, others)
     with pytest.raises(AlreadyExists, match="other operations"):
@@ -80,7 +80,7 @@ async def test_a_used_key_with_other_operations_is_an_error_and_writes_nothing(s
 
 async def test_two_writers_with_one_key_and_different_operations_do_not_mix_them(storage: Storage) -> None:
     table = table_of(storage)
-    writes = [[Put((name, f"{n:05d}"), {"n": n}) for n in range(250)] for name in ("a", "b")]
+    writes = [[Upsert((name, f"{n:05d}"), {"n": n}) for n in range(250)] for name in ("a", "b")]
     answers = await asyncio.gather(
         *(storage.bulk().write("import-5", table.name, each) for each in writes), return_exceptions=True
     )
@@ -103,7 +103,7 @@ async def test_what_fits_in_a_transaction_is_one_and_leaves_no_saga(storage: Sto
         (Insert(("p", "r"), {"n": 1}), "Insert of .* cannot be repeated"),
         (Merge(("p", "r"), {"n": 1}, ANY), "Merge of .* cannot be repeated"),
         (Delete(("p", "r"), "W/1"), "Delete of .* cannot be repeated"),
-        (Put(("p", "r"), {"n": 2**70}), "does not fit in 64 bits"),
+        (Upsert(("p", "r"), {"n": 2**70}), "does not fit in 64 bits"),
     ],
 )
 async def test_what_cannot_be_repeated_or_stored_is_refused_before_anything_is_sent(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator import Insert, Put, Saga, SagaContext, Storage, optimistic_update
+from coordinator import Insert, Saga, SagaContext, Storage, Upsert, optimistic_update
 from coordinator.errors import AlreadyExists, NotFound
 from coordinator.queues.listener import QueueListener
 from coordinator.tables.table import Table
@@ -53,7 +53,7 @@ async def listened(listener: QueueListener[Any], saga: Saga[Any], key: str) -> N
 async def prepare(storage: Storage) -> None:
     table = accounts(storage)
     for name in ("olga", "piet"):
-        await table.write(Put(("nl", name), {"cents": 100}))
+        await table.write(Upsert(("nl", name), {"cents": 100}))
 
 
 async def act(storage: Storage) -> None:
@@ -81,7 +81,7 @@ async def careless(storage: Storage) -> None:
         await table.write(Insert(("nl", "order"), {"n": 1}))
     except AlreadyExists:
         return
-    await table.write(Put(("nl", "sum"), {"n": 1}))
+    await table.write(Upsert(("nl", "sum"), {"n": 1}))
 
 
 async def both(storage: Storage) -> None:

@@ -8,7 +8,7 @@ from coordinator.azure.transport import classify
 from coordinator.backoff import Backoff
 from coordinator.config import StorageConfig, check_name
 from coordinator.errors import ConfigurationError
-from coordinator.realtime.bus import RESYNC, Hint, LocalBus
+from coordinator.realtime.bus import RESYNC, LocalBus, Notification
 from coordinator.storage import Storage
 
 
@@ -135,9 +135,9 @@ async def test_a_hint_reaches_the_subscribers_of_its_topic_and_resync_reaches_al
     bus, seen = LocalBus(), []
     end = bus.subscribe("gate:a", lambda hint: seen.append(("a", hint.topic)))
     bus.subscribe("gate:b", lambda hint: seen.append(("b", hint.topic)))
-    await bus.publish(Hint("gate:a"))
-    await bus.publish(Hint(RESYNC))
+    await bus.publish(Notification("gate:a"))
+    await bus.publish(Notification(RESYNC))
     end()
     end()
-    await bus.publish(Hint("gate:a"))
+    await bus.publish(Notification("gate:a"))
     assert seen == [("a", "gate:a"), ("a", RESYNC), ("b", RESYNC)]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from coordinator.errors import ProtocolViolation
 from coordinator.realtime import protocol
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 
 HELLO = protocol.Hello(
     version=1,
@@ -30,7 +30,7 @@ HELLO = protocol.Hello(
         HELLO,
         protocol.State(HELLO.state),
         protocol.Receipt("g", 2, "push", 0.1, 5.0),
-        protocol.Announce(Hint("queue:a")),
+        protocol.Announce(Notification("queue:a")),
     ],
 )
 def test_what_a_worker_sends_arrives_unchanged(message):
@@ -41,7 +41,7 @@ def test_what_a_worker_sends_arrives_unchanged(message):
     "message",
     [
         protocol.Welcome(1, 1.0, 2.0),
-        protocol.Hinted(Hint("gate:a", epoch=3)),
+        protocol.Hinted(Notification("gate:a", epoch=3)),
         protocol.Command("drain", "1", by="olga"),
     ],
 )

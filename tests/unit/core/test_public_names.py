@@ -16,8 +16,8 @@ PUBLIC = [
     "QueueListener", "QueueState", "Reject", "Release", "Replace", "Retry", "RetryPolicy", "Row",
     "Saga", "SagaContext", "ScalingAgent", "ScalingPolicy", "ScalingRule", "SequenceConfig",
     "ShardedQueue", "Spending", "Steps", "Storage", "Table", "TargetLatency", "Term",
-    "UniqueIdGenerator", "Update", "WorkDetected", "Worker", "current_batch", "current_message", "keeping", "once",
-    "optimistic_update", "queue_empty", "requeue_poison", "work_detected",
+    "UniqueIdGenerator", "Update", "Upsert", "WorkDetected", "Worker", "current_batch", "current_message", "idempotent", "keeping",
+    "once", "optimistic_update", "process_inline", "queue_empty", "requeue_poison", "work_detected",
 ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from coordinator.queues.listener import check_options, check_time_out
 from coordinator.queues.queue import QueueConfig
 from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.scaling.policy import ScalingPolicy, Window
-from coordinator.tables.columns import MAX_BYTES, chunk_columns
+from coordinator.tables.rows import MAX_BYTES, chunk_columns
 
 GOOD: dict[str, Any] = {
     "tasks": range(51),

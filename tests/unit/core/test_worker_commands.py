@@ -32,11 +32,11 @@ def test_it_drains_resumes_and_stops_when_asked_and_says_so_at_once() -> None:
     assert worker._hub is not None
     for verb, mode in (("drain", "draining"), ("resume", "running")):
         worker._hub._state_due = False
-        worker._obey(protocol.Command(verb, "r1", by="olga"))  # type: ignore[arg-type]
+        worker._on_command(protocol.Command(verb, "r1", by="olga"))  # type: ignore[arg-type]
         assert worker.mode == mode
         assert worker._hub._state_due, "the dashboard is shown it now, not at the next heartbeat"
     assert listener.did == ["pause", "resume"]
-    worker._obey(protocol.Command("stop", "r2"))
+    worker._on_command(protocol.Command("stop", "r2"))
     assert worker._stop.is_set()
 
 
@@ -50,9 +50,9 @@ def test_it_steps_down_from_the_election_that_was_named_or_from_all(caplog: pyte
 
     for election, _ in worker._elections:
         election.step_down = lambda reason, name=election.name: bool(did.append((name, reason)))  # type: ignore[method-assign,misc]
-    worker._obey(protocol.Command("step_down", "r1", target="nightly", by="olga"))
+    worker._on_command(protocol.Command("step_down", "r1", target="nightly", by="olga"))
     assert did == [("nightly", "asked by olga")]
-    worker._obey(protocol.Command("step_down", "r2"))
+    worker._on_command(protocol.Command("step_down", "r2"))
     assert did[1:] == [("month-end", "asked by an operator"), ("nightly", "asked by an operator")]
     asked = [(entry.action, entry.request_id) for entry in caplog.records if hasattr(entry, "request_id")]
     assert asked == [("step_down", "r1"), ("step_down", "r2")]
@@ -91,6 +91,6 @@ async def test_a_sequence_that_cannot_return_its_numbers_does_not_hold_up_the_en
         "bills": SimpleNamespace(name="bills", close=lambda: closed.append("bills")),
     }
     worker._sequences = sequences
-    await worker._wind_down([])
+    await worker._shutdown([])
     assert closed == ["bills"]
     assert "Sequence orders: its unused tail was not returned: no network" in caplog.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from coordinator.realtime import protocol
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 from dashboard.hub.announcing import RateLimit
 from dashboard.hub.backplane import Backplane
 from dashboard.hub.fanout import FanoutBus, Outbox, WorkerSockets
@@ -50,8 +50,8 @@ async def test_a_hint_reaches_every_socket_in_order_but_not_the_one_it_came_from
     heard: list[str] = []
     bus = FanoutBus(sockets, Backplane())
     bus.subscribe("gate:x", lambda hint: heard.append(hint.topic))
-    bus.tell(Hint("gate:x", 1), but="a")
-    await bus.publish(Hint("gate:x", 2))
+    bus.tell(Notification("gate:x", 1), but="a")
+    await bus.publish(Notification("gate:x", 2))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     for box in boxes:

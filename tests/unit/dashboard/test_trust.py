@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from coordinator.gates.state import GateState
-from coordinator.realtime.bus import Hint
+from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import GateStatus, ListenerStatus, Receipt, WorkerState
 from coordinator.testing.clock import ManualClock
 from dashboard.core.actions import ActionFailed
@@ -40,16 +40,16 @@ class Told:
     """What was passed on."""
 
     def __init__(self, clock: ManualClock, sockets: int = 200) -> None:
-        self.hints: list[Hint] = []
+        self.hints: list[Notification] = []
         self.announcements = Announcements(self.tell, lambda: sockets, clock=clock)
 
-    async def tell(self, hint: Hint, but: str) -> None:
+    async def tell(self, hint: Notification, but: str) -> None:
         self.hints.append(hint)
 
 
 async def test_a_quiet_worker_is_passed_on_at_once(clock: ManualClock) -> None:
     told = Told(clock)
-    await told.announcements.offer("i-a", Hint("queue:orders-in"))
+    await told.announcements.offer("i-a", Notification("queue:orders-in"))
     assert [hint.topic for hint in told.hints] == ["queue:orders-in"]
 
 
@@ -58,7 +58,7 @@ async def test_what_one_worker_announces_over_its_rate_waits_and_of_each_topic_t
 ) -> None:
     told = Told(clock)
     for number in range(10_000):
-        await told.announcements.offer("i-loud", Hint(f"queue:q-{number % 7}", size=number))
+        await told.announcements.offer("i-loud", Notification(f"queue:q-{number % 7}", size=number))
     assert len(told.hints) == announcing.HINTS_AT_ONCE
     assert len(told.announcements) == 7
     await clock.advance(1.0)
@@ -71,16 +71,16 @@ async def test_what_one_worker_announces_over_its_rate_waits_and_of_each_topic_t
 async def test_a_loud_worker_does_not_hold_up_a_quiet_one(clock: ManualClock) -> None:
     told = Told(clock)
     for number in range(1000):
-        await told.announcements.offer("i-loud", Hint(f"queue:q-{number}"))
+        await told.announcements.offer("i-loud", Notification(f"queue:q-{number}"))
     assert len(told.announcements) == announcing.MOST_WAITING
-    await told.announcements.offer("i-quiet", Hint("queue:orders-in"))
+    await told.announcements.offer("i-quiet", Notification("queue:orders-in"))
     assert told.hints[-1].topic == "queue:orders-in"
 
 
 async def test_all_workers_together_may_make_so_many_writes_and_no_more(clock: ManualClock) -> None:
     told = Told(clock, sockets=1000)
     for worker in range(500):
-        await told.announcements.offer(f"i-{worker}", Hint(f"queue:q-{worker}"))
+        await told.announcements.offer(f"i-{worker}", Notification(f"queue:q-{worker}"))
     assert len(told.hints) == announcing.WRITES_AT_ONCE / 1000
     first = len(told.hints)
     await clock.advance(2.0)

@@ -14,7 +14,7 @@ from coordinator.errors import ConfigurationError, StorageUnreachable
 from coordinator.gates import state as rules
 from coordinator.gates.gate import Gate, Release
 from coordinator.gates.state import GateState
-from coordinator.realtime.bus import RESYNC, Hint, LocalBus
+from coordinator.realtime.bus import RESYNC, LocalBus, Notification
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.gates import MemoryGateStore
 
@@ -92,7 +92,7 @@ class GateMachine(RuleBasedStateMachine):
 
     def tell(self, epoch: int) -> None:
         if self.bus.connected:
-            self.bus.deliver(Hint(TOPIC, epoch=epoch))
+            self.bus.deliver(Notification(TOPIC, epoch=epoch))
         self.settle()
 
     @rule(told=st.booleans(), share=st.sampled_from([0.25, 0.5, 1.0, 1.0]), then=THEN)
@@ -125,7 +125,7 @@ class GateMachine(RuleBasedStateMachine):
             return
         self.bus.connected = connected
         self.hub_since = self.clock.time()
-        self.bus.deliver(Hint(RESYNC))
+        self.bus.deliver(Notification(RESYNC))
         self.settle()
 
     @precondition(lambda self: self.held is None)

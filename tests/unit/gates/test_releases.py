@@ -8,9 +8,8 @@ import threading
 import pytest
 
 from coordinator.errors import AccessDenied, ConfigurationError, GateTimeout, StorageUnreachable
-from coordinator.gates.listening import ListeningRelease
-from coordinator.gates.polling import PollingRelease
-from coordinator.realtime.bus import RESYNC, Hint, LocalBus
+from coordinator.gates.releases import ListeningRelease, PollingRelease
+from coordinator.realtime.bus import RESYNC, LocalBus, Notification
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.gates import MemoryFlag
 
@@ -88,11 +87,11 @@ async def test_an_event_may_come_from_any_thread_and_a_reconnect_is_no_event() -
     bus = LocalBus()
     waiting = asyncio.ensure_future(ListeningRelease(bus, "go").wait(30))
     await asyncio.sleep(0)
-    bus.deliver(Hint(RESYNC))
-    bus.deliver(Hint("release:stop"))
+    bus.deliver(Notification(RESYNC))
+    bus.deliver(Notification("release:stop"))
     await asyncio.sleep(0)
     assert not waiting.done()
-    thread = threading.Thread(target=bus.deliver, args=(Hint("release:go"),))
+    thread = threading.Thread(target=bus.deliver, args=(Notification("release:go"),))
     thread.start()
     await waiting
     thread.join()

@@ -68,17 +68,24 @@ def test_an_opening_begins_at_its_time_or_at_once():
 
 
 def test_places_are_fixed_and_a_share_lets_the_lower_ones_through():
-    assert rules.place("sale", "w-1") == 0.9247390002838508
-    assert rules.place("sale", "w-2") != rules.place("stock", "w-2")
-    place = rules.place("sale", "w-1")
-    for share, admitted in ((1.0, True), (place, False), (place + 0.001, True), (place - 0.001, False)):
+    assert rules.rollout_bucket("sale", "w-1") == 0.9247390002838508
+    assert rules.rollout_bucket("sale", "w-2") != rules.rollout_bucket("stock", "w-2")
+    rollout_bucket = rules.rollout_bucket("sale", "w-1")
+    for share, admitted in (
+        (1.0, True),
+        (rollout_bucket, False),
+        (rollout_bucket + 0.001, True),
+        (rollout_bucket - 0.001, False),
+    ):
         assert rules.admits(msgspec.structs.replace(OPEN, share=share), "w-1", 100) is admitted
     assert not rules.admits(ARMED, "w-1", 100)
     assert not rules.admits(CLOSED, "w-1", 100)
 
 
 def test_a_share_of_all_admits_the_highest_place_too(monkeypatch):
-    monkeypatch.setattr(rules, "place", lambda gate, identity: 1.0)  # what the highest digests are rounded to
+    monkeypatch.setattr(
+        rules, "rollout_bucket", lambda gate, identity: 1.0
+    )  # what the highest digests are rounded to
     assert rules.admits(OPEN, "w-1", 100)
     assert not rules.admits(msgspec.structs.replace(OPEN, share=0.999), "w-1", 100)
 
@@ -220,11 +227,11 @@ def test_a_damaged_gate_is_repaired_by_closing_it():
 
 
 def test_a_change_may_be_for_one_epoch_only():
-    assert rules.still(OPEN, None) is OPEN
-    assert rules.still(OPEN, 4) is OPEN
+    assert rules.require_epoch(OPEN, None) is OPEN
+    assert rules.require_epoch(OPEN, 4) is OPEN
     words = "gate sale is at epoch 4, not 5: it was changed meanwhile; look at it again"
     with pytest.raises(GateMoved, match=f"^{words}$") as caught:
-        rules.still(OPEN, 5)
+        rules.require_epoch(OPEN, 5)
     assert (caught.value.gate, caught.value.epoch) == ("sale", 4)
 
 

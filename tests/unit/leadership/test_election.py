@@ -20,7 +20,7 @@ from coordinator.errors import (
 )
 from coordinator.leadership.lease import LeaderInfo
 from coordinator.leadership.term import LeaseConfig, Term
-from coordinator.realtime.bus import Hint, LocalBus
+from coordinator.realtime.bus import LocalBus, Notification
 from coordinator.testing.leadership import MemoryLeaseStore, MemoryTermLog
 from tests.unit.leadership.hall import Hall, cut_off
 
@@ -397,7 +397,7 @@ async def test_a_broken_lease_is_noticed_at_once_with_a_hint(hall: Hall) -> None
     hall.campaign(hall.election("node-1", bus=bus))
     await hall.clock.advance(3)
     await hall.store.break_now()
-    await bus.publish(Hint("election:test-election", epoch=2))
+    await bus.publish(Notification("election:test-election", epoch=2))
     await hall.clock.advance(0.1)
     assert ("end", "node-1", 1) in hall.log
 
@@ -408,7 +408,7 @@ async def test_hints_that_lie_cost_at_most_a_request_a_second(hall: Hall) -> Non
     await hall.clock.advance(3)
     hall.store.asked.clear()
     for _ in range(100):
-        await bus.publish(Hint("election:test-election", epoch=99))
+        await bus.publish(Notification("election:test-election", epoch=99))
         await hall.clock.advance(0.1)
     assert len(hall.store.asked) <= 12
     assert len(hall.log) == 1

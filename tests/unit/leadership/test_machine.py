@@ -14,7 +14,7 @@ from coordinator.errors import StorageUnreachable
 from coordinator.leadership.election import Election
 from coordinator.leadership.lease import LeaderInfo, Successor
 from coordinator.leadership.term import Term
-from coordinator.realtime.bus import Hint, LocalBus
+from coordinator.realtime.bus import LocalBus, Notification
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.leadership import MemoryLeaseStore
 
@@ -170,7 +170,7 @@ class ElectionMachine(RuleBasedStateMachine):
 
     @rule(then=THEN)
     def hint(self, then: float) -> None:
-        self.bus.deliver(Hint("election:test-election"))
+        self.bus.deliver(Notification("election:test-election"))
         self.pass_time(then)
 
     @rule(then=THEN)

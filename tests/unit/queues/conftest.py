@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.queues.bench import Bench
+from tests.unit.queues.harness import ListenerHarness
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def harness() -> ListenerHarness:
+    return ListenerHarness()

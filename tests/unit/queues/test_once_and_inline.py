@@ -1,4 +1,4 @@
-"""`once` and `keeping` where others come between, or storage is away."""
+"""`once` and `process_inline` where others come between, or storage is away."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.errors import ConfigurationError, StorageUnreachable
 from coordinator.queues.delivery import Done, Retry
-from coordinator.queues.queue import keeping
+from coordinator.queues.queue import process_inline
 from coordinator.queues.settling import RetryPolicy
 from coordinator.tables.idempotency import once
 from coordinator.tables.operations import ANY, Delete, Insert, Replace
@@ -18,7 +18,7 @@ from coordinator.tables.table import Table
 from coordinator.testing.faults import Fault, FaultyStore
 from coordinator.testing.queues import memory_queue
 from coordinator.testing.tables import MemoryTableStore
-from tests.unit.queues.bench import Bench
+from tests.unit.queues.harness import ListenerHarness
 
 AWAY = Fault("away", committed=False, answer="close")
 ROW = Key("7", "once")
@@ -89,14 +89,16 @@ async def test_of_two_who_find_a_dead_claim_one_takes_it_over() -> None:
     assert did == [7]
 
 
-async def test_a_mark_that_cannot_be_removed_is_left_to_the_end_of_its_claim(bench: Bench) -> None:
-    store: Any = FaultyStore(MemoryTableStore("marks", clock=bench.clock), clock=bench.clock)
+async def test_a_mark_that_cannot_be_removed_is_left_to_the_end_of_its_claim(
+    harness: ListenerHarness,
+) -> None:
+    store: Any = FaultyStore(MemoryTableStore("marks", clock=harness.clock), clock=harness.clock)
     table = Table(store)
     did: list[float] = []
 
-    @once(table, key=str, claim_seconds=20, clock=bench.clock)
+    @once(table, key=str, claim_seconds=20, clock=harness.clock)
     async def pay(item: int) -> None:
-        did.append(bench.clock.monotonic())
+        did.append(harness.clock.monotonic())
         if len(did) == 1:
             store.always(AWAY)
             raise ValueError("no")
@@ -106,98 +108,104 @@ async def test_a_mark_that_cannot_be_removed_is_left_to_the_end_of_its_claim(ben
     store.heal()
     with pytest.raises(Retry, match="is at work"):
         await pay(7)
-    await bench.clock.advance(21)
+    await harness.clock.advance(21)
     await pay(7)
     assert len(did) == 2
 
 
-async def test_without_a_key_the_id_of_the_message_is_one(bench: Bench) -> None:
+async def test_without_a_key_the_id_of_the_message_is_one(harness: ListenerHarness) -> None:
     marks = Table(MemoryTableStore("marks"))
 
-    @once(marks, clock=bench.clock)
+    @once(marks, clock=harness.clock)
     async def pay(item: int) -> None:
-        bench.got.append(item)
-        if len(bench.got) == 1:
+        harness.got.append(item)
+        if len(harness.got) == 1:
             raise ValueError("not yet")
 
-    await bench.queue.put(7)
-    await bench.queue.put(7)
-    async with bench.listening(pay, tasks=range(1, 2), retries=RetryPolicy(base_seconds=1, cap_seconds=1)):
-        await bench.clock.advance(10)
-    assert bench.got == [7, 7, 7], "two messages, and one of them twice"
+    await harness.queue.put(7)
+    await harness.queue.put(7)
+    async with harness.listening(pay, tasks=range(1, 2), retries=RetryPolicy(base_seconds=1, cap_seconds=1)):
+        await harness.clock.advance(10)
+    assert harness.got == [7, 7, 7], "two messages, and one of them twice"
     assert len([row async for row in marks.scan()]) == 2
 
 
-async def test_of_a_batch_with_one_key_twice_the_second_waits_and_is_found_done(bench: Bench) -> None:
-    @once(Table(MemoryTableStore("marks")), key=str, clock=bench.clock)
+async def test_of_a_batch_with_one_key_twice_the_second_waits_and_is_found_done(
+    harness: ListenerHarness,
+) -> None:
+    @once(Table(MemoryTableStore("marks")), key=str, clock=harness.clock)
     async def pay(items: list[int]) -> list[Any]:
-        bench.got.append(items)
+        harness.got.append(items)
         return [Done() for _ in items]
 
-    await bench.queue.put(7, 7, 8)
-    async with bench.listening(pay, batch=3, tasks=range(1, 2)):
-        await bench.clock.advance(10)
-        assert await bench.queue.depth() == 0
-    assert bench.got == [[7, 8]]
+    await harness.queue.put(7, 7, 8)
+    async with harness.listening(pay, batch=3, tasks=range(1, 2)):
+        await harness.clock.advance(10)
+        assert await harness.queue.depth() == 0
+    assert harness.got == [[7, 8]]
 
 
-async def test_a_batch_whose_mark_cannot_be_written_has_that_item_tried_again(bench: Bench) -> None:
-    store: Any = FaultyStore(MemoryTableStore("marks", clock=bench.clock), clock=bench.clock)
+async def test_a_batch_whose_mark_cannot_be_written_has_that_item_tried_again(
+    harness: ListenerHarness,
+) -> None:
+    store: Any = FaultyStore(MemoryTableStore("marks", clock=harness.clock), clock=harness.clock)
 
-    @once(Table(store), key=str, claim_seconds=5, clock=bench.clock)
+    @once(Table(store), key=str, claim_seconds=5, clock=harness.clock)
     async def pay(items: list[int]) -> list[Any]:
-        bench.got.append(items)
-        if len(bench.got) == 1:
+        harness.got.append(items)
+        if len(harness.got) == 1:
             store.always(AWAY)
         return [Done() for _ in items]
 
-    await bench.queue.put(7, 8)
+    await harness.queue.put(7, 8)
     retries = RetryPolicy(attempts=9, base_seconds=5, cap_seconds=5)
-    async with bench.listening(pay, batch=2, tasks=range(1, 2), retries=retries):
-        await bench.clock.advance(40)
+    async with harness.listening(pay, batch=2, tasks=range(1, 2), retries=retries):
+        await harness.clock.advance(40)
         store.heal()
-        await bench.clock.advance(60)
-        assert await bench.queue.depth() == 0
-    assert {item for items in bench.got for item in items} == {7, 8}
-    assert await bench.poisoned_count() == 0
+        await harness.clock.advance(60)
+        assert await harness.queue.depth() == 0
+    assert {item for items in harness.got for item in items} == {7, 8}
+    assert await harness.poisoned_count() == 0
 
 
 # --- put and keep ----------------------------------------------------------------------------------------------------
 
 
 async def test_what_is_kept_stays_hidden_while_the_block_runs_although_storage_fails_once(
-    bench: Bench,
+    harness: ListenerHarness,
 ) -> None:
-    store = FaultyStore(bench.transport, clock=bench.clock)
-    transports: Any = {**bench.transports, "work": store}
-    queue = memory_queue("work", type=int, clock=bench.clock, transports=transports)
+    store = FaultyStore(harness.transport, clock=harness.clock)
+    transports: Any = {**harness.transports, "work": store}
+    queue = memory_queue("work", type=int, clock=harness.clock, transports=transports)
     await queue.create()
     store.times(1, AWAY, method="update")
-    async with keeping(queue, 7, seconds=10) as item:
-        await bench.clock.advance(9)
+    async with process_inline(queue, 7, seconds=10) as item:
+        await harness.clock.advance(9)
         assert item == 7
-        assert await bench.transport.get(1, visibility_seconds=1) == []
+        assert await harness.transport.get(1, visibility_seconds=1) == []
     # The first renewal failed: the message came to light at 10 s, and is somebody else's now.
     assert await queue.depth() == 0
 
 
-async def test_a_block_that_fails_shows_its_message_at_once(bench: Bench) -> None:
-    await bench.queue.create()
+async def test_a_block_that_fails_shows_its_message_at_once(harness: ListenerHarness) -> None:
+    await harness.queue.create()
     with pytest.raises(ZeroDivisionError):
-        async with keeping(bench.queue, 7, seconds=600):
+        async with process_inline(harness.queue, 7, seconds=600):
             raise ZeroDivisionError
-    (message,) = await bench.queue.peek()
+    (message,) = await harness.queue.peek()
     assert message.items == (7,)
 
 
-async def test_a_block_that_fails_while_storage_is_away_leaves_its_message_to_time(bench: Bench) -> None:
-    store = FaultyStore(bench.transport, clock=bench.clock)
-    transports: Any = {**bench.transports, "work": store}
-    queue = memory_queue("work", type=int, clock=bench.clock, transports=transports)
+async def test_a_block_that_fails_while_storage_is_away_leaves_its_message_to_time(
+    harness: ListenerHarness,
+) -> None:
+    store = FaultyStore(harness.transport, clock=harness.clock)
+    transports: Any = {**harness.transports, "work": store}
+    queue = memory_queue("work", type=int, clock=harness.clock, transports=transports)
     await queue.create()
 
     async def fail() -> None:
-        async with keeping(queue, 7, seconds=30):
+        async with process_inline(queue, 7, seconds=30):
             store.always(AWAY)
             raise ZeroDivisionError
 
@@ -205,18 +213,18 @@ async def test_a_block_that_fails_while_storage_is_away_leaves_its_message_to_ti
         await fail()
     store.heal()
     assert await queue.peek() == []
-    await bench.clock.advance(31)
+    await harness.clock.advance(31)
     assert len(await queue.peek()) == 1
 
 
-async def test_a_message_that_another_took_meanwhile_is_left_to_it(bench: Bench) -> None:
-    await bench.queue.create()
-    async with keeping(bench.queue, 7, seconds=10):
-        bench.transport.update = _gone  # type: ignore[method-assign]
-        await bench.clock.advance(11)
-        (taken,) = await bench.transport.get(1, visibility_seconds=60)
-    assert await bench.queue.depth() == 1, "it is in the other's hands"
-    await bench.transport.delete(taken.id, taken.receipt)
+async def test_a_message_that_another_took_meanwhile_is_left_to_it(harness: ListenerHarness) -> None:
+    await harness.queue.create()
+    async with process_inline(harness.queue, 7, seconds=10):
+        harness.transport.update = _gone  # type: ignore[method-assign]
+        await harness.clock.advance(11)
+        (taken,) = await harness.transport.get(1, visibility_seconds=60)
+    assert await harness.queue.depth() == 1, "it is in the other's hands"
+    await harness.transport.delete(taken.id, taken.receipt)
 
 
 async def _gone(*_: Any, **__: Any) -> str:
@@ -224,9 +232,11 @@ async def _gone(*_: Any, **__: Any) -> str:
 
 
 @pytest.mark.parametrize("seconds", [1, 604_801])
-async def test_a_time_that_no_message_can_be_hidden_for_is_refused(bench: Bench, seconds: float) -> None:
+async def test_a_time_that_no_message_can_be_hidden_for_is_refused(
+    harness: ListenerHarness, seconds: float
+) -> None:
     with pytest.raises(ConfigurationError, match="2 to 604,800"):
-        async with keeping(bench.queue, 7, seconds=seconds):
+        async with process_inline(harness.queue, 7, seconds=seconds):
             raise AssertionError("it was not stored")
     await asyncio.sleep(0)
-    assert not bench.transport.exists
+    assert not harness.transport.exists

@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind
 from coordinator.errors import ConfigurationError
 from coordinator.queues import otel
 from coordinator.queues.delivery import Reject
-from tests.unit.queues.bench import Bench
+from tests.unit.queues.harness import ListenerHarness
 
 
 class Telemetry(NamedTuple):
@@ -53,15 +53,15 @@ def telemetry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Telemetry]:
 
 
 async def test_the_span_of_a_handler_is_linked_to_the_span_that_put_its_item(telemetry: Telemetry) -> None:
-    bench = Bench()
+    harness = ListenerHarness()
     inside: list[trace.SpanContext] = []
 
     async def handler(item: int) -> None:
         inside.append(trace.get_current_span().get_span_context())
 
-    async with bench.listening(handler, middleware=[otel.middleware()]):
-        await otel.put(bench.queue, 1, 2)
-        await bench.clock.advance(1)
+    async with harness.listening(handler, middleware=[otel.middleware()]):
+        await otel.put(harness.queue, 1, 2)
+        await harness.clock.advance(1)
     put = telemetry.span("send work")
     processed = [span for span in telemetry.spans.get_finished_spans() if span.name == "process work"]
     assert (put.kind, {span.kind for span in processed}) == (SpanKind.PRODUCER, {SpanKind.CONSUMER})
@@ -77,16 +77,16 @@ async def test_the_span_of_a_handler_is_linked_to_the_span_that_put_its_item(tel
 
 
 async def test_names_and_attributes_are_those_of_the_messaging_conventions(telemetry: Telemetry) -> None:
-    bench = Bench()
+    harness = ListenerHarness()
 
     async def handler(item: int) -> None:
         if item == 2:
             raise Reject("not this one")
 
-    async with bench.listening(handler, middleware=[otel.middleware()]):
-        await otel.put(bench.queue, 1)
-        await otel.put(bench.queue, 2)
-        await bench.clock.advance(1)
+    async with harness.listening(handler, middleware=[otel.middleware()]):
+        await otel.put(harness.queue, 1)
+        await otel.put(harness.queue, 2)
+        await harness.clock.advance(1)
     points = telemetry.points()
     assert points.keys() == {
         messaging_metrics.MESSAGING_CLIENT_OPERATION_DURATION,
@@ -118,11 +118,11 @@ async def test_names_and_attributes_are_those_of_the_messaging_conventions(telem
 
 
 async def test_the_wait_in_the_queue_is_measured(telemetry: Telemetry) -> None:
-    bench = Bench()
-    await otel.put(bench.queue, 1)
-    await bench.clock.advance(40)
-    async with bench.listening(middleware=[otel.middleware()]):
-        await bench.clock.advance(1)
+    harness = ListenerHarness()
+    await otel.put(harness.queue, 1)
+    await harness.clock.advance(40)
+    async with harness.listening(middleware=[otel.middleware()]):
+        await harness.clock.advance(1)
     (waited,) = telemetry.points()["kennel.queue.wait.duration"]
     assert 40 <= waited.sum < 42
     assert telemetry.span("process work").attributes is not None
@@ -130,16 +130,16 @@ async def test_the_wait_in_the_queue_is_measured(telemetry: Telemetry) -> None:
 
 async def test_a_put_that_fails_is_told_as_such(telemetry: Telemetry) -> None:
     with pytest.raises(ConfigurationError):
-        await otel.put(Bench().queue, asyncio.Event())
+        await otel.put(ListenerHarness().queue, asyncio.Event())
     (duration,) = telemetry.points()[messaging_metrics.MESSAGING_CLIENT_OPERATION_DURATION]
     assert duration.attributes["error.type"] == "ConfigurationError"
     assert not telemetry.span("send work").status.is_ok
 
 
 async def test_an_item_put_outside_of_any_span_has_no_link(telemetry: Telemetry) -> None:
-    bench = Bench()
+    harness = ListenerHarness()
     assert otel.carrier() == {}
-    async with bench.listening(middleware=[otel.middleware()]):
-        await bench.queue.put(1, **otel.carrier())
-        await bench.clock.advance(1)
+    async with harness.listening(middleware=[otel.middleware()]):
+        await harness.queue.put(1, **otel.carrier())
+        await harness.clock.advance(1)
     assert telemetry.span("process work").links == ()

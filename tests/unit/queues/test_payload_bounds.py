@@ -19,14 +19,14 @@ from coordinator.errors import ConfigurationError, MessageUndecodable
 from coordinator.queues import envelope as wire
 from coordinator.queues.envelope import MessageTooNew
 from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, memory_queue
-from tests.unit.queues.bench import Bench
+from tests.unit.queues.harness import ListenerHarness
 
 PACKED = zlib.compress(b"[" + b"1," * 2_000_000 + b"1]")
 
 
 class Measurement(msgspec.Struct):
     value: float
-    unit: str | None = None
+    work_item: str | None = None
     results: list[msgspec.Raw] = []
 
 
@@ -46,18 +46,20 @@ class Ratio(enum.Enum):
         (Ratio.UNKNOWN, "$"),
     ],
 )
-async def test_a_number_that_json_has_not_is_refused_and_named(bench: Bench, item: Any, path: str) -> None:
+async def test_a_number_that_json_has_not_is_refused_and_named(
+    harness: ListenerHarness, item: Any, path: str
+) -> None:
     with pytest.raises(ConfigurationError, match="finite") as caught:
-        await bench.queue.put(1, item)
+        await harness.queue.put(1, item)
     assert f": {path} is not" in str(caught.value)
-    assert await bench.queue.depth() == 0
+    assert await harness.queue.depth() == 0
 
 
 @pytest.mark.parametrize(
     "item", [None, [None, 1.5], {"a": None}, Measurement(1.0, None, [msgspec.Raw(b"null")]), "null", "nan"]
 )
-async def test_null_itself_can_be_put(bench: Bench, item: Any) -> None:
-    assert len(await bench.queue.put(item)) == 1
+async def test_null_itself_can_be_put(harness: ListenerHarness, item: Any) -> None:
+    assert len(await harness.queue.put(item)) == 1
 
 
 json_values = st.recursive(
@@ -81,19 +83,19 @@ def test_what_is_put_is_what_was_given_or_it_is_refused(item: Any) -> None:
     "options", [{"ttl": math.nan}, {"ttl": math.inf}, {"delay": math.nan}, {"visibility": math.inf}]
 )
 async def test_times_out_of_bounds_are_refused_before_anything_is_put(
-    bench: Bench, options: dict[str, float]
+    harness: ListenerHarness, options: dict[str, float]
 ) -> None:
     with pytest.raises(ConfigurationError):
-        await bench.queue.put(1, **options)
+        await harness.queue.put(1, **options)
     with pytest.raises(ConfigurationError):
-        await bench.queue.put_text(
+        await harness.queue.put_text(
             "1", **{"delay" if name == "visibility" else name: value for name, value in options.items()}
         )
 
 
-async def test_a_trace_context_that_no_listener_would_read_is_refused(bench: Bench) -> None:
+async def test_a_trace_context_that_no_listener_would_read_is_refused(harness: ListenerHarness) -> None:
     with pytest.raises(ConfigurationError, match="tracestate"):
-        await bench.queue.put(1, tracestate="x" * 2000)
+        await harness.queue.put(1, tracestate="x" * 2000)
 
 
 BEYOND: dict[str, Any] = {
@@ -119,19 +121,19 @@ BEYOND: dict[str, Any] = {
     ("field", "value"), [(field, value) for field, values in BEYOND.items() for value in values]
 )
 async def test_an_envelope_out_of_bounds_goes_to_poison_whole_with_the_reason(
-    bench: Bench, field: str, value: Any
+    harness: ListenerHarness, field: str, value: Any
 ) -> None:
     text = json.dumps({"kennel": 1, "id": "x", "items": [1], field: value}, separators=(",", ":"))
-    await bench.queue.put_text(text)
-    (peeked,) = await bench.queue.peek()
+    await harness.queue.put_text(text)
+    (peeked,) = await harness.queue.peek()
     assert peeked.items == ()
     assert peeked.problem
-    async with bench.listening():
-        await bench.clock.advance(3)
-    (record,) = await bench.poisoned()
+    async with harness.listening():
+        await harness.clock.advance(3)
+    (record,) = await harness.poisoned()
     assert record.text == text
     assert field in record.reason
-    assert bench.got == []
+    assert harness.got == []
 
 
 @pytest.mark.parametrize("size", [-2, -1, 0])
@@ -151,17 +153,17 @@ def test_what_only_a_newer_program_can_read_is_left_to_it() -> None:
 
 
 async def test_a_message_that_claims_many_unseen_deliveries_is_given_up_after_its_attempts() -> None:
-    bench = Bench()
-    await bench.queue.put_text('{"kennel":1,"id":"x","unstarted":1000000,"items":[1]}')
+    harness = ListenerHarness()
+    await harness.queue.put_text('{"kennel":1,"id":"x","unstarted":1000000,"items":[1]}')
 
     async def fail(item: int) -> None:
-        bench.got.append(item)
+        harness.got.append(item)
         raise ValueError("no")
 
-    async with bench.listening(fail):
-        await bench.clock.advance(600)
-        assert bench.got == [1] * 5
-        assert len(await bench.poisoned()) == 1
+    async with harness.listening(fail):
+        await harness.clock.advance(600)
+        assert harness.got == [1] * 5
+        assert len(await harness.poisoned()) == 1
 
 
 async def test_a_poison_record_out_of_bounds_is_shown_as_unreadable_not_as_a_record() -> None:
@@ -174,9 +176,11 @@ async def test_a_poison_record_out_of_bounds_is_shown_as_unreadable_not_as_a_rec
     assert (peeked.items, "first_at" in peeked.problem) == ((), True)
 
 
-async def test_a_payload_that_was_replaced_by_a_larger_one_goes_to_poison_unread(bench: Bench) -> None:
-    claims = MemoryClaimStore(bench.clock)
-    queue = memory_queue("work", clock=bench.clock, transports=bench.transports, claims=claims)
+async def test_a_payload_that_was_replaced_by_a_larger_one_goes_to_poison_unread(
+    harness: ListenerHarness,
+) -> None:
+    claims = MemoryClaimStore(harness.clock)
+    queue = memory_queue("work", clock=harness.clock, transports=harness.transports, claims=claims)
     (kept,) = await queue.put(random.Random(1).randbytes(80_000).hex())
     assert kept.envelope.claim is not None
     await claims.put(kept.envelope.claim.name, bytes(10_000_000), expires_at=0)

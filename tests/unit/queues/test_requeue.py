@@ -17,7 +17,7 @@ from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, m
 LARGE = random.Random(1).randbytes(300_000).hex()
 
 
-class Desk:
+class Queues:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.transports: dict[str, MemoryQueueTransport] = {}
@@ -48,78 +48,78 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def queues() -> Queues:
+    return Queues()
 
 
 @pytest.mark.parametrize("item", ["small", "x" * 70_000, LARGE], ids=["inline", "packed", "claimed"])
-async def test_a_message_comes_back_from_poison_whole(desk: Desk, item: str) -> None:
-    await desk.queue().put(item)
-    await desk.run(desk.reject)
-    assert await desk.queue().poison.depth() == 1
-    assert await requeue_poison(desk.queue()) == 1
-    assert await desk.queue().poison.depth() == 0
-    await desk.run(desk.keep)
-    assert desk.got == [item]
-    assert desk.claims.blobs == {}
+async def test_a_message_comes_back_from_poison_whole(queues: Queues, item: str) -> None:
+    await queues.queue().put(item)
+    await queues.run(queues.reject)
+    assert await queues.queue().poison.depth() == 1
+    assert await requeue_poison(queues.queue()) == 1
+    assert await queues.queue().poison.depth() == 0
+    await queues.run(queues.keep)
+    assert queues.got == [item]
+    assert queues.claims.blobs == {}
 
 
-async def test_a_second_stay_in_poison_tells_of_the_first(desk: Desk) -> None:
-    await desk.queue().put("x")
+async def test_a_second_stay_in_poison_tells_of_the_first(queues: Queues) -> None:
+    await queues.queue().put("x")
     for _ in range(2):
-        await desk.run(desk.reject)
-        await requeue_poison(desk.queue())
-    await desk.run(desk.reject)
-    (message,) = await desk.queue().poison.peek()
+        await queues.run(queues.reject)
+        await requeue_poison(queues.queue())
+    await queues.run(queues.reject)
+    (message,) = await queues.queue().poison.peek()
     assert [failure.reason for failure in message.items[0].failures] == ["not now"] * 3
 
 
-async def test_only_the_item_that_failed_comes_back(desk: Desk) -> None:
+async def test_only_the_item_that_failed_comes_back(queues: Queues) -> None:
     async def one_bad(item: str) -> None:
-        desk.got.append(item)
-        if item == "b" and desk.got.count("b") == 1:
+        queues.got.append(item)
+        if item == "b" and queues.got.count("b") == 1:
             raise Reject("bad")
 
-    await desk.queue().put("a", "b", "c")
-    await desk.run(one_bad)
-    await requeue_poison(desk.queue())
-    await desk.run(one_bad)
-    assert sorted(desk.got) == ["a", "b", "b", "c"]
+    await queues.queue().put("a", "b", "c")
+    await queues.run(one_bad)
+    await requeue_poison(queues.queue())
+    await queues.run(one_bad)
+    assert sorted(queues.got) == ["a", "b", "b", "c"]
 
 
-async def test_a_foreign_message_comes_back_with_its_history(desk: Desk) -> None:
-    await desk.queue().put_text('"from elsewhere"')
-    await desk.run(desk.reject)
-    await requeue_poison(desk.queue())
-    await desk.run(desk.keep)
-    assert desk.got == ["from elsewhere"]
+async def test_a_foreign_message_comes_back_with_its_history(queues: Queues) -> None:
+    await queues.queue().put_text('"from elsewhere"')
+    await queues.run(queues.reject)
+    await requeue_poison(queues.queue())
+    await queues.run(queues.keep)
+    assert queues.got == ["from elsewhere"]
 
 
-async def test_a_foreign_message_that_fills_its_64_kib_comes_back_too(desk: Desk) -> None:
+async def test_a_foreign_message_that_fills_its_64_kib_comes_back_too(queues: Queues) -> None:
     text = '"' + "&" * 13_000 + '"'
-    await desk.queue().put_text(text)
-    await desk.run(desk.reject)
-    await requeue_poison(desk.queue())
-    await desk.run(desk.keep)
-    assert desk.got == ["&" * 13_000]
+    await queues.queue().put_text(text)
+    await queues.run(queues.reject)
+    await requeue_poison(queues.queue())
+    await queues.run(queues.keep)
+    assert queues.got == ["&" * 13_000]
 
 
-async def test_only_the_messages_named_come_back(desk: Desk) -> None:
-    await desk.queue().put("a")
-    await desk.queue().put("b")
-    await desk.run(desk.reject)
-    first, _ = await desk.queue().poison.peek()
-    assert await requeue_poison(desk.queue(), ids={first.id}) == 1
-    assert len(await desk.queue().poison.peek()) == 1
-    assert await desk.queue().depth() == 1
+async def test_only_the_messages_named_come_back(queues: Queues) -> None:
+    await queues.queue().put("a")
+    await queues.queue().put("b")
+    await queues.run(queues.reject)
+    first, _ = await queues.queue().poison.peek()
+    assert await requeue_poison(queues.queue(), ids={first.id}) == 1
+    assert len(await queues.queue().poison.peek()) == 1
+    assert await queues.queue().depth() == 1
 
 
 @pytest.mark.parametrize("item", ["small", LARGE], ids=["inline", "claimed"])
-async def test_messages_move_to_another_queue_with_their_payload(desk: Desk, item: str) -> None:
-    source = desk.queue("old-work")
+async def test_messages_move_to_another_queue_with_their_payload(queues: Queues, item: str) -> None:
+    source = queues.queue("old-work")
     await source.put(item)
-    assert await move(source, desk.queue()) == 1
+    assert await move(source, queues.queue()) == 1
     assert await source.depth() == 0
-    await desk.run(desk.keep)
-    assert desk.got == [item]
-    assert desk.claims.blobs == {}
+    await queues.run(queues.keep)
+    assert queues.got == [item]
+    assert queues.claims.blobs == {}

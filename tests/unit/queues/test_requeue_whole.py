@@ -26,7 +26,7 @@ TRACES = (0, 1, 2, 4, 8, 16)
 CASES = [(form, size, traces) for form, sizes in FORMS.items() for size in sizes for traces in TRACES]
 
 
-class Yard:
+class Queues:
     def __init__(self) -> None:
         self.transports: dict[str, MemoryQueueTransport] = {}
         self.claims = MemoryClaimStore()
@@ -69,12 +69,12 @@ def payload(form: str, size: int) -> list[Any]:
             return ["&" * (size // 5) if size == 60_000 else noise[: size - 2]]
 
 
-async def put(yard: Yard, form: str, size: int) -> list[Any]:
+async def put(queues: Queues, form: str, size: int) -> list[Any]:
     items = payload(form, size)
     if form == "foreign":
-        await yard.queue.put_text(f'"{items[0]}"')
+        await queues.queue.put_text(f'"{items[0]}"')
         return items
-    (kept,) = await yard.queue.put(*items)
+    (kept,) = await queues.queue.put(*items)
     found = "claimed" if kept.envelope.claim else "packed" if kept.envelope.z else "inline"
     assert found == form
     return items
@@ -82,16 +82,16 @@ async def put(yard: Yard, form: str, size: int) -> list[Any]:
 
 @pytest.mark.parametrize(("form", "size", "traces"), CASES)
 async def test_a_message_comes_back_whole_twice(form: str, size: int, traces: int) -> None:
-    yard = Yard()
-    items = await put(yard, form, size)
+    queues = Queues()
+    items = await put(queues, form, size)
     for stay in (1, 2):
-        await yard.fail(traces, seed=stay)
-        assert await requeue_poison(yard.queue) == 1
-        assert await yard.queue.poison.depth() == 0
-        assert await yard.items() == items
-        (message,) = await yard.queue.transport.peek(1)
+        await queues.fail(traces, seed=stay)
+        assert await requeue_poison(queues.queue) == 1
+        assert await queues.queue.poison.depth() == 0
+        assert await queues.items() == items
+        (message,) = await queues.queue.transport.peek(1)
         assert wire.fits(message.text)
-    assert len(yard.claims.blobs) == (1 if wire.decode(message.text).claim else 0), (
+    assert len(queues.claims.blobs) == (1 if wire.decode(message.text).claim else 0), (
         "each claim has its message"
     )
 
@@ -101,11 +101,11 @@ def test_there_are_96_cases() -> None:
 
 
 async def test_of_a_history_that_has_no_room_the_longest_traces_go_first_and_it_says_so() -> None:
-    yard = Yard()
-    items = await put(yard, "inline", 40_000)
-    await yard.fail(16)
-    await requeue_poison(yard.queue)
-    (message,) = await yard.queue.transport.peek(1)
+    queues = Queues()
+    items = await put(queues, "inline", 40_000)
+    await queues.fail(16)
+    await requeue_poison(queues.queue)
+    (message,) = await queues.queue.transport.peek(1)
     history = wire.decode(message.text).history
     assert [failure.reason for failure in history] == ["it failed"] * 16
     kept = [failure.trace for failure in history]
@@ -114,15 +114,15 @@ async def test_of_a_history_that_has_no_room_the_longest_traces_go_first_and_it_
         "the oldest are left out first"
     )
     assert 8 < len(left_out) < 16
-    assert await yard.items() == items
+    assert await queues.items() == items
 
 
 async def test_a_history_of_a_thousand_failures_keeps_the_newest_and_counts_the_others() -> None:
-    yard = Yard()
-    await put(yard, "inline", 1_000)
-    await yard.fail(1_000)
-    await requeue_poison(yard.queue)
-    (message,) = await yard.queue.transport.peek(1)
+    queues = Queues()
+    await put(queues, "inline", 1_000)
+    await queues.fail(1_000)
+    await requeue_poison(queues.queue)
+    (message,) = await queues.queue.transport.peek(1)
     first, *others = wire.decode(message.text).history
     assert (
         first.reason
@@ -145,75 +145,75 @@ failures = st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 5_000)), max
 async def test_any_history_leaves_any_payload_whole(
     form: str, size: int, stays: list[list[tuple[int, int]]], seed: int
 ) -> None:
-    yard, rng = Yard(), random.Random(seed)
+    queues, rng = Queues(), random.Random(seed)
     text = rng.randbytes(size).hex() if form == "claimed" else "".join(rng.choices('ab&<"ü\\', k=size // 7))
     items: list[Any] = [text]
     if form == "foreign":
-        await yard.queue.put_text(bytes(wire.encode_item(text)).decode())
+        await queues.queue.put_text(bytes(wire.encode_item(text)).decode())
     else:
-        await yard.queue.put(*items)
+        await queues.queue.put(*items)
     for stay in stays:
-        (message,) = await yard.queue.take(1, visibility_seconds=60)
+        (message,) = await queues.queue.take(1, visibility_seconds=60)
         notes = [Failure("r" * reason, "E", "t<" * (length // 2)) for reason, length in stay]
         history = [*wire.decode(message.text).history, *notes]
-        await yard.queue.poison.put(
+        await queues.queue.poison.put(
             PoisonRecord("work", message.id, message.text, "no", history, 1.0, 2.0, 5)
         )
-        await yard.queue.transport.delete(message.id, message.receipt)
-        assert await requeue_poison(yard.queue) == 1
-        assert await yard.items() == items
+        await queues.queue.transport.delete(message.id, message.receipt)
+        assert await requeue_poison(queues.queue) == 1
+        assert await queues.items() == items
 
 
 async def test_one_message_that_cannot_come_back_leaves_the_others_neither_hidden_nor_behind() -> None:
-    yard = Yard()
+    queues = Queues()
     for number in range(33):
-        await yard.queue.put(number)
-        await yard.fail(1)
-    (lost,) = await yard.queue.put(*payload("claimed", 50_000))
+        await queues.queue.put(number)
+        await queues.fail(1)
+    (lost,) = await queues.queue.put(*payload("claimed", 50_000))
     (message, *_) = [
-        each for each in await yard.queue.take(32, visibility_seconds=60) if each.text == lost.text
+        each for each in await queues.queue.take(32, visibility_seconds=60) if each.text == lost.text
     ]
     record = PoisonRecord("work", message.id, message.text, "no", [], 1.0, 2.0, 5)
-    await yard.queue.poison.put(record)
-    await yard.queue.transport.delete(message.id, message.receipt)
+    await queues.queue.poison.put(record)
+    await queues.queue.transport.delete(message.id, message.receipt)
     assert lost.envelope.claim is not None
-    await yard.claims.delete(lost.envelope.claim.name)
-    moved = await requeue_poison(yard.queue)
+    await queues.claims.delete(lost.envelope.claim.name)
+    moved = await requeue_poison(queues.queue)
     assert (moved, moved.left, moved.in_doubt) == (33, 1, 0)
     assert "payload is gone" in moved.reasons[0]
-    (peeked,) = await yard.queue.poison.peek()
+    (peeked,) = await queues.queue.poison.peek()
     assert peeked.items[0].message_id == message.id
 
 
 async def test_a_message_of_a_newer_program_comes_back_as_it_was() -> None:
-    yard = Yard()
+    queues = Queues()
     text = '{"kennel":2,"id":"x","items":{"of":"another shape"}}'
-    await yard.queue.put_text(text)
-    (message,) = await yard.queue.take(1, visibility_seconds=60)
-    await yard.queue.poison.put(PoisonRecord("work", message.id, text, "newer", [], 1.0, 2.0, 5))
-    await yard.queue.transport.delete(message.id, message.receipt)
-    assert await requeue_poison(yard.queue) == 1
-    assert [each.text for each in await yard.queue.transport.peek(1)] == [text]
+    await queues.queue.put_text(text)
+    (message,) = await queues.queue.take(1, visibility_seconds=60)
+    await queues.queue.poison.put(PoisonRecord("work", message.id, text, "newer", [], 1.0, 2.0, 5))
+    await queues.queue.transport.delete(message.id, message.receipt)
+    assert await requeue_poison(queues.queue) == 1
+    assert [each.text for each in await queues.queue.transport.peek(1)] == [text]
 
 
 async def test_two_records_of_one_failure_bring_the_message_back_once() -> None:
     """The answer of the record's put was lost, so it is in poison twice."""
-    yard = Yard()
-    items = await put(yard, "claimed", 50_000)
-    await yard.fail(1)
-    (record,) = await yard.queue.poison.transport.peek(1)
-    await yard.queue.poison.transport.put(record.text)
-    moved = await requeue_poison(yard.queue)
+    queues = Queues()
+    items = await put(queues, "claimed", 50_000)
+    await queues.fail(1)
+    (record,) = await queues.queue.poison.transport.peek(1)
+    await queues.queue.poison.transport.put(record.text)
+    moved = await requeue_poison(queues.queue)
     assert (moved, moved.repeated) == (1, 1)
-    assert await yard.items() == items
-    assert await yard.queue.depth() == 1
+    assert await queues.items() == items
+    assert await queues.queue.depth() == 1
 
 
 async def test_a_requeue_that_ended_between_put_and_delete_leaves_two_messages_with_a_payload_each() -> None:
-    yard = Yard()
-    items = await put(yard, "claimed", 50_000)
-    await yard.fail(1)
-    poison = yard.transports["work-poison"]
+    queues = Queues()
+    items = await put(queues, "claimed", 50_000)
+    await queues.fail(1)
+    poison = queues.transports["work-poison"]
     delete = poison.delete
 
     async def cut(id: str, receipt: str) -> None:
@@ -221,20 +221,20 @@ async def test_a_requeue_that_ended_between_put_and_delete_leaves_two_messages_w
 
     poison.delete = cut  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        await requeue_poison(yard.queue)
+        await requeue_poison(queues.queue)
     poison.delete = delete  # type: ignore[method-assign]
-    assert len(await yard.queue.poison.peek()) == 1, "it is not hidden"
-    (first,) = await yard.queue.take(1, visibility_seconds=600)
-    await yard.queue.transport.delete(first.id, first.receipt)
-    await yard.queue.claims.discard(wire.decode(first.text))
-    assert await requeue_poison(yard.queue) == 1
-    assert await yard.items() == items
+    assert len(await queues.queue.poison.peek()) == 1, "it is not hidden"
+    (first,) = await queues.queue.take(1, visibility_seconds=600)
+    await queues.queue.transport.delete(first.id, first.receipt)
+    await queues.queue.payloads.discard(wire.decode(first.text))
+    assert await requeue_poison(queues.queue) == 1
+    assert await queues.items() == items
 
 
 async def test_copies_of_a_put_whose_answer_was_lost_have_a_payload_each() -> None:
-    yard = Yard()
-    transport = yard.transports["work"]
-    await yard.queue.create()
+    queues = Queues()
+    transport = queues.transports["work"]
+    await queues.queue.create()
     original, lost = transport.put, 0
 
     async def losing(text: str, **options: Any) -> Any:
@@ -247,12 +247,12 @@ async def test_copies_of_a_put_whose_answer_was_lost_have_a_payload_each() -> No
 
     transport.put = losing  # type: ignore[method-assign]
     items = payload("claimed", 50_000)
-    await yard.queue.put(*items)
-    copies = await yard.queue.take(32, visibility_seconds=60)
+    await queues.queue.put(*items)
+    copies = await queues.queue.take(32, visibility_seconds=60)
     assert len(copies) == 3
     for copy in copies:
-        envelope, found = await yard.queue.open(copy.text)
+        envelope, found = await queues.queue.open(copy.text)
         assert [item for _, item in found] == items
-        await yard.queue.transport.delete(copy.id, copy.receipt)
-        await yard.queue.claims.discard(envelope)
-    assert yard.claims.blobs == {}
+        await queues.queue.transport.delete(copy.id, copy.receipt)
+        await queues.queue.payloads.discard(envelope)
+    assert queues.claims.blobs == {}

@@ -44,7 +44,7 @@ def test_the_steps_of_the_default_rule(depth: int, tasks: int) -> None:
         (Measured(10**6, service_seconds=1), 100, "bounded to 0…100"),
         (Measured(480, tasks=5, service_seconds=2.1, since_up_seconds=1), 5, "last step up was 1.0 s ago"),
         (Measured(0, tasks=9, service_seconds=1, since_down_seconds=3), 9, "last step was 3.0 s ago"),
-        (Measured(0, in_hand=4, tasks=9, service_seconds=1), 4, "4 are in hand"),
+        (Measured(0, in_flight=4, tasks=9, service_seconds=1), 4, "4 are in hand"),
         (Measured(None, tasks=9), 9, "the depth is unknown"),
     ],
 )

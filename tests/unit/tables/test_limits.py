@@ -16,8 +16,8 @@ from coordinator.tables.operations import (
     Insert,
     Merge,
     Operation,
-    Put,
     Replace,
+    Upsert,
     check_transaction,
     split,
 )
@@ -30,11 +30,11 @@ from coordinator.testing.tables import MemoryTableStore
     ("operations", "words"),
     [
         ([], "at least one"),
-        ([Put(("a", str(n)), {}) for n in range(101)], "101 operations"),
-        ([Put(("a", "1"), {}), Put(("b", "1"), {})], "one partition"),
-        ([Put(("a", "1"), {}), Delete(("a", "1"), ANY)], "appears twice"),
+        ([Upsert(("a", str(n)), {}) for n in range(101)], "101 operations"),
+        ([Upsert(("a", "1"), {}), Upsert(("b", "1"), {})], "one partition"),
+        ([Upsert(("a", "1"), {}), Delete(("a", "1"), ANY)], "appears twice"),
         (
-            [Put(("a", str(n)), {f"c{i}": "x" * 30_000 for i in range(10)}) for n in range(9)],
+            [Upsert(("a", str(n)), {f"c{i}": "x" * 30_000 for i in range(10)}) for n in range(9)],
             "at most 4194304",
         ),
         ([Replace(("a", "1"), {}, "")], "unconditional"),
@@ -89,7 +89,7 @@ def test_names_that_no_table_can_have_are_named(name: str) -> None:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 150), st.integers(0, 30_000)), max_size=300))
 def test_split_parts_can_be_sent_and_hold_everything_in_order(rows: list[tuple[str, int, int]]) -> None:
     operations: list[Operation] = [
-        Put((partition, str(row)), {"n": n, "text": "x" * size})
+        Upsert((partition, str(row)), {"n": n, "text": "x" * size})
         for n, (partition, row, size) in enumerate(rows)
     ]
     parts = split(operations)

@@ -14,10 +14,10 @@ from coordinator.errors import (
     StorageError,
     StorageUnreachable,
 )
-from coordinator.tables.columns import chunk_columns
 from coordinator.tables.commit import commit
 from coordinator.tables.operations import ANY, Delete, Insert, Merge
 from coordinator.tables.outbox import INTENT, Outbox, RelayingListener
+from coordinator.tables.rows import chunk_columns
 from coordinator.tables.table import Table
 from coordinator.testing.queues import memory_queue
 from coordinator.testing.tables import MemoryTableStore

@@ -215,7 +215,7 @@ def test_only_a_stuck_saga_can_be_retried(state):
 
 
 def test_a_saga_that_nobody_carries_on_gets_another_message_and_time_to_answer():
-    assert rules.revived(at(), until=60.0, **NOW) == changed(
+    assert rules.requeued(at(), until=60.0, **NOW) == changed(
         at(), event("revived"), guard="", held_until=60.0
     )
 

@@ -13,11 +13,10 @@ from coordinator.backoff import Backoff
 from coordinator.errors import AlreadyExists, ConfigurationError, LeadershipLost, StorageUnreachable
 from coordinator.queues.delivery import Reject, Retry
 from coordinator.queues.queue import Queue
-from coordinator.tables.columns import chunk_columns, join_columns
 from coordinator.tables.operations import ANY, Insert, Merge
 from coordinator.tables.outbox import Outbox
 from coordinator.tables.progress import MAX_RUNNERS, SagaError
-from coordinator.tables.rows import Key, Row
+from coordinator.tables.rows import Key, Row, chunk_columns, join_columns
 from coordinator.tables.saga import Saga, SagaContext, SagaMessage
 from coordinator.tables.table import Table
 from coordinator.testing.clock import ManualClock

@@ -16,7 +16,7 @@ from coordinator.errors import (
     StorageBusy,
     StorageUnreachable,
 )
-from coordinator.tables.operations import ANY, Delete, Insert, Put
+from coordinator.tables.operations import ANY, Delete, Insert, Upsert
 from coordinator.tables.optimistic import KEPT_NONCES, Update, optimistic_update
 from coordinator.tables.rows import Key, Row
 from coordinator.tables.table import Table
@@ -228,7 +228,7 @@ async def test_the_deadline_bounds_the_tries(store: MemoryTableStore) -> None:
     await table.write(Insert(KEY, {"n": 0}))
 
     def change(row: dict[str, Any]) -> dict[str, Any]:
-        store._apply(Put(KEY, {"n": row["n"]}))  # somebody is always quicker
+        store._apply(Upsert(KEY, {"n": row["n"]}))  # somebody is always quicker
         return add_one(row)
 
     backoff = Backoff(base_seconds=0.001, cap_seconds=0.001, deadline_seconds=0.02)
@@ -305,7 +305,7 @@ async def test_a_prefix_finds_what_begins_with_it_and_nothing_else(
 ) -> None:
     table = Table(store)
     for name in [*ODD, prefix, prefix + "a", prefix + "\uffff", prefix + "😀", "x", "y", "\U0010ffff9"]:
-        await table.write(Put(("p", name), {}))
+        await table.write(Upsert(("p", name), {}))
     found = {row.key.row async for row in table.scan(prefix=prefix)}
     assert found == {key.row for key in store.rows if key.row.startswith(prefix)}
 

@@ -21,7 +21,7 @@ class ConnectedBus(LocalBus):
         return True
 
 
-class Bench:
+class ListenerHarness:
     """A queue with its poison queue, a clock, a bus, and what the handler got."""
 
     def __init__(self) -> None:

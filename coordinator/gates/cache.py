@@ -73,7 +73,7 @@ class GateCache:
         """
         return self._held.now()
 
-    async def look(self, source: str, *, whole: bool = False) -> Answer:
+    async def refresh(self, source: str, *, whole: bool = False) -> Answer:
         """Ask storage once. `whole` asks for the state even if it has not changed."""
         self.sends += 1
         number, sent, asked = self.sends, self._clock.time(), self._clock.monotonic()
@@ -88,11 +88,11 @@ class GateCache:
         self.notify()
         return answer
 
-    async def try_look(self, source: str) -> KennelError | None:
-        """`look`, but an error is kept in `error` for those who wait; returns it if it is news."""
+    async def try_refresh(self, source: str) -> KennelError | None:
+        """`refresh`, but an error is kept in `error` for those who wait; returns it if it is news."""
         number = self.sends + 1
         try:
-            await self.look(source)
+            await self.refresh(source)
         except KennelError as error:
             self.failed = number
             news = None if type(error) is type(self.error) else error
@@ -183,7 +183,7 @@ class GateCache:
                 wanted, etag = self._from_known(transition, nonce) if attempt == 0 else None, self._etag
                 if wanted is None:
                     try:
-                        answer = await self.look("poll", whole=True)
+                        answer = await self.refresh("poll", whole=True)
                     except GateCorrupt as damage:
                         if repair is None:
                             raise

@@ -1,0 +1,129 @@
+"""The two plain releases: `PollingRelease` looks at a flag again and again, `ListeningRelease` waits for an event."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Protocol
+
+from coordinator.backoff import TRANSIENT
+from coordinator.blocking import Portal, call_blocking
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import ConfigurationError, GateTimeout
+from coordinator.realtime.bus import RESYNC, Bus, Notification
+
+
+class GlobalFlag(Protocol):
+    """One bit that all nodes see.
+
+    Guarantees that after `set_flag` returned, every `get_flag` sent later sees it. Does not tell who set it, when, or
+    how often; does not push. `storage.flag(name)` is the one in a blob: the blob's presence means set, whatever is
+    in it; clearing deletes it.
+    """
+
+    async def get_flag(self) -> bool:
+        """Whether the flag is set."""
+
+    async def set_flag(self, value: bool) -> None:
+        """Set or clear the flag; harmless when repeated."""
+
+
+class PollingRelease:
+    """Holds its callers until a flag is set, by looking at it again and again (S2).
+
+    Guarantees that `wait` returns at most one interval and one request after the flag was set, whenever the node
+    started. Does not notice a flag that was set and cleared between two looks. Costs one request an interval.
+
+    `interval_seconds`: time from one look to the next, 2.5 by default; smaller releases sooner and costs more
+    (1,440 requests an hour at 2.5). An unreachable or busy store is asked again at the next interval; every other
+    storage error is raised. `portal`: for `wait_blocking`, `lambda: storage.portal`.
+    """
+
+    def __init__(
+        self,
+        flag: GlobalFlag,
+        *,
+        interval_seconds: float = 2.5,
+        clock: Clock = SYSTEM_CLOCK,
+        portal: Portal | None = None,
+    ) -> None:
+        if not 0 < interval_seconds <= 86_400:
+            raise ConfigurationError(
+                f"interval_seconds must be positive and at most a day, got {interval_seconds}"
+            )
+        self._flag = flag
+        self._interval = interval_seconds
+        self._clock = clock
+        self._portal = portal
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Return when the flag is set; raises `GateTimeout` after `timeout` seconds."""
+        started = self._clock.monotonic()
+        while not await self._is_set():
+            pause = self._interval
+            if timeout is not None:
+                pause = min(pause, started + timeout - self._clock.monotonic())
+                if pause <= 0:
+                    raise GateTimeout(f"the flag was not set within {timeout:g} s")
+            await self._clock.sleep(pause)
+
+    def wait_blocking(self, timeout: float | None = None) -> None:
+        """`wait` for threads."""
+        call_blocking(self._portal, "wait_blocking", "await release.wait()", self.wait, timeout)
+
+    async def _is_set(self) -> bool:
+        try:
+            return await self._flag.get_flag()
+        except TRANSIENT:
+            return False
+
+
+class ListeningRelease:
+    """Holds its callers until an event comes over a bus (S3).
+
+    Guarantees that an event frees everybody who waits at that moment and whom the bus reaches, without a request to
+    storage. Keeps no state: whoever starts to wait after the event waits for the next one, and a lost event is lost.
+    `Gate` is the form without that hole.
+
+    `bus`: anything that implements `Bus`; `name`: which event; `portal`: for the blocking calls, `lambda: storage.portal`.
+    """
+
+    def __init__(
+        self, bus: Bus, name: str, *, clock: Clock = SYSTEM_CLOCK, portal: Portal | None = None
+    ) -> None:
+        self._bus = bus
+        self._topic = f"release:{name}"
+        self._name = name
+        self._clock = clock
+        self._portal = portal
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Return when the event comes; raises `GateTimeout` after `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        event = asyncio.Event()
+
+        def on_notification(hint: Notification) -> None:
+            if hint.topic != RESYNC:
+                with suppress(RuntimeError):  # the loop ended while the hint was on its way
+                    loop.call_soon_threadsafe(event.set)
+
+        unsubscribe = self._bus.subscribe(self._topic, on_notification)
+        try:
+            if timeout is None:
+                await event.wait()
+            elif not await self._clock.wait(event, timeout):
+                raise GateTimeout(f"no release of {self._name} came within {timeout:g} s")
+        finally:
+            unsubscribe()
+
+    async def release(self) -> None:
+        """Free everybody who waits now."""
+        await self._bus.publish(Notification(topic=self._topic))
+
+    def wait_blocking(self, timeout: float | None = None) -> None:
+        """`wait` for threads."""
+        call_blocking(self._portal, "wait_blocking", "await release.wait()", self.wait, timeout)
+
+    def release_blocking(self) -> None:
+        """`release` for threads."""
+        call_blocking(self._portal, "release_blocking", "await release.release()", self.release)
