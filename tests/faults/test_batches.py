@@ -47,17 +47,15 @@ KILLED = [Cell("process killed", part, f"Before or after each request: {ONCE}") 
 CANCELLED = [Cell("part cancelled", part, f"At each moment: {ONCE}") for part in PARTS]
 DEPLOYED = [Cell("deployment with other chunk sizes", "initiator", f"At each request: {ONCE}")]
 HANGS = [
-    Cell("hang", "initiator", "The batch is shown as stalled within a minute, without a rate or a time left"),
+    Cell("hang", "initiator", "The batch is shown as stalled within a minute, without a rate or an ETA"),
     Cell("hang", "processor", "The item is on the failure list after its time; the others are done"),
-    Cell(
-        "hang", "controller", "The batch is shown as stalled within a minute, without a rate or a time left"
-    ),
+    Cell("hang", "controller", "The batch is shown as stalled within a minute, without a rate or an ETA"),
 ]
 FAILS = [
     Cell(
         "exception",
         "initiator",
-        "After five tries the batch is `failed` with the cause; a retry goes on where it stopped",
+        "After five attempts the batch is `failed` with the cause; a retry continues where it stopped",
     ),
     Cell(
         "exception",
@@ -72,17 +70,17 @@ FAILS = [
     Cell(
         "exception",
         "controller",
-        "After five tries the batch is `failed` with the cause; a retry goes on where it stopped",
+        "After five attempts the batch is `failed` with the cause; a retry continues where it stopped",
     ),
     Cell(
         "exception",
         "reporter",
-        "After five tries the batch is `failed` with the cause; a retry goes on where it stopped",
+        "After five attempts the batch is `failed` with the cause; a retry continues where it stopped",
     ),
     Cell(
         "exception",
         "store of reports",
-        "After five tries the batch is `failed` with the cause; a retry goes on where it stopped",
+        "After five attempts the batch is `failed` with the cause; a retry continues where it stopped",
     ),
     Cell(
         "result that cannot be stored",

@@ -41,16 +41,16 @@ KINDS = ("async def", "def")
 SUBJECTS = [(form, kind) for form in FORMS for kind in KINDS]
 AWAY = Fault("away", committed=False, answer="close")
 
-KILLED = "The item is in poison after `attempts` deaths, with their number; what shares its message runs twice at the most"
-TRIED = "A failed try: logged, tried again, and in poison after `attempts` tries with the reason"
-HUNG_ASYNC = "Cancelled after `timeout` and counted as a failed try; in poison after `attempts` tries"
-HUNG_DEF = "Counted as a failed try after `timeout`, `held` turns False for the thread; in poison after `attempts` tries"
-OUTAGE = "Every item runs, once more at the most, and the message is settled when storage is back"
+KILLED = "The item is in poison after `attempts` deaths, with their number; other items of its message run twice at most"
+TRIED = "A failed attempt: logged, tried again, and in poison after `attempts` attempts with the reason"
+HUNG_ASYNC = "Cancelled after `timeout` and counted as a failed attempt; in poison after `attempts` attempts"
+HUNG_DEF = "Counted as a failed attempt after `timeout`; `held` turns False for the thread; in poison after `attempts` attempts"
+OUTAGE = "Every item runs, at most once more, and the message is settled when storage is back"
 BLOCKS = "A warning names the handler while it blocks; the message is settled"
-BLOCKS_NOT = "Nothing: a thread blocks no event loop, and its message is renewed"
+BLOCKS_NOT = "No effect: a thread blocks no event loop, and its message is renewed"
 STOPPED_ASYNC = "Finished within the deadline, else cancelled, given back and run by another worker"
-STOPPED_DEF = "The message is kept until the thread ends, so that nobody runs it beside"
-PATIENT = "The wait that the service asks for is kept; the item runs once"
+STOPPED_DEF = "The message stays hidden until the thread ends, so that no other worker runs it"
+PATIENT = "The worker waits as long as the service asks; the item runs once"
 LOST = "The item runs once"
 NO_SPACE = f"[Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}"
 
@@ -79,7 +79,7 @@ def _cells() -> list[Cell]:
 TABLE = Table(
     "Handlers of messages",
     "A fault meets a handler, `async def` or `def`, while it has a message: a single item, several (*bundled*), a payload "
-    "that is compressed or kept in a blob, or one without Kennel's envelope (*foreign*). Whatever was taken is settled, given "
+    "that is compressed or kept in a blob, or one without Kennel's envelope (*foreign*). Each message is settled, given "
     "back, or dropped because it was lost: the tests check this between any two awaits.",
     tuple(_cells()),
     order=20,

@@ -165,17 +165,17 @@ async def moved(site: Site, turn: Any) -> None:
 OPERATIONS = {
     "put": (
         put,
-        "Stored whole; after a lost answer it may be there twice, each copy with a payload of its own",
+        "Stored unchanged; after a lost answer it may be there twice, each copy with a payload of its own",
     ),
     "settle": (settle, "Every item is handled, after a lost answer perhaps twice; nothing goes to poison"),
-    "give up": (give_up, "In poison whole with the reason, and comes back from there whole and once"),
+    "give up": (give_up, "In poison unchanged with the reason, and comes back from there unchanged and once"),
     "requeue from poison": (
         requeued,
-        "Comes back whole and leaves poison; after a lost answer perhaps twice; nothing is hidden",
+        "Comes back unchanged and leaves poison; after a lost answer perhaps twice; nothing stays hidden",
     ),
     "move to another queue": (
         moved,
-        "Arrives whole and leaves the old queue; after a lost answer perhaps twice; nothing is hidden",
+        "Arrives unchanged and leaves the old queue; after a lost answer perhaps twice; nothing stays hidden",
     ),
 }
 

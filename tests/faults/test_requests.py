@@ -276,21 +276,21 @@ async def made_table(site: Site):
 
 
 ONCE = "Done, and exactly once, whichever request failed"
-SINGLE = "Done wholly or not at all; the error's `maybe_done` says that it may have been done"
+SINGLE = "Done completely or not at all; the error's `maybe_done` says that it may have been done"
 SUBJECTS: dict[str, tuple[Callable[[Site], Awaitable[None]], str]] = {
     "open a gate": (open_gate, ONCE),
     "close a gate": (close_gate, ONCE),
     "wait at a gate": (wait_at_gate, "The worker passes after the opening, never before"),
     "take order numbers": (take_numbers, "Each number is issued once; the ledger accounts for every one"),
-    "acquire a lease": (acquire_lease, "One holder, and only one"),
+    "acquire a lease": (acquire_lease, "Exactly one holder"),
     "renew a lease": (renew_lease, "The holder keeps the lease; a failed renewal is tried again"),
-    "release a lease": (release_lease, "The next holder gets it at once, with a higher epoch"),
-    "put a message": (put_message, "Stored; perhaps twice, under one envelope id"),
+    "release a lease": (release_lease, "The next holder acquires it at once, with a higher epoch"),
+    "send a message": (put_message, "Stored, perhaps twice, under one envelope id"),
     "get messages": (get_messages, "The message is visible again after its visibility timeout"),
     "renew a message": (update_message, "The message is visible again after its visibility timeout"),
     "delete a message": (delete_message, SINGLE),
-    "put a payload too large for a message": (put_large, "Stored; perhaps twice, under one envelope id"),
-    "get such a payload": (get_large, "The whole payload or an error; it is still there"),
+    "put a payload too large for a message": (put_large, "Stored, perhaps twice, under one envelope id"),
+    "get such a payload": (get_large, "The whole payload or an error; the message is still there"),
     "delete such a payload": (delete_large, "Deleting again is harmless"),
     "insert a row": (insert_row, SINGLE),
     "update a row": (update_row, ONCE),

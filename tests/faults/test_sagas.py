@@ -52,7 +52,7 @@ KILLED = [
     Cell(
         "process killed",
         way,
-        f"Before or after each request: another runner carries it on, and it ends `{end}`",
+        f"Before or after each request: another runner continues it, and it ends `{end}`",
     )
     for way, end in WAYS.items()
 ]
@@ -75,31 +75,31 @@ DEPLOYED = [
     Cell(
         "deployment with other steps",
         "step added at the end",
-        "At each moment: it carries on, and the new step runs",
+        "At each moment: it continues, and the new step runs",
     ),
 ]
 STEPS = [
     Cell(
         "step hangs",
         "async def step",
-        "It is cancelled at its time-out and tried again, then everything is undone",
+        "It is cancelled at its time-out and tried again, then everything is rolled back",
     ),
     Cell(
         "step hangs",
         "def step",
-        "It is shown as overdue and waited for; nothing is undone while it may still take effect",
+        "It is shown as overdue and waited for; nothing is rolled back while it may still take effect",
     ),
     *(
-        Cell("runner cancelled", kind, "No second runner starts the step beside it; the next one carries on")
+        Cell("runner cancelled", kind, "No second runner starts the step in parallel; the next one continues")
         for kind in KINDS
     ),
-    *(Cell("step raises Reject", kind, "Everything is undone at once") for kind in KINDS),
+    *(Cell("step raises Reject", kind, "Everything is rolled back at once") for kind in KINDS),
     *(
         Cell("step raises its own TimeoutError", kind, "It is tried again; the error is the step's own")
         for kind in KINDS
     ),
     *(
-        Cell("result of 1 MB", kind, "Everything is undone at once; the error names the limit")
+        Cell("result of 1 MB", kind, "Everything is rolled back at once; the error names the limit")
         for kind in KINDS
     ),
 ]

@@ -43,8 +43,8 @@ async def lease(storage: Storage) -> None:
 
 
 Blow = Callable[[Storage], Awaitable[None]]
-CLEARED = "the flag is clear, for that is what the absence of its blob means; setting it works as before"
-SET = "the flag is set, whatever its blob holds; clearing it works as before"
+CLEARED = "the flag is clear, because its blob does not exist; setting it works as before"
+SET = "the flag is set, whatever its blob contains; clearing it works as before"
 LEASED = (
     "the flag stays set; clearing it is refused with an error that names the flag until the lease is broken"
 )

@@ -127,9 +127,9 @@ HARMLESS: dict[str, Blow] = {
     "recorded epoch overwritten": garbage_row,
 }  # fmt: skip
 
-REFUSED = "nobody passes, the error says to close the gate, and closing repairs it at a higher epoch"
-BACK_NOW = "workers that knew the later epoch stay and report it; the next opening, by anyone, gets a higher epoch and lets them pass"
-WHATEVER = "the gate works as before; epochs go on growing"
+REFUSED = "no worker passes, the error says to close the gate, and closing repairs it at a higher epoch"
+BACK_NOW = "workers that knew the later epoch stay and report it; the next opening, by any process, gets a higher epoch and releases them"
+WHATEVER = "the gate works as before; epochs keep growing"
 CELLS = (
     *(Cell(fault, "gate", REFUSED) for fault in DAMAGE),
     *(Cell(fault, "gate", BACK_NOW) for fault in BACK),

@@ -21,11 +21,8 @@ from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite
 from tests.support.reliability import Cell, Table
 
-BACK = (
-    "the next one waits until the former is over for certain (one lease), then begins above every epoch that was used; late "
-    "writes of the former are refused by its epoch"
-)
-NOTHING = "whoever holds it goes on, and the next one gets a higher epoch"
+BACK = "the next one waits until the former term has certainly ended (one lease), then begins above every used epoch; late writes of the former holder are refused by their epoch"
+NOTHING = "the holder goes on, and the next one gets a higher epoch"
 
 
 @dataclass

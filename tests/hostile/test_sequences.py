@@ -236,7 +236,7 @@ def expected(fault: str, moment: str) -> str:
 
 
 TABLE_INTRO = (
-    "What somebody with access to the storage account does to a sequence, and when. After each row the numbers of all "
+    "An administrator or another program changes a sequence in the storage account. After each row the numbers of all "
     "processes are compared: none was issued twice."
 )
 TABLE = Table(

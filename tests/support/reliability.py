@@ -69,7 +69,7 @@ def page() -> str:
     """The whole of docs/reliability.md."""
     head = (
         "# Reliability\n\n"
-        "What you get when something fails. Each row is checked by the test suite on every change; this page is written from\n"
+        "This page lists the outcome of each fault. The test suite checks each row on every change; the page is generated from\n"
         "those tests by `python scripts/reliability.py`.\n"
     )
     return "\n".join([head, *(table.markdown() for table in tables())])
