@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import NamedTuple
 
 from coordinator.errors import KennelError, NotFound
@@ -10,10 +9,9 @@ from coordinator.pipelines.azure import batch_control
 from coordinator.pipelines.status import BatchStatus
 from coordinator.tables.azure import read_saga
 from coordinator.tables.progress import Progress
-from dashboard.core.storage import call, storage
+from dashboard.core.storage import look, storage
 
 FAILURES = 50
-READ_SECONDS = 6.0
 
 
 class Failure(NamedTuple):
@@ -42,36 +40,36 @@ class SagaDetail(NamedTuple):
 def batch(pipeline: str, name: str) -> BatchDetail:
     """Three requests, and one for each chunk with failures."""
     try:
-        return call(_batch, pipeline, name)
+        seen = look(f"batch {pipeline} {name}", _batch, pipeline, name)
     except NotFound:
         return BatchDetail(problem=f"There is no batch {name} of {pipeline}.")
-    except (KennelError, TimeoutError) as error:
-        return BatchDetail(problem=str(error) or "storage did not answer in time")
+    except KennelError as error:
+        return BatchDetail(problem=str(error))
+    return (seen.value or BatchDetail())._replace(problem=seen.problem)
 
 
 async def _batch(pipeline: str, name: str) -> BatchDetail:
-    async with asyncio.timeout(READ_SECONDS):
-        control = await batch_control(storage(), pipeline, name)
-        status = await control.status(name)
-        failures: list[Failure] = []
-        if status.items_failed:
-            async for failure in control.failures(name):
-                if len(failures) == FAILURES:
-                    return BatchDetail(status, tuple(failures), more=True)
-                failures.append(Failure(failure.index, failure.error))
-        return BatchDetail(status, tuple(failures))
+    control = await batch_control(storage(), pipeline, name)
+    status = await control.status(name)
+    failures: list[Failure] = []
+    if status.items_failed:
+        async for failure in control.failures(name):
+            if len(failures) == FAILURES:
+                return BatchDetail(status, tuple(failures), more=True)
+            failures.append(Failure(failure.index, failure.error))
+    return BatchDetail(status, tuple(failures))
 
 
 def saga(name: str, key: str) -> SagaDetail:
     """One request."""
     try:
-        return SagaDetail(call(_saga, name, key))
+        seen = look(f"saga {name} {key}", _saga, name, key)
     except NotFound:
         return SagaDetail(problem=f"There is no saga {name} with the key {key}.")
-    except (KennelError, TimeoutError) as error:
-        return SagaDetail(problem=str(error) or "storage did not answer in time")
+    except KennelError as error:
+        return SagaDetail(problem=str(error))
+    return SagaDetail(seen.value, seen.problem)
 
 
 async def _saga(name: str, key: str) -> Progress:
-    async with asyncio.timeout(READ_SECONDS):
-        return await read_saga(storage(), name, key)
+    return await read_saga(storage(), name, key)

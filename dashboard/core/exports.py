@@ -14,6 +14,8 @@ from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.utils.timezone import now
 from django.views.decorators.http import require_safe
 
+from coordinator.config import check_name
+from coordinator.errors import ConfigurationError
 from dashboard.core.csv import cell
 from dashboard.core.guard import requires
 from dashboard.cost import queries as cost
@@ -25,6 +27,12 @@ from dashboard.live.fleet import Fleet
 log = logging.getLogger(__name__)
 
 Row = dict[str, object]
+
+
+class Unread(Exception):
+    """Storage did not say what is in the file: no file is better than one without its rows."""
+
+
 ALL = 100_000
 
 
@@ -35,10 +43,13 @@ def table(request: HttpRequest, name: str, form: str) -> HttpResponse:
     make = TABLES.get(name)
     if make is None:
         raise Http404(f"no table {name}; there are {', '.join(sorted(TABLES))}")
-    rows = list(make(selectors.fleet(), request.GET))
+    try:
+        rows = list(make(selectors.fleet(), request.GET))
+    except Unread as error:
+        return HttpResponse(f"{error}\n", status=503, content_type="text/plain; charset=utf-8")
     file = f"{name}-{now():%Y%m%dT%H%M%SZ}.{form}"
     if form == "csv":
-        answer = HttpResponse(_as_csv(rows), content_type="text/csv; charset=utf-8")
+        answer = HttpResponse(_as_csv(rows, HEADS[name]), content_type="text/csv; charset=utf-8")
     else:
         answer = HttpResponse(msgspec.json.encode(rows), content_type="application/json")
     answer["Content-Disposition"] = f'attachment; filename="{file}"'
@@ -107,7 +118,15 @@ def _terms(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
             "how": each.how,
         }  # fmt: skip
 
-    return _rows(terms.newest(query.get("election", "")[:63]).rows, row)
+    election = query.get("election", "")[:63]
+    try:
+        check_name("election", election)
+    except ConfigurationError as error:
+        raise Http404(str(error)) from error
+    found = terms.newest(election)
+    if found.problem:
+        raise Unread(found.problem)
+    return _rows(found.rows, row)
 
 
 def _sequences(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
@@ -181,14 +200,13 @@ def _rows(items: Iterable[Any], row: Callable[[Any], Row]) -> Iterable[Row]:
             yield {"problem": f"unreadable: {type(error).__name__} {named[:200]}".rstrip()}
 
 
-def _as_csv(rows: list[Row]) -> str:
+def _as_csv(rows: list[Row], head: list[str]) -> str:
     text = StringIO()
-    if rows:
-        # A row that could not be read has not all columns.
-        columns = list(dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row))
-        writer = csv.writer(text)
-        writer.writerow(columns)
-        writer.writerows([cell(row.get(name)) for name in columns] for row in rows)
+    # A row that could not be read has a column of its own.
+    columns = list(dict.fromkeys((*head, *(name for row in rows for name in row))))
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows([cell(row.get(name)) for name in columns] for row in rows)
     return text.getvalue()
 
 
@@ -204,6 +222,21 @@ def _moment(at: float | None) -> str | None:
 def _several(names: Iterable[Any]) -> str:
     return " ".join(str(name) for name in names)
 
+
+_HEADS = {
+    "gates": "gate state epoch by reason since opens_at share waiting workers released expected p50_ms p99_ms problem",
+    "queues": "queue depth oldest_seconds active_tasks total_tasks in_per_second out_per_second in_hand poison workers as_of",
+    "workers": "worker instance host pid software presence last_seen started_at mode memory_bytes gates queues active_tasks in_hand leads",
+    "leaders": "election holder epoch lease since standing_by as_of problem",
+    "terms": "epoch leader from to how",
+    "sequences": "sequence next_number per_second runway_seconds owners problem as_of",
+    "batches": "pipeline batch state by started_at finished_at items_total items_sent items_counted items_failed per_second eta_seconds sla_seconds sla_risk stalled progressed_at cause",
+    "sagas": "saga key state runners changed_at",
+    "pools": "pool wanted actual reason agent epoch decided_at",
+    "cost": "by name requests share dollars",
+}
+HEADS = {name: columns.split() for name, columns in _HEADS.items()}
+"""The columns of each file, also of one without rows."""
 
 TABLES: dict[str, Callable[[Fleet, QueryDict], Iterable[Row]]] = {
     "gates": _gates,

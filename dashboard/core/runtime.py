@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol, TypeVar, TypeVarTuple
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import msgspec
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -85,6 +85,7 @@ class Runtime:
         self.viewers: Viewers = Viewers(self.board)
         self.sampler: Sampler | None = None
         self._gates: dict[str, Gate] = {}
+        self.kept_reads: dict[str, tuple[float, Any]] = {}  # see `dashboard.core.storage.look`
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looked_elsewhere = self.looked = float("-inf")
         self.announcements = Announcements(self._pass_on, lambda: len(self.sockets), clock=clock)

@@ -8,11 +8,11 @@ from coordinator.config import check_name
 from coordinator.errors import KennelError
 from coordinator.leadership.azure import list_terms
 from coordinator.leadership.terms import TermRecord
-from dashboard.core.storage import call, storage
+from dashboard.core.storage import look, storage
 
 
 class Terms(NamedTuple):
-    """The terms of an election, newest first; `problem` says why they are missing."""
+    """The terms of an election, newest first; `problem` says why they are missing, or from before."""
 
     rows: tuple[TermRecord, ...] = ()
     problem: str = ""
@@ -22,9 +22,10 @@ def newest(election: str, limit: int = 50) -> Terms:
     """The newest terms; one request."""
     try:
         check_name("election", election)
-        return Terms(tuple(call(_read, election, limit)))
-    except (KennelError, TimeoutError) as error:
-        return Terms(problem=str(error) or "storage did not answer in time")
+        seen = look(f"terms {election} {limit}", _read, election, limit)
+    except KennelError as error:
+        return Terms(problem=str(error))
+    return Terms(tuple(seen.value or ()), seen.problem)
 
 
 async def _read(election: str, limit: int) -> list[TermRecord]:

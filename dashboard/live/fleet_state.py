@@ -37,7 +37,7 @@ class FleetState:
         self.heard_mono: float | None = None
         self._samples = 0
         self._lock = threading.Lock()
-        self._composed: tuple[float, tuple[int, int], Fleet] | None = None
+        self._composed: tuple[float, tuple[int, int], int, Fleet] | None = None
         self._ring: deque[tuple[float, dict[str, float]]] = deque(maxlen=KEPT_SECONDS)
         self._marks: deque[tuple[float, dict[str, int], Counter[str], dict[str, int], int]] = deque()
         self._day: tuple[float, Counter[str], Counter[str]] | None = None
@@ -77,10 +77,15 @@ class FleetState:
         with self._lock:
             now = self.clock.monotonic()
             if self._composed is not None and not fresh:
-                at, stamp, fleet = self._composed
-                if now - at < FRESH_SECONDS and (stamp[0] == self.stamp[0] or now - at < FRESH_SECONDS / 4):
+                at, stamp, gates, fleet = self._composed
+                # Who has pressed sees the gate as it is now, however short ago the last composition.
+                if (
+                    gates == self.gates.version
+                    and now - at < FRESH_SECONDS
+                    and (stamp[0] == self.stamp[0] or now - at < FRESH_SECONDS / 4)
+                ):
                     return fleet
-            stamp = self.stamp
+            stamp, gates = self.stamp, self.gates.version
             fleet = compose(
                 self._sample_now(),
                 self.presence.workers(),
@@ -95,7 +100,7 @@ class FleetState:
                 went_back={name: peak for name, (peak, _) in self.gates.went_back.items()},
                 troubles=self.troubles(),
             )
-            self._composed = (now, stamp, fleet)
+            self._composed = (now, stamp, gates, fleet)
             return fleet
 
     def newest_values(self) -> dict[str, float]:

@@ -12,7 +12,8 @@ from coordinator.queues import envelope as wire
 from coordinator.queues.envelope import PoisonRecord, poison_name
 from coordinator.queues.protocols import ReceivedMessage
 from coordinator.queues.queue import Queue
-from dashboard.core.storage import call, storage
+from dashboard.core.storage import look as storage_look
+from dashboard.core.storage import storage
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +54,13 @@ def look(queue: str, *, poison: bool = False) -> Look:
     try:
         check_name("queue", queue)
         source: Queue[object] = storage().queue(poison_name(queue) if poison else queue)
-        found = call(source.transport.peek, MOST_MESSAGES)
+        # Of messages nothing is kept: they may hold what must not stay.
+        seen = storage_look("", source.transport.peek, MOST_MESSAGES)
     except NotFound:
         return Look()
-    except (KennelError, TimeoutError) as error:
-        return Look(problem=str(error) or "storage did not answer in time")
-    return Look(tuple(_row(message) for message in found))
+    except KennelError as error:
+        return Look(problem=str(error))
+    return Look(tuple(_row(message) for message in seen.value or ()), seen.problem)
 
 
 def _row(message: ReceivedMessage) -> Message:

@@ -10,19 +10,23 @@ from coordinator.queues.azure import BlobRules
 from coordinator.queues.rules import ScalingRule, Steps, decode_rule, encode_rule
 from dashboard.core.actions import audited
 from dashboard.core.actor import Actor
-from dashboard.core.storage import call, storage
+from dashboard.core.storage import call, keep, look, storage
 
 
 class StoredRule(NamedTuple):
-    """The rule stored for a queue, None if its workers go by their own; `problem` says why it is not known."""
+    """The rule stored for a queue, None if its workers go by their own.
+
+    `problem` says why it is not known, or, if it `is_known`, from before.
+    """
 
     rule: ScalingRule | None = None
     problem: str = ""
+    is_known: bool = True
 
     @property
     def kind(self) -> str:
         """ "steps", "target", "own" or "unknown"."""
-        if self.problem:
+        if not self.is_known:
             return "unknown"
         if self.rule is None:
             return "own"
@@ -33,10 +37,21 @@ def stored(queue: str) -> StoredRule:
     """What is stored now; one request."""
     try:
         check_name("queue", queue)
-        found = call(BlobRules(storage()).read, queue, "")
-    except (KennelError, TimeoutError) as error:
-        return StoredRule(problem=str(error) or "storage did not answer in time")
-    return StoredRule(found[0] if found is not None else None)
+        seen = look(_key(queue), _read, queue)
+    except KennelError as error:
+        return StoredRule(problem=str(error), is_known=False)
+    if seen.value is None:
+        return StoredRule(problem=seen.problem, is_known=False)
+    return StoredRule(seen.value[0], seen.problem)
+
+
+async def _read(queue: str) -> tuple[ScalingRule | None]:
+    found = await BlobRules(storage()).read(queue, "")
+    return (found[0] if found is not None else None,)
+
+
+def _key(queue: str) -> str:
+    return f"rule {queue}"
 
 
 def store(actor: Actor, queue: str, rule: ScalingRule | None, *, reason: str = "") -> None:
@@ -51,6 +66,7 @@ def store(actor: Actor, queue: str, rule: ScalingRule | None, *, reason: str = "
         act.before = _told(before[0] if before is not None else None)
         if rule is None:
             call(rules.remove, queue)
+            keep(_key(queue), (None,))
         else:
             checked = decode_rule(encode_rule(rule))
 
@@ -58,6 +74,7 @@ def store(actor: Actor, queue: str, rule: ScalingRule | None, *, reason: str = "
                 await rules.write(queue, checked, by=actor.name)
 
             call(write)
+            keep(_key(queue), (checked,))
         act.after = _told(rule)
 
 

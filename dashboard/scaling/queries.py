@@ -14,7 +14,7 @@ from coordinator.scaling.policy import ScalingPolicy, decode_policy
 from dashboard.core.actions import ActionFailed, audited
 from dashboard.core.actor import Actor
 from dashboard.core.runtime import current
-from dashboard.core.storage import call, storage
+from dashboard.core.storage import call, keep, look, storage
 
 CHANGES = 30
 
@@ -38,9 +38,10 @@ class Scaling(NamedTuple):
 def read(pool: str, now: float) -> Scaling:
     """Three requests. `pool` "" means the first."""
     try:
-        return call(_read, pool, now)
-    except (KennelError, TimeoutError) as error:
-        return Scaling(problem=str(error) or "storage did not answer in time")
+        seen = look("", _read, pool, now)
+    except KennelError as error:
+        return Scaling(problem=str(error))
+    return (seen.value or Scaling())._replace(problem=seen.problem)
 
 
 async def _read(pool: str, now: float) -> Scaling:
@@ -59,10 +60,10 @@ async def _read(pool: str, now: float) -> Scaling:
 def policy_of(pool: str) -> tuple[str, str]:
     """The stored policy as JSON ("": none is stored), and what went wrong if it could not be read; one request."""
     try:
-        policy = call(read_policy, storage(), pool)
-    except (KennelError, TimeoutError) as error:
-        return "", str(error) or "storage did not answer in time"
-    return _shown(policy), ""
+        seen = look(f"policy {pool}", read_policy, storage(), pool)
+    except KennelError as error:
+        return "", str(error)
+    return _shown(seen.value), seen.problem
 
 
 def _shown(policy: ScalingPolicy | None) -> str:
@@ -82,6 +83,7 @@ def store_policy(actor: Actor, pool: str, text: str, *, reason: str = "") -> Non
             return await save_policy(storage(), pool, policy, by=actor.name)
 
         before = call(save)
+        keep(f"policy {pool}", policy)
         act.before = msgspec.json.encode(before).decode() if before else ""
         act.after = msgspec.json.encode(policy).decode()
         current().look_again()

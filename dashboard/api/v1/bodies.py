@@ -30,12 +30,13 @@ Instance = Annotated[
     Path(description="The `instance` of a worker: one for each start of its process."),
 ]
 # NUL cannot be kept by every database.
-Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=500)]
-Search = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=200)]
+_STORABLE = r"^[^\x00]*$"
+Text = Annotated[str, StringConstraints(pattern=_STORABLE, max_length=500)]
+Search = Annotated[str, StringConstraints(pattern=_STORABLE, max_length=200)]
 Limit = Annotated[int, Query(ge=1, le=500, description="At most so many in one page.")]
 # All in one: beside constraints of its own, ninja drops the default of a parameter, and demands it.
 Cursor = Annotated[
-    str, Query(pattern=r"^[^\x00]*$", max_length=300, description="`next` of the page before.")
+    str, Query(pattern=_STORABLE, max_length=300, description="`next` of the page before.")
 ]
 Number = Annotated[int, Query(ge=1, le=2**63 - 1, description="Only the range that holds this number.")]
 
@@ -66,7 +67,7 @@ class Opening(Why):
 class Closing(_Body):
     """Why a gate closes: required, others will read it."""
 
-    reason: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", min_length=1, max_length=500)]
+    reason: Annotated[str, StringConstraints(pattern=_STORABLE, min_length=1, max_length=500)]
 
 
 class NewQueue(Why):
@@ -104,8 +105,8 @@ class PriceTable(_Body):
     blob_read: _Price = DEFAULT_PRICES.blob_read
     blob_list: _Price = DEFAULT_PRICES.blob_list
     table: _Price = DEFAULT_PRICES.table
-    as_of: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=40)] = DEFAULT_PRICES.as_of
-    source: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=200)] = DEFAULT_PRICES.source
+    as_of: Annotated[str, StringConstraints(pattern=_STORABLE, max_length=40)] = DEFAULT_PRICES.as_of
+    source: Annotated[str, StringConstraints(pattern=_STORABLE, max_length=200)] = DEFAULT_PRICES.source
 
 
 class NewPrices(Why):
@@ -143,5 +144,5 @@ class NewToken(Why):
     days: Annotated[float, Field(gt=0, le=3660)] | None = None
     own: bool = False
     role: Literal["", "viewer", "operator", "admin"] = ""
-    team: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=150)] = ""
+    team: Annotated[str, StringConstraints(pattern=_STORABLE, max_length=150)] = ""
     allowance: Claims | None = None

@@ -54,5 +54,6 @@ def test_the_audit_comes_whole_and_a_page_at_a_time(monkeypatch: pytest.MonkeyPa
         "id": "", "at": "", "actor": "olga", "address": "", "action": "gate.open", "target": "gate-0",
         "outcome": "denied", "reason": "", "before": "", "after": "", "request_id": "request-0",
     }  # fmt: skip
+    assert async_to_sync(_parts)("nobody", None) == [[",".join(export.AUDIT_HEAD)], []]
     older = async_to_sync(_parts)(q, wanted[-3].id)
     assert sum(map(len, older)) == 3  # the head, and two rows below that id

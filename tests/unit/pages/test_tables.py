@@ -12,7 +12,7 @@ from django.http import QueryDict
 from django.test import Client
 from django.urls import resolve, reverse
 
-from dashboard.core.exports import TABLES
+from dashboard.core.exports import HEADS, TABLES
 from dashboard.templatetags.links import audit_url, ranges_url, target_url, worker_url
 from tests.unit.pages.fleets import full, nothing
 
@@ -23,7 +23,7 @@ FROM_STORAGE = {"terms"}  # read when asked for, not part of the fleet
 def test_every_table_has_rows_of_one_shape_and_none_of_what_is_not_there(name: str) -> None:
     rows = list(TABLES[name](full(), QueryDict()))
     assert rows
-    assert {tuple(row) for row in rows} == {tuple(rows[0])}
+    assert {tuple(row) for row in rows} == {tuple(HEADS[name])}
     assert json.loads(json.dumps(rows)) == rows, "nothing but figures, texts and None"
     assert list(TABLES[name](nothing(), QueryDict())) == []
 
@@ -50,6 +50,17 @@ def test_tables_come_as_csv_and_json_and_an_unknown_one_is_not_found(client: Cli
         rows = list(csv.DictReader(StringIO(table.content.decode())))
         assert len(client.get(f"/tables/{name}.json").json()) == len(rows)
     assert client.get("/tables/secrets.csv").status_code == 404
+    assert client.get("/tables/terms.csv?election=No+such+name").status_code == 404
+
+
+@pytest.mark.django_db
+def test_a_file_without_rows_has_its_head(client: Client) -> None:
+    user = User.objects.create_user("vera")
+    user.groups.add(Group.objects.get(name="viewer"))
+    client.force_login(user)
+    for name in sorted(TABLES.keys() - FROM_STORAGE):
+        (head,) = csv.reader(StringIO(client.get(f"/tables/{name}.csv?q=nobody&state=none").content.decode()))
+        assert head == HEADS[name]
 
 
 @pytest.mark.parametrize(
