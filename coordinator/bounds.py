@@ -65,12 +65,41 @@ Figure = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Word = Annotated[str, Meta(max_length=32, pattern=r"\A[a-z0-9_ -]*\Z")]
 """One of a few words that newer versions may add to. May be empty."""
 
+_MATCHING = re.compile(r"`str` matching regex '(.*?)'(?=$| - at )")
+_FORMS = {
+    r"\A[^\x00-\x1f": "one line without control characters or marks that turn the direction of text",
+    r"\A[^\x00-\x08": "text without control characters or marks that turn its direction",
+    r"\A[A-Za-z0-9](?:": "a name of letters, digits, dots, dashes and underscores",
+    r"\A[A-Za-z0-9][": "an id of letters, digits, dashes and underscores",
+    r"\A[a-z0-9_ -]": "a word of lower-case letters and digits",
+    r"\A[A-Za-z0-9._*": "names with * and ?, separated by single spaces",
+}
+
+
+def plainly(error: Exception) -> str:
+    """What was wrong with something that was decoded, with the types of this module in words instead of expressions."""
+
+    def words(found: re.Match[str]) -> str:
+        form = found[1].replace("\\\\", "\\")
+        return next((text for start, text in _FORMS.items() if form.startswith(start)), found[0])
+
+    return _MATCHING.sub(words, str(error))
+
+
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
 def one_line(text: str, most: int = MAX_SHORT) -> str:
     """`text` as a `Text`: cut to `most` characters, each control character replaced by a space."""
     return _UNPRINTABLE.sub(" ", text[:most])
+
+
+_PRINTABLE = re.compile(rf"{_LINES}*")
+
+
+def is_printable(text: str) -> bool:
+    """Whether it holds no control characters but lines and tabs, and no marks that turn its direction, as a `LongText`."""
+    return _PRINTABLE.fullmatch(text) is not None
 
 
 def is_moment(value: object) -> bool:

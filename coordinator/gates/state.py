@@ -20,7 +20,17 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from coordinator.bounds import LAST_MOMENT, MAX_COUNT, Count, LongText, Moment, Share, Text, is_moment
+from coordinator.bounds import (
+    LAST_MOMENT,
+    MAX_COUNT,
+    Count,
+    LongText,
+    Moment,
+    Share,
+    Text,
+    is_moment,
+    plainly,
+)
 from coordinator.errors import ConfigurationError, GateCorrupt, GateMoved
 
 Phase = Literal["closed", "armed", "open"]
@@ -119,7 +129,7 @@ def encode(state: GateState) -> str:
     try:
         _decoder.decode(text)
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"gate {state.name}: {error}") from error
+        raise ConfigurationError(f"gate {state.name}: {plainly(error)}") from error
     return text
 
 
@@ -131,7 +141,7 @@ def decode(name: str, text: str | bytes, etag: str = "") -> GateState:
         return msgspec.structs.replace(_decoder.decode(text), name=name)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise GateCorrupt(
-            f"gate {name}: the blob does not hold a gate ({error}). Nobody passes; close the gate to repair it",
+            f"gate {name}: the blob does not hold a gate ({plainly(error)}). Nobody passes; close the gate to repair it",
             gate=name,
             etag=etag,
             epoch=_remaining_epoch(text),

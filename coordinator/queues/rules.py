@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from coordinator.bounds import Count, Duration
+from coordinator.bounds import Count, Duration, plainly
 from coordinator.errors import ConfigurationError
 
 MOST_STEPS = 100
@@ -163,5 +163,5 @@ def decode_rule(text: str | bytes) -> ScalingRule:
     except ConfigurationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"this is not a scaling rule: {error}") from error
+        raise ConfigurationError(f"this is not a scaling rule: {plainly(error)}") from error
     return rule

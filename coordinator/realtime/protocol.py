@@ -29,6 +29,7 @@ from coordinator.bounds import (
     Reason,
     Text,
     Word,
+    plainly,
 )
 from coordinator.errors import ProtocolViolation
 from coordinator.realtime.bus import Notification
@@ -282,4 +283,4 @@ def _decode(decoder: msgspec.json.Decoder[M], frame: str | bytes) -> M:
     try:
         return decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolViolation(f"frame is not a known message: {error}") from error
+        raise ProtocolViolation(f"frame is not a known message: {plainly(error)}") from error

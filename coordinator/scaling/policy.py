@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from msgspec import Meta
 
-from coordinator.bounds import MAX_COUNT, MAX_ITEMS, Figure, KeyText, Remark
+from coordinator.bounds import MAX_COUNT, MAX_ITEMS, Figure, KeyText, Remark, plainly
 from coordinator.errors import ConfigurationError
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -130,7 +130,7 @@ def decode_policy(text: str | bytes) -> ScalingPolicy:
     except ConfigurationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"this is not a scaling policy: {error}") from error
+        raise ConfigurationError(f"this is not a scaling policy: {plainly(error)}") from error
 
 
 def _minutes(text: str) -> int:

@@ -11,6 +11,7 @@ import msgspec
 from django.contrib.auth.models import Group
 from django.utils import timezone
 
+from coordinator.bounds import plainly
 from dashboard.access import tokens
 from dashboard.audit import log as audit
 from dashboard.core.actions import ActionFailed, Denied, audited
@@ -109,7 +110,7 @@ def _allowance(given: Mapping[str, Any]) -> Allowance:
     try:
         return msgspec.convert(msgspec.structs.asdict(NEW) | dict(given), Allowance, strict=False)
     except msgspec.ValidationError as error:
-        raise ActionFailed(f"What its workers may claim is out of bounds: {error}.") from error
+        raise ActionFailed(f"What its workers may claim is out of bounds: {plainly(error)}.") from error
 
 
 def _role(scope: str, role: str) -> str:

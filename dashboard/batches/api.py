@@ -11,7 +11,7 @@ from pydantic import StringConstraints
 
 from coordinator.pipelines.status import BatchStatus
 from dashboard.api.v1 import responses as answering
-from dashboard.api.v1.bodies import Cursor, Limit, Name, Why
+from dashboard.api.v1.bodies import KEY, Cursor, Limit, Name, Why
 from dashboard.api.v1.operations import Done, acts, reads
 from dashboard.api.v1.schema import page_of
 from dashboard.batches import actions
@@ -20,10 +20,9 @@ from dashboard.queues.api import done
 
 router = Router(tags=["batches and sagas"])
 
-# Keys of tables: no control characters, no slashes, backslashes, hashes and question marks.
 Key = Annotated[
     str,
-    StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f/\\#?%]+$", min_length=1, max_length=200),
+    StringConstraints(pattern=KEY, min_length=1, max_length=200),
     Path(description="A batch's name, or a saga's key."),
 ]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from ninja import Path, Query, Schema
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
+from coordinator.bounds import is_printable
 from coordinator.cost import DEFAULT_PRICES
 from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.scaling.policy import ScalingPolicy
@@ -17,6 +18,28 @@ from dashboard.hub.allowance import NEW
 # As `coordinator.config.check_name`, without looking ahead.
 NAME = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 
+KEY = r"^[^\x00-\x1f\x7f-\x9f/\\#?%]+$"  # of tables
+_STORABLE = r"^[^\x00]*$"  # NUL cannot be kept by every database
+_INSTANCE = r"^[A-Za-z0-9._:@-]+$"
+_PATTERNS = r"^[A-Za-z0-9._*?@:-]+( [A-Za-z0-9._*?@:-]+)*$"
+_TITLE = r"^[^\x00]*\S[^\x00]*$"
+FORMS = {
+    NAME: "must be lower-case letters, digits and single dashes",
+    KEY: "must not contain control characters or any of / \\ # ? %",
+    _STORABLE: "must not contain the character NUL",
+    _INSTANCE: "must be letters, digits, dots, colons, dashes, underscores and @",
+    _PATTERNS: "must be names with * and ?, separated by single spaces",
+    _TITLE: "must not be blank nor contain the character NUL",
+}
+"""What to say of a text that does not match."""
+
+
+def _printable(text: str) -> str:
+    if not is_printable(text):
+        raise ValueError("must not contain control characters or marks that turn the direction of text")
+    return text
+
+
 _Name = Annotated[str, StringConstraints(pattern=NAME, min_length=3, max_length=48)]
 Name = Annotated[_Name, Path(description="3-48 lower-case letters, digits and single dashes.")]
 QueueName = Annotated[
@@ -26,18 +49,14 @@ QueueName = Annotated[
 ]
 Instance = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z0-9._:@-]+$", min_length=1, max_length=200),
+    StringConstraints(pattern=_INSTANCE, min_length=1, max_length=200),
     Path(description="The `instance` of a worker: one for each start of its process."),
 ]
-# NUL cannot be kept by every database.
-_STORABLE = r"^[^\x00]*$"
-Text = Annotated[str, StringConstraints(pattern=_STORABLE, max_length=500)]
+Text = Annotated[str, StringConstraints(pattern=_STORABLE, max_length=500), AfterValidator(_printable)]
 Search = Annotated[str, StringConstraints(pattern=_STORABLE, max_length=200)]
 Limit = Annotated[int, Query(ge=1, le=500, description="At most so many in one page.")]
 # All in one: beside constraints of its own, ninja drops the default of a parameter, and demands it.
-Cursor = Annotated[
-    str, Query(pattern=_STORABLE, max_length=300, description="`next` of the page before.")
-]
+Cursor = Annotated[str, Query(pattern=_STORABLE, max_length=300, description="`next` of the page before.")]
 Number = Annotated[int, Query(ge=1, le=2**63 - 1, description="Only the range that holds this number.")]
 
 
@@ -67,7 +86,7 @@ class Opening(Why):
 class Closing(_Body):
     """Why a gate closes: required, others will read it."""
 
-    reason: Annotated[str, StringConstraints(pattern=_STORABLE, min_length=1, max_length=500)]
+    reason: Annotated[Text, StringConstraints(min_length=1)]
 
 
 class NewQueue(Why):
@@ -118,7 +137,7 @@ class NewPrices(Why):
 
 _Patterns = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z0-9._*?@:-]+( [A-Za-z0-9._*?@:-]+)*$", min_length=1, max_length=200),
+    StringConstraints(pattern=_PATTERNS, min_length=1, max_length=200),
 ]
 
 
@@ -139,7 +158,7 @@ class Claims(_Body):
 class NewToken(Why):
     """A token to make: a service's or a fleet's, or with `own` one's own, capped by what oneself may."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[^\x00]*\S[^\x00]*$", min_length=1, max_length=100)]
+    name: Annotated[str, StringConstraints(pattern=_TITLE, min_length=1, max_length=100)]
     scope: Literal["worker", "read", "act"]
     days: Annotated[float, Field(gt=0, le=3660)] | None = None
     own: bool = False

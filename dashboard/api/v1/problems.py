@@ -13,6 +13,7 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 
 from coordinator import errors
 from dashboard.api.access import ANSWER_TYPE, PROBLEM_TYPE, encode
+from dashboard.api.v1.bodies import FORMS
 from dashboard.core.actions import ActionFailed, Denied
 from dashboard.core.middleware import request_id_var
 
@@ -108,7 +109,7 @@ def of(request: HttpRequest, error: Exception) -> HttpResponse:
         return answered(401, HOW_TO_ENTER)
     if isinstance(error, ValidationError):
         faults = tuple(
-            Fault(".".join(str(part) for part in each["loc"]), str(each["msg"])) for each in error.errors
+            Fault(".".join(str(part) for part in each["loc"]), _plainly(each)) for each in error.errors
         )
         first = faults[0] if faults else Fault("the request", "is not valid")
         return answered(422, f"{first.where}: {first.what}", errors=faults)
@@ -126,6 +127,13 @@ def of(request: HttpRequest, error: Exception) -> HttpResponse:
         return answered(503, str(error) or "storage did not answer in time")
     log.exception("%s %s failed", request.method, request.path, exc_info=error)
     return answered(500, "something went wrong inside the dashboard; its log has the request id")
+
+
+def _plainly(fault: dict[str, Any]) -> str:
+    """In words: a pattern is for programs, which find it in the schema."""
+    if fault["type"] == "string_pattern_mismatch":
+        return FORMS[fault["ctx"]["pattern"]]
+    return str(fault["msg"]).removeprefix("Value error, ")
 
 
 def _of_act(cause: BaseException | None) -> tuple[int, str]:

@@ -4,6 +4,7 @@ import importlib
 import json
 import math
 import pkgutil
+from typing import Annotated
 
 import msgspec
 import pytest
@@ -202,3 +203,17 @@ def test_no_text_holds_marks_that_let_it_look_like_another(mark: str) -> None:
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert(f"a{mark}gnp.exe", bound)
         assert msgspec.convert(bounds.one_line(f"a{mark}gnp.exe"), bound) == "a gnp.exe"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [bounds.Name, bounds.Instance, bounds.Text, bounds.Label, bounds.Reason, bounds.LongText, bounds.Word],
+)
+def test_what_is_refused_is_said_in_words(kind: object) -> None:
+    with pytest.raises(msgspec.ValidationError) as refused:
+        msgspec.convert("a\x01/", kind)
+    said = bounds.plainly(refused.value)
+    assert said.startswith("Expected ") and "regex" not in said and "\\" not in said
+    with pytest.raises(msgspec.ValidationError, match="regex") as refused:
+        msgspec.convert({"x": "1"}, dict[str, Annotated[str, msgspec.Meta(pattern="^[a-z]$")]])
+    assert bounds.plainly(refused.value) == str(refused.value), "the types of others are theirs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -13,6 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dashboard.access import tokens
 from dashboard.api.metrics import FleetCollector
+from dashboard.api.v1 import idempotency
+from dashboard.api.v1.api import api
+from dashboard.api.v1.bodies import FORMS
 from dashboard.live import queries as selectors
 from dashboard.live.fleet import Fleet, Headline, QueueView, StorageView
 from dashboard.live.history import LEVELS, Recorder
@@ -51,6 +55,57 @@ def test_an_error_says_what_to_do(client: Client, reader: dict[str, str]) -> Non
     assert "--scope read" in refused.json()["detail"]
     wrong = client.get("/api/v1/history?series=x&seconds=lots", headers=reader)
     assert (wrong.status_code, wrong.json()["errors"][0]["where"]) == (422, "query.seconds")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("gates/start-it/open", {"reason": "\x00"}, "body.body.reason: must not contain the character NUL"),
+        (
+            "gates/start-it/close",
+            {"reason": "a\x01b"},
+            "body.body.reason: must not contain control characters",
+        ),
+        (
+            "gates/start-it/close",
+            {"reason": "\u202eb"},
+            "body.body.reason: must not contain control characters",
+        ),
+        ("gates/Start_It/open", {}, "path.name: must be lower-case letters, digits and single dashes"),
+        ("gates", {"name": "a--b"}, "body.body.name: must be lower-case letters, digits and single dashes"),
+        ("workers/a b/drain", {}, "path.instance: must be letters, digits,"),
+        ("tokens", {"name": " ", "scope": "worker"}, "body.body.name: must not be blank"),
+        (
+            "tokens",
+            {"name": "x", "scope": "worker", "allowance": {"workers": "a/b"}},
+            "body.body.allowance.workers: must be names with * and ?",
+        ),
+    ],
+)
+def test_what_does_not_match_a_pattern_is_said_in_words(
+    client: Client, path: str, body: dict[str, object], said: str
+) -> None:
+    token = tokens.create("deploys", scope=Scope.ACT, role="admin")
+    answer = client.post(
+        f"/api/v1/{path}",
+        body,
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(said)
+    assert "pattern" not in answer.content.decode() and "regex" not in answer.content.decode()
+
+
+def test_every_pattern_of_the_api_has_its_words() -> None:
+    def patterns(part: object) -> set[str]:
+        if isinstance(part, dict):
+            own = {part["pattern"]} if isinstance(part.get("pattern"), str) else set()
+            return own.union(*(patterns(each) for each in part.values()))
+        return set().union(*(patterns(each) for each in part)) if isinstance(part, list) else set()
+
+    schema = api.get_openapi_schema(path_prefix="/api/v1/")
+    assert patterns(json.loads(json.dumps(schema))) <= FORMS.keys() | {idempotency.PATTERN}
 
 
 def test_metrics_leave_out_what_is_unknown() -> None:

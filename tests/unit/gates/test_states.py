@@ -266,3 +266,12 @@ IN_WORDS = "at must be an aware datetime or seconds since 1970, in the years 197
 def test_what_is_no_moment_is_refused(when, words):
     with refused(words):
         rules.seconds_of("at", when)
+
+
+def test_a_reason_with_control_characters_is_refused_in_words():
+    with pytest.raises(
+        ConfigurationError, match=r"gate sale: Expected text without control characters .*\$\.reason"
+    ):
+        rules.encode(
+            rules.closed(GateState(name="sale", state="open"), now=1.0, nonce="n", by="ann", reason="\x01")
+        )
