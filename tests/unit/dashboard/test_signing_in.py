@@ -160,6 +160,7 @@ def test_a_full_line_before_the_hashing_threads_is_answered_at_once(
     client: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.PASSWORD_HASHERS = ["dashboard.accounts.hashing.PooledHasher"]
+    monkeypatch.setattr(PooledHasher, "iterations", 1000)  # how long a hash takes is no matter here
     User.objects.create_user("otto", password=PASSWORD)
     monkeypatch.setattr(hashing._pool, "waiting", hashing.MOST_WAITING + hashing.THREADS)
     busy = sign_in(client, "otto", PASSWORD)

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
 
 from coordinator.errors import ConfigurationError, StorageUnreachable
@@ -17,11 +16,12 @@ from coordinator.queues.delivery import Reject, Retry
 from coordinator.queues.envelope import Envelope, encode, encode_item
 from coordinator.queues.handlers import MessageContext, current_message
 from coordinator.queues.settling import RetryPolicy, TryFailed
-from coordinator.testing.faults import DROP_ANSWER, FaultyStore
+from coordinator.testing.faults import Fault, FaultyStore
 from coordinator.testing.queues import memory_queue
 from tests.unit.queues.harness import ListenerHarness
 
 ONE_TRY = RetryPolicy(attempts=1)
+AWAY = Fault("away", committed=False, answer="close")
 
 
 async def until(harness: ListenerHarness, ready: Callable[[], bool]) -> None:
@@ -224,7 +224,7 @@ async def test_a_suspect_that_cannot_be_marked_is_not_run(
     await harness.queue.put(7)
     await taken_by_the_dead(harness, 2)
     store = FaultyStore(harness.transport, clock=harness.clock)
-    store.times(1, DROP_ANSWER.__class__("away", committed=False, answer="close"), method="update")
+    store.times(1, AWAY, method="update")
     transports: Any = {**harness.transports, "work": store}
     harness.queue = memory_queue("work", type=int, clock=harness.clock, transports=transports)
     async with harness.listening():
@@ -283,7 +283,7 @@ async def test_a_delete_that_storage_refuses_for_a_while_is_made_up_for(harness:
     transports: Any = {**harness.transports, "work": store}
     await harness.queue.put(7)
     harness.queue = memory_queue("work", type=int, clock=harness.clock, transports=transports)
-    store.times(60, DROP_ANSWER.__class__("away", committed=False, answer="close"), method="delete")
+    store.times(60, AWAY, method="delete")
     async with harness.listening():
         await harness.clock.advance(120)
         assert await harness.queue.depth() == 0
@@ -320,13 +320,79 @@ async def test_a_put_whose_claim_cannot_be_read_again_put_nothing(harness: Liste
         raise StorageUnreachable("no answer", resource="claims", maybe_done=True)
 
     await harness.queue.put(1)
-    harness.queue.payloads.refit = gone  # type: ignore[method-assign]
+    harness.queue.claims.refit = gone  # type: ignore[method-assign]
     (message,) = await harness.transport.get(1, visibility_seconds=30)
     envelope = harness.queue.decode(message.text)
     with pytest.raises(StorageUnreachable) as raised:
-        await harness.queue.put_again(envelope, harness.queue.payloads)
+        await harness.queue.put_again(envelope, harness.queue.claims)
     assert not raised.value.maybe_done
 
 
-def test_a_message_in_an_envelope_is_json() -> None:
-    assert msgspec.json.decode(encode(Envelope(kennel=1, id="x", items=[encode_item(1)])))["id"] == "x"
+# --- what is known of messages stays small ---------------------------------------------------------------------------
+
+
+async def test_what_is_remembered_of_foreign_and_undeleted_messages_has_a_bound(
+    harness: ListenerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.queues.settling._REMEMBERED", 2)
+
+    async def failing(item: int) -> None:
+        raise Retry(after=1000)
+
+    await harness.queue.create()
+    for number in range(6):
+        await harness.transport.put(str(number))  # without an envelope: nothing can be noted on it
+    async with harness.listening(failing) as listener:
+        await harness.clock.advance(2)
+        assert len(listener.sources[0].settler._foreign) == 2
+    store = FaultyStore(harness.transport, clock=harness.clock)
+    transports: Any = {**harness.transports, "work": store}
+    harness.queue = memory_queue("work", type=int, clock=harness.clock, transports=transports)
+    await harness.queue.clear()
+    await harness.queue.put(1)
+    await harness.queue.put(2)
+    await harness.queue.put(3)
+    store.times(1000, AWAY, method="delete")
+    async with harness.listening() as listener:
+        await harness.clock.advance(100)
+        assert len(listener.sources[0].settler._done_undeleted) <= 2
+        store.heal()
+
+
+async def test_a_failed_try_of_a_message_that_was_deleted_meanwhile_changes_nothing(
+    harness: ListenerHarness,
+) -> None:
+    fail = asyncio.Event()
+
+    async def handler(item: int) -> None:
+        await fail.wait()
+        raise ValueError("no")
+
+    await harness.queue.put(1)
+    async with harness.listening(handler) as listener:
+        await harness.clock.settle()
+        await harness.queue.clear()
+        fail.set()
+        await harness.clock.advance(1)
+        assert listener.status().stale_receipts == 1
+    assert await harness.queue.depth() == 0
+    assert not harness.transports.get("work-poison") or await harness.poisoned_count() == 0
+
+
+async def test_losses_that_were_never_asked_after_are_known_when_they_are(harness: ListenerHarness) -> None:
+    """`current_message()` for the first time after the message was lost."""
+    go, learned = asyncio.Event(), list[Any]()
+
+    async def handler(item: int) -> None:
+        await go.wait()
+        lost = current_message().lost
+        learned.extend([lost.held, await lost])
+
+    await harness.queue.put(1)
+    async with harness.listening(handler):
+        await harness.clock.settle()
+        await harness.queue.clear()
+        await harness.clock.advance(25)
+        go.set()
+        await harness.clock.advance(1)
+    assert learned == [False, "it was lost"]
