@@ -19,7 +19,7 @@ from coordinator.queues.azure import BlobShards
 from coordinator.scaling.azure import list_scaling, scaling_history
 from coordinator.scaling.decision import Decision, Memory, Observation
 from coordinator.scaling.history import LATEST
-from coordinator.sequences.azure import list_counters
+from coordinator.sequences.azure import CounterListing
 from coordinator.tables.azure import list_sagas, open_sagas, saga_heads, saga_names
 from coordinator.tables.operations import ANY, Merge, Put
 
@@ -32,7 +32,7 @@ async def storage(connection_string: str, storage_prefix: str) -> AsyncIterator[
 
 
 async def test_a_new_account_holds_nothing_and_that_is_no_error(storage: Storage) -> None:
-    assert await list_counters(storage) == []
+    assert await CounterListing(storage).read() == []
     assert await list_sagas(storage) == []
     assert await list_batches(storage) == []
     assert await list_scaling(storage) == []
@@ -47,7 +47,7 @@ async def test_counters_are_listed_whoever_wrote_them_and_a_damaged_one_says_why
     container = storage.aio.blobs.get_container_client(storage.config.container("sequences"))
     await container.upload_blob("bills", b"4711", overwrite=True)
     await container.upload_blob("worn", b"not a number", overwrite=True)
-    found = {each.name: each for each in await list_counters(storage)}
+    found = {each.name: each for each in await CounterListing(storage).read()}
     assert set(found) == {"orders", "bills", "worn"}
     assert found["orders"].next == 11 and found["orders"].counter is not None
     assert found["bills"].next == 4711 and not found["bills"].problem
