@@ -166,10 +166,16 @@ async def flood(
 
 
 async def litter(storage: Storage, rng: random.Random, number: int) -> None:
-    """Put garbage into every container and table of Kennel's, and into a queue."""
+    """Put so much garbage into each container and each table of Kennel's."""
     config = storage.config
-    containers = [config.container(kind) for kind in ("gates", "leases", "sequences", "claims")]
-    tables = [config.table(kind) for kind in ("ledger", "terms", "batches", "sagas", "scaling", "epochs")]
+    containers = [
+        config.container(kind)
+        for kind in ("gates", "leases", "sequences", "claims", "flags", "rules", "reports")
+    ]
+    tables = [
+        config.table(kind)
+        for kind in ("ledger", "terms", "batches", "batchparts", "bulk", "sagas", "scaling", "epochs", "runs")
+    ]
     for each in containers:
         with suppress(AzureError):
             await storage.aio.blobs.create_container(each)
@@ -178,28 +184,32 @@ async def litter(storage: Storage, rng: random.Random, number: int) -> None:
             await storage.aio.tables.create_table(each)
     limit = asyncio.Semaphore(8)
 
-    async def one(n: int) -> None:
+    async def blob(n: int, container: str) -> None:
         async with limit:
             name = f"odd-{n}" if n % 5 else f"odd/{n}"
-            client = storage.aio.blobs.get_container_client(rng.choice(containers))
+            client = storage.aio.blobs.get_container_client(container)
             with suppress(AzureError, ValueError):
                 await client.upload_blob(
                     name, rng.choice(GARBAGE), overwrite=True, metadata=dict(rng.choice(METADATA))
                 )
+
+    async def row(n: int, table: str) -> None:
+        async with limit:
             odd = {
                 field: rng.choice([0, -1, 2**31 - 1, 1e300, -1e300, "", "x", "\ud7ff", True])
                 for field in ("state", "epoch", "changed_at", "started_at", "since", "first", "last", "at", "wanted", "source")
                 if rng.random() < 0.8
             }  # fmt: skip
-            row = {
+            values = {
                 "PartitionKey": f"odd-{n % 9}",
                 "RowKey": rng.choice(["a-latest", "saga-", ""]) + str(n),
                 **odd,
             }
             with suppress(AzureError):
-                await storage.aio.tables.get_table_client(rng.choice(tables)).upsert_entity(row)
+                await storage.aio.tables.get_table_client(table).upsert_entity(values)
 
-    await asyncio.gather(*(one(n) for n in range(number)))
+    for n in range(number):
+        await asyncio.gather(*(blob(n, each) for each in containers), *(row(n, each) for each in tables))
 
 
 async def post_odd_messages(storage: Storage, rng: random.Random, number: int) -> None:
