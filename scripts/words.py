@@ -41,7 +41,7 @@ PHRASES: dict[str, str] = {
     r"reads aloud": "(say which)",
     r"of (?:its|their|our|your|one's) own making": "that it creates",
     r"bear it": "be idempotent",
-    r"(?:are|is) well": "healthy",
+    r"(?:are|is) well(?=\s*[.,;|])": "healthy",
     r"nobody answers": "connection refused",
     r"on the (?:morrow|spot)": "(say when)",
     r"at the (?:most|least)": "at most, at least",
@@ -159,10 +159,16 @@ LABELS: dict[str, str] = {
 }
 """Wrong as the whole text of a button, heading or cell."""
 
-_FOUND = [
-    (re.compile(pattern if pattern.startswith("(?:(?<=") else rf"\b(?:{pattern})\b", re.I if not pattern.startswith("(?:(?<=") else re.S), better)
-    for pattern, better in PHRASES.items()
-]  # fmt: skip
+
+def _pattern(phrase: str) -> re.Pattern[str]:
+    """The phrase as whole words in any case, also broken over lines; an order of words as it is."""
+    if phrase.startswith(HEAD):
+        return re.compile(phrase, re.S)
+    anywhere = phrase.replace(" ", r"\s+")
+    return re.compile(rf"\b(?:{anywhere})\b", re.I)
+
+
+_FOUND = [(_pattern(phrase), better) for phrase, better in PHRASES.items()]
 
 
 class Finding(NamedTuple):
