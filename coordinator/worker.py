@@ -30,6 +30,9 @@ from coordinator.leadership.schedule import Missed, Schedule
 from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.realtime import protocol
 from coordinator.realtime.hub_client import HubConnection
+from coordinator.scaling.azure import save_report
+from coordinator.scaling.reporting import PoolReporter
+from coordinator.scaling.reports import WorkerReport
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceOptions
 from coordinator.storage import Storage
@@ -38,7 +41,7 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Any]
 H = typing.TypeVar("H", bound=Handler)
-STOP_SECONDS = 20.0
+STOP_SECONDS, MAX_STOP_SECONDS = 20.0, 86_400.0
 
 
 class Worker:
@@ -47,7 +50,8 @@ class Worker:
     `name` says what kind of worker it is; `identity` (default: name, host, process id) tells it from all others.
     Storage, hub and token come from the environment unless given: ``AZURE_STORAGE_CONNECTION_STRING`` or
     ``AZURE_STORAGE_ACCOUNT_URL``, ``KENNEL_PREFIX``, ``KENNEL_HUB_URL``, ``KENNEL_WORKER_TOKEN``. Without a hub URL it
-    polls, and everything still works. No I/O happens before `run()`.
+    polls, and everything still works. ``KENNEL_POOL`` names the pool to whose scaling agent it reports;
+    ``KENNEL_STOP_SECONDS`` is `stop_seconds`, unless given. No I/O happens before `run()`.
 
     Raises `ConfigurationError` if the environment names no storage account, or a hub but no token.
     """
@@ -59,7 +63,7 @@ class Worker:
         identity: str = "",
         storage: Storage | None = None,
         environ: Mapping[str, str] | None = None,
-        stop_seconds: float = STOP_SECONDS,
+        stop_seconds: float | None = None,
     ) -> None:
         env = os.environ if environ is None else environ
         self.name = name
@@ -73,7 +77,9 @@ class Worker:
         self.storage = storage or Storage.from_env(env)
         self.storage.identity = self.identity
         self.mode: typing.Literal["starting", "running", "draining", "stopping"] = "starting"
-        self.stop_seconds = stop_seconds
+        self.stop_seconds = _stop_seconds(env) if stop_seconds is None else stop_seconds
+        self._pool = env.get("KENNEL_POOL", "")
+        self._cpu_at: tuple[float, float] | None = None
         self._started_at = time.time()
         self._gates: dict[str, Gate] = {}
         self._sequences: dict[str, UniqueIdGenerator] = {}
@@ -83,6 +89,7 @@ class Worker:
         self._scheduling: list[Election] = []
         self._stop = asyncio.Event()
         self._hub: HubConnection | None = None
+        self._reporter: PoolReporter | None = None
         if hub_url := env.get("KENNEL_HUB_URL"):
             token = env.get("KENNEL_WORKER_TOKEN")
             if not token:
@@ -224,6 +231,11 @@ class Worker:
         ]
         if self._hub:
             running.append(asyncio.create_task(self._hub.run(), name="hub"))
+        if self._pool:
+            self._reporter = PoolReporter(
+                self._reports, partial(save_report, self.storage, self._pool), clock=self.storage.clock
+            )
+            running.append(asyncio.create_task(self._reporter.run(), name="reports"))
         self.mode = "running"
         try:
             while not self._stop.is_set() and not any(task.done() and task.exception() for task in running):
@@ -264,6 +276,8 @@ class Worker:
         await asyncio.gather(
             *leaders, *(part.stop(self.stop_seconds) for part in self._listeners), return_exceptions=True
         )
+        if self._reporter:
+            await self._reporter.step(leaving=True)
         for sequence in self._sequences.values():
             try:
                 await asyncio.to_thread(sequence.close)
@@ -289,6 +303,32 @@ class Worker:
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             memory_bytes=usage.ru_maxrss * 1024,
         )
+
+    def _reports(self) -> list[WorkerReport]:
+        """What the pool's scaling agent is to know, for each queue."""
+        now, used = time.monotonic(), time.process_time()
+        cpu = None
+        if self._cpu_at is not None and now > self._cpu_at[0]:
+            cpu = (used - self._cpu_at[1]) / (now - self._cpu_at[0])
+        self._cpu_at = (now, used)
+        return [
+            WorkerReport(
+                worker=self.identity,
+                queue=listener.name,
+                at=self.storage.clock.time(),
+                started_at=self._started_at,
+                done=status.done,
+                items=listener.pace.items,
+                in_flight=status.in_hand,
+                slots=listener.most_handlers,
+                item_seconds=listener.pace.service_seconds,
+                longest_seconds=status.oldest_seconds,
+                cpu=cpu,
+                leaving=self.mode in ("draining", "stopping"),
+            )
+            for listener in self._listeners
+            for status in (listener.status(),)
+        ]
 
     def _campaigns(self) -> list[Election]:
         return [*(election for election, _ in self._elections), *self._scheduling]
@@ -355,6 +395,19 @@ class Worker:
                         election.step_down(f"asked by {command.by or 'an operator'}")
         if self._hub:
             self._hub.refresh()
+
+
+def _stop_seconds(env: Mapping[str, str]) -> float:
+    text = env.get("KENNEL_STOP_SECONDS", "")
+    try:
+        seconds = float(text or STOP_SECONDS)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= MAX_STOP_SECONDS:
+        raise ConfigurationError(
+            f"KENNEL_STOP_SECONDS {text!r}: use seconds above 0, {MAX_STOP_SECONDS:g} at most"
+        )
+    return seconds
 
 
 def _software() -> str:

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from coordinator.errors import ConfigurationError
-from coordinator.scaling.azure import leader_names, make_scaling_agent
+from coordinator.scaling.azure import PoolReports, leader_names, make_scaling_agent
 from coordinator.scaling.drivers import Driver, DryRunDriver
 from coordinator.scaling.kubernetes import KubernetesDriver
-from coordinator.scaling.local import LocalProcessDriver
-from coordinator.scaling.observing import QueueObserver
-from coordinator.scaling.policy import ScalingPolicy, decode_policy
+from coordinator.scaling.local import DRAIN_SECONDS, LocalProcessDriver
+from coordinator.scaling.observing import PoolObserver, QueueObserver
+from coordinator.scaling.policy import decode_policy
 from coordinator.storage import Storage
+from coordinator.worker import Worker
 
-MakeDriver = Callable[[Storage], Driver]
+MakeDriver = Callable[[Storage, PoolReports], Driver]
 
 
 @click.command()
 @click.argument("pool")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option("--queue", "queue_name", required=True, help="The queue that the pool works on.")
+@click.option(
+    "--queue",
+    "queues",
+    required=True,
+    multiple=True,
+    help="The queue that the pool works on; may be repeated.",
+)
 @click.option(
     "--gate",
     "gate_name",
@@ -41,9 +46,17 @@ MakeDriver = Callable[[Storage], Driver]
 @click.option(
     "--state", type=click.Path(path_type=Path), help="Folder in which the processes of COMMAND are noted."
 )
-@click.option("--dry-run", is_flag=True, help="Change nothing, only decide and record.")
+@click.option(
+    "--dry-run", is_flag=True, help="Change nothing: decide beside the live agent, recorded as POOL-dry-run."
+)
 @click.option(
     "--every", "every_seconds", default=15.0, show_default=True, help="Seconds between two decisions."
+)
+@click.option(
+    "--drain-seconds",
+    default=DRAIN_SECONDS,
+    show_default=True,
+    help="How long a job of a process that leaves may still run.",
 )
 @click.option(
     "--drain-at-end",
@@ -53,25 +66,74 @@ MakeDriver = Callable[[Storage], Driver]
 def scale(
     pool: str,
     command: tuple[str, ...],
-    queue_name: str,
+    queues: tuple[str, ...],
     gate_name: str,
     policy: str,
     deployment: str,
     state: Path | None,
     dry_run: bool,
     every_seconds: float,
+    drain_seconds: float,
     drain_at_end: bool,
 ) -> None:
     """Keep POOL as large as its policy asks for: a deployment's pods, or processes of this machine that run COMMAND.
 
     Any number of agents may run; one is elected and decides. Give COMMAND after "--", with --state.
     """
-    make = _driver(pool, command, deployment=deployment, state=state, dry_run=dry_run)
-    asyncio.run(_run(pool, make, decode_policy(policy), queue_name, gate_name, every_seconds, drain_at_end))
+    make = _driver(
+        pool, command, deployment=deployment, state=state, dry_run=dry_run, drain_seconds=drain_seconds
+    )
+    first = decode_policy(policy)
+    # Decisions that change nothing neither take the place of the live agent nor that of its record.
+    name = f"{pool}-dry-run" if dry_run else pool
+    worker = Worker(f"scale-{name}")
+    storage = worker.storage
+    reports = PoolReports(storage, pool)
+    driver = make(storage, reports)
+    if drain_at_end and not isinstance(driver, LocalProcessDriver):
+        raise ConfigurationError("only processes of this machine can be drained at the end")
+    gate = storage.gate(gate_name) if gate_name else None
+    observers = [
+        QueueObserver(
+            storage.queue(queue),
+            target_seconds=first.target_seconds,
+            per_second=first.instance_per_second,
+            slots=first.slots,
+            reports=reports.of(queue),
+            gate=gate,
+        )
+        for queue in queues
+    ]
+    agent = make_scaling_agent(
+        storage,
+        name,
+        driver,
+        observe=PoolObserver(observers),
+        policy=first,
+        every_seconds=every_seconds,
+        queues=queues,
+        gate=gate_name,
+    )
+    worker.lead(f"scale-{name}", again="campaign")(agent.lead)
+    asyncio.run(_run(worker, driver if drain_at_end else None))
+
+
+async def _run(worker: Worker, drained: Driver | None) -> None:
+    try:
+        await worker.run()
+    finally:
+        if isinstance(drained, LocalProcessDriver):
+            await drained.close()
 
 
 def _driver(
-    pool: str, command: tuple[str, ...], *, deployment: str, state: Path | None, dry_run: bool
+    pool: str,
+    command: tuple[str, ...],
+    *,
+    deployment: str,
+    state: Path | None,
+    dry_run: bool,
+    drain_seconds: float,
 ) -> MakeDriver:
     """What makes the one driver that the options name."""
     if sum((bool(command), bool(deployment), dry_run)) != 1:
@@ -79,46 +141,17 @@ def _driver(
     if command and state is None:
         raise click.UsageError("a COMMAND needs --state, the folder in which its processes are noted")
 
-    def make(storage: Storage) -> Driver:
+    def make(storage: Storage, reports: PoolReports) -> Driver:
         async def leaders() -> set[str]:
             return await leader_names(storage)
 
         if dry_run:
-            return DryRunDriver()
+            return DryRunDriver(reports.workers)
         if deployment:
-            return KubernetesDriver.in_cluster(deployment, leaders=leaders)
+            return KubernetesDriver.in_cluster(deployment, leaders=leaders, jobs=reports.jobs)
         assert state is not None
-        return LocalProcessDriver(pool, command, state=state, leaders=leaders)
+        return LocalProcessDriver(
+            pool, command, state=state, leaders=leaders, jobs=reports.jobs, drain_seconds=drain_seconds
+        )
 
     return make
-
-
-async def _run(
-    pool: str,
-    make: MakeDriver,
-    policy: ScalingPolicy,
-    queue_name: str,
-    gate_name: str,
-    every_seconds: float,
-    drain_at_end: bool,
-) -> None:
-    async with Storage.from_env() as storage:
-        driver = make(storage)
-        if drain_at_end and not isinstance(driver, LocalProcessDriver):
-            raise ConfigurationError("only processes of this machine can be drained at the end")
-        gate = storage.gate(gate_name) if gate_name else None
-        observe = QueueObserver(storage.queue(queue_name), gate=gate)
-        agent = make_scaling_agent(
-            storage, pool, driver, observe=observe, policy=policy, every_seconds=every_seconds
-        )
-        election = storage.election(f"scale-{pool}")
-        work = asyncio.create_task(election.run(agent.lead), name=f"scale {pool}")
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, work.cancel)
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
-        finally:
-            if drain_at_end and isinstance(driver, LocalProcessDriver):
-                await driver.close()

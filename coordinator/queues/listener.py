@@ -490,6 +490,11 @@ class QueueListener(Generic[T]):
     def active_tasks(self) -> int:
         return self.pool.active
 
+    @property
+    def most_handlers(self) -> int:
+        """How many handlers may run at a time, when all dequeue tasks do."""
+        return max(1, (self.tasks.stop - 1) * self.crew.slots)
+
     def status(self) -> ListenerStatus:
         """For telemetry; no I/O."""
         return listener_status(self)

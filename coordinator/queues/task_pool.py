@@ -230,6 +230,11 @@ class ThroughputEstimator:
             self._since, self._done = self._clock.monotonic(), 0
         return self._rate
 
+    @property
+    def items(self) -> int:
+        """How many items handlers have ended with, in all."""
+        return self._total
+
     def handled(self, items: int, seconds: float) -> None:
         self._done += items
         self._total += items

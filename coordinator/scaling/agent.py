@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ConfigurationError, KennelError, LeadershipLost
+from coordinator.queues.notifications import Subscriptions
+from coordinator.realtime.bus import Bus, Hint
 from coordinator.scaling.decision import Decision, Memory, Observation, decide
 from coordinator.scaling.drivers import Driver
 from coordinator.scaling.history import ScalingHistory
 from coordinator.scaling.policy import ScalingPolicy
+from coordinator.scaling.waking import SHORTEST_SECONDS, is_surprise, wakes_above
 
 _log = logging.getLogger("coordinator.scaling")
 
@@ -35,12 +39,14 @@ class ScalingAgent:
 
     Guarantees: every change is recorded with its reason before it is made, under the epoch of the term; an agent
     that takes over goes on from that record (the same number, the same cool-down), so that a crash in the middle
-    neither loses a change nor makes it flap. A failed observation changes nothing. Does not guarantee that the pool has
-    the size wanted at any moment: instances take their time, and die; each turn asks again.
+    neither loses a change nor makes it flap. A failed observation changes nothing, and what storage or the driver could
+    not do is asked for again at the next turn. Does not guarantee that the pool has the size wanted at any moment:
+    instances take their time, and die; each turn asks again.
 
     `observe` gets the number of instances there are and returns an `Observation`. `policy` is one, or a coroutine function
     that fetches the one in force (operators may edit it while the agent runs). `every_seconds` between two turns: each
-    costs a request for the record and those of `observe`.
+    costs a request for the record and those of `observe`. A turn comes sooner when the decision asks for one, and when
+    messages announced on `topics` of the `bus` are more than the pool was made for.
     """
 
     def __init__(
@@ -53,6 +59,8 @@ class ScalingAgent:
         history: ScalingHistory,
         identity: str = "",
         every_seconds: float = 15.0,
+        bus: Callable[[], Bus] | None = None,
+        topics: Sequence[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if every_seconds <= 0:
@@ -66,21 +74,53 @@ class ScalingAgent:
         self._identity = identity
         self._clock = clock
         self._memory: Memory | None = None
+        self._signal = asyncio.Event()
+        self._bus, self._topics = bus, topics
+        self._announced, self._above, self._looked_at = 0, 0.0, clock.monotonic()
 
     async def lead(self, term: Tenure) -> None:
         """Turn after turn until cancelled; the task of an election."""
         self._memory = None
-        while True:
-            try:
-                await self.step(term)
-            except LeadershipLost:
-                raise
-            except KennelError as error:
-                _log.warning("Scaling %s: %s; nothing is changed", self.pool, error)
-            await self._clock.sleep(self.every_seconds)
+        hints = Subscriptions()
+        try:
+            if self._bus is not None:
+                for topic in self._topics:
+                    hints.on(self._bus(), topic, self._hear)
+            while True:
+                await self._rest(await self._turn(term))
+        finally:
+            hints.close()
+
+    async def _turn(self, term: Tenure) -> float:
+        """A turn that survives what storage or the driver cannot do; returns when the next is due, in seconds."""
+        try:
+            decision = await self.step(term)
+        except LeadershipLost:
+            raise
+        except (KennelError, OSError) as error:
+            _log.warning("Scaling %s: %s; asked again next turn", self.pool, error)
+            return self.every_seconds
+        return min(self.every_seconds, decision.next_seconds or self.every_seconds)
+
+    def _hear(self, hint: Hint) -> None:
+        if hint.due <= self._clock.time():
+            self._announced += max(1, hint.size)
+            self._signal.set()
+
+    async def _rest(self, seconds: float) -> None:
+        """Until the next turn is due, or more was announced than the pool is made for."""
+        until = self._clock.monotonic() + seconds
+        while (now := self._clock.monotonic()) < until:
+            elapsed = now - self._looked_at
+            if is_surprise(self._announced, self._above, elapsed):
+                return
+            self._signal.clear()
+            early = SHORTEST_SECONDS - elapsed if self._announced else 0.0
+            await self._clock.wait(self._signal, early if early > 0 else until - now)
 
     async def step(self, term: Tenure) -> Decision:
         """One turn. Raises `LeadershipLost` if the term is over, and what `observe` or the driver could not do."""
+        self._announced, self._looked_at = 0, self._clock.monotonic()
         if self._memory is None:
             latest = await self.history.latest()
             self._memory = latest.memory if latest else Memory()
@@ -88,6 +128,7 @@ class ScalingAgent:
         seen = await self._observe(await self.driver.actual())
         previous = seen.actual if self._memory.wanted is None else self._memory.wanted
         decision = decide(policy, seen, self._memory)
+        self._above = wakes_above(policy, seen, decision.wanted)
         term.check()
         await self.history.record(decision, seen, previous=previous, by=self._identity, epoch=term.epoch)
         self._memory = decision.memory

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from coordinator.azure.account import Account
 from coordinator.bounds import is_moment, one_line
@@ -13,11 +17,15 @@ from coordinator.scaling.agent import Observe, ScalingAgent
 from coordinator.scaling.drivers import Driver
 from coordinator.scaling.history import LATEST, ScalingHistory, ScalingRecord, decode_record
 from coordinator.scaling.policy import ScalingPolicy, decode_policy, encode_policy
+from coordinator.scaling.reports import FORGET_SECONDS, WorkerReport
 from coordinator.tables.azure import make_table
+from coordinator.tables.operations import Delete, Put
 from coordinator.tables.optimistic import optimistic_update
 from coordinator.tables.rows import Values
 
 POLICY = "b-policy"
+REPORT = "w-"
+_decoder: msgspec.json.Decoder[WorkerReport] = msgspec.json.Decoder(WorkerReport)
 
 
 @dataclass(frozen=True)
@@ -37,8 +45,13 @@ def make_scaling_agent(
     observe: Observe,
     policy: ScalingPolicy,
     every_seconds: float = 15.0,
+    queues: Sequence[str] = (),
+    gate: str = "",
 ) -> ScalingAgent:
-    """The agent of that pool. `policy` is in force until an operator stores another (see `save_policy`)."""
+    """The agent of that pool. `policy` is in force until an operator stores another (see `save_policy`).
+
+    With push, announcements of `queues` and of the `gate` wake it between two turns.
+    """
 
     async def in_force() -> ScalingPolicy:
         return await read_policy(storage, pool) or policy
@@ -52,6 +65,8 @@ def make_scaling_agent(
         identity=storage.identity,
         clock=storage.clock,
         every_seconds=every_seconds,
+        bus=lambda: storage.bus,
+        topics=[*(f"queue:{name}" for name in queues), *([f"gate:{gate}"] if gate else [])],
     )
 
 
@@ -110,3 +125,58 @@ async def save_policy(storage: Account, pool: str, policy: ScalingPolicy, *, by:
 async def leader_names(storage: Account) -> set[str]:
     """Who leads any election now, by name: for drivers, which retire them last."""
     return {leader.holder for leader in await list_leaders(storage) if leader.is_held}
+
+
+async def save_report(storage: Account, pool: str, report: WorkerReport) -> None:
+    """Store what a worker says of itself, in the place of what it said before; one request."""
+    name = hashlib.sha256(f"{report.worker}\0{report.queue}".encode()).hexdigest()[:32]
+    values: Values = {"at": report.at, "report": msgspec.json.encode(report).decode()}
+    await make_table(storage, storage.config.table("scaling")).write(Put((pool, REPORT + name), values))
+
+
+class PoolReports:
+    """What the workers of a pool report; one request for up to 1,000 of them. Rows that nobody renews are deleted."""
+
+    def __init__(self, storage: Account, pool: str) -> None:
+        self._storage, self._pool = storage, pool
+        self._table = make_table(storage, storage.config.table("scaling"))
+        self.latest: tuple[WorkerReport, ...] = ()
+        self._read_at = -math.inf
+
+    async def read(self) -> Sequence[WorkerReport]:
+        """All of them, at most a second old; a row that cannot be read is left out."""
+        if self._storage.clock.monotonic() - self._read_at < 1.0:
+            return self.latest
+        found = []
+        now = self._storage.clock.time()
+        async for row in self._table.scan(partition=self._pool, prefix=REPORT):
+            try:
+                report = _decoder.decode(row["report"])
+            except (msgspec.DecodeError, KeyError, TypeError):
+                continue
+            if now - report.at > FORGET_SECONDS:
+                await self._table.write(Delete(row.key, row.etag))
+            else:
+                found.append(report)
+        self.latest, self._read_at = tuple(found), self._storage.clock.monotonic()
+        return self.latest
+
+    def of(self, queue: str) -> Callable[[], Awaitable[Sequence[WorkerReport]]]:
+        """Reads those on one queue."""
+
+        async def read() -> Sequence[WorkerReport]:
+            return [each for each in await self.read() if each.queue == queue]
+
+        return read
+
+    async def workers(self) -> int:
+        """How many workers report."""
+        now = self._storage.clock.time()
+        return len({each.worker for each in await self.read() if each.is_fresh(now)})
+
+    async def jobs(self) -> dict[str, int]:
+        """How many jobs each worker runs, over all queues, as last read."""
+        running: dict[str, int] = {}
+        for each in self.latest:
+            running[each.worker] = running.get(each.worker, 0) + each.in_flight
+        return running

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from coordinator.bounds import Count, Figure, KeyText, Moment, Remark
+from coordinator.bounds import MAX_ITEMS, Count, Duration, Figure, KeyText, Moment, Remark
 from coordinator.scaling.policy import ScalingPolicy
 
 Direction = Literal["up", "down", "none"]
+
+# Shares of the time agreed. What keeps arriving may wait an eighth of it; what waits now is planned to be done with a
+# twentieth to spare; what is nearly or surely late is caught up with within a seventh of it after the boot.
+_PATIENCE, _SPARE, _CATCH_UP = 0.12, 0.05, 0.15
+# Jobs that take long come and go by chance: as many jobs may wait as one and a quarter times what runs.
+_PATIENCE_JOBS = 1.25
+# Fewer instances must be able to do what waits in half the time, before any of them is given up.
+_CAUTION = 0.5
+_LONGEST_HOLD_SECONDS = 3600.0
+_LOOK_AHEAD_SECONDS = 30.0
+_SHORTEST_TURN_SECONDS = 2.0
 
 
 class Observation(msgspec.Struct, frozen=True):
     """What was seen at a moment (`at`, seconds since 1970). None means unknown, and is never taken for 0.
 
-    `visible` messages wait, `in_flight` are in hand; `oldest_seconds` is the age of the oldest that waits. Rates are items
-    per second; `cpu` is the mean of the instances, 0-1. `items_per_message` turns messages into items. `held_by` names the
-    gate that lets nobody work, if one does: what waits for a gate is not late, and more instances would not help.
+    `visible` messages wait, `in_flight` are being processed, `delayed` are not due; `oldest_seconds` is the age of the
+    oldest that waits. Rates are items per second: what keeps arriving, the most that it may be (None: too little was
+    seen to give up an instance), and what one instance does. `cpu` is the mean of the instances, 0-1.
+    `items_per_message` turns messages into items. `held_by` names the gate that lets nobody work, if one does: what waits
+    for a gate is not late, and more instances would not help. `ready` of the `actual` instances have begun to work.
+    `ages` are what waits by age, the oldest first: (no older than, items); without them, all is as old as the oldest.
     """
 
     at: Moment
@@ -31,105 +46,229 @@ class Observation(msgspec.Struct, frozen=True):
     cpu: Figure | None = None
     items_per_message: Figure = 1.0
     held_by: KeyText = ""
+    most_per_second: Figure | None = None
+    ready: Count | None = None
+    delayed: Count = 0
+    slots: Count | None = None
+    item_seconds: Duration | None = None
+    longest_seconds: Duration = 0.0
+    idle_seconds: Figure | None = None
+    ages: Annotated[tuple[tuple[Figure, Figure], ...], Meta(max_length=MAX_ITEMS)] = ()
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What the next decision must know of the earlier ones: the last step, and when the direction last changed."""
+    """What the next decision must know of the earlier ones.
+
+    The last step, when the direction last changed, and how long nobody leaves after a step up that followed a
+    step down too soon (`hold_seconds`, twice as long each time); `settled` had begun to work at the last step.
+    """
 
     wanted: Count | None = None
     stepped_at: Moment = 0.0
     direction: Direction = "none"
     turned_at: Moment = 0.0
+    hold_seconds: Duration = 0.0
+    settled: Count = 0
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """How many, why, and what to remember."""
+    """How many, why, and what to remember. `next_seconds`: a look that soon may change it (None: the usual turn)."""
 
     wanted: Count
     reason: Remark
     memory: Memory
+    next_seconds: float | None = None
 
 
 def decide(policy: ScalingPolicy, seen: Observation, memory: Memory) -> Decision:
-    """The number of instances that does what waits, and what arrives besides, in time.
+    """The fewest instances that do what waits, and what keeps arriving, in time.
 
-    Goes up at once when time is short; goes down only when nothing in hand would suffer. Changes direction at most once
-    in a cool-down, whoever is the agent: `memory` is handed on. Windows of the policy go before all of it.
+    Goes up at once. Goes down only to a number that surely suffices, and no lower than what is in flight; after a step up
+    that followed a step down too soon, not before a hold that doubles each time, whoever is the agent: `memory` is handed
+    on. Windows of the policy go before all of it.
     """
     now = seen.actual if memory.wanted is None else memory.wanted
     lowest, highest, window = policy.bounds(seen.at)
     suffix = f" ({window})" if window else ""
     if not lowest <= now <= highest:
         bounded = max(lowest, min(highest, now))
-        return _step(
-            bounded, f"{bounded} because {lowest}…{highest} are allowed now{suffix}", now, seen, memory
-        )
+        reason = f"{bounded} because {lowest}…{highest} are allowed now{suffix}"
+        return Decision(bounded, reason, _stepped(policy, bounded, now, seen, memory))
     if seen.held_by:
         return Decision(now, f"{now} kept while gate {seen.held_by} holds them", _kept(now, memory))
     if seen.visible is None:
         return Decision(now, f"{now} kept because the depth is unknown", _kept(now, memory))
-    needed, why = _needed(policy, seen)
+    load = _Load(policy, seen, memory, now)
+    needed, why = load.needed(highest), load.words()
     if seen.cpu is not None and seen.cpu > policy.cpu_high and needed <= now:
-        needed, why = now + 1, f"the processors are {seen.cpu:.0%} busy"
-    bounded = max(lowest, min(highest, needed))
-    if bounded != needed:
+        # One more at a time: the next only after this one had the time to boot and to be seen.
+        if seen.at - memory.stepped_at >= policy.boot_seconds + policy.step_seconds:
+            needed, why = now + 1, f"the processors are {seen.cpu:.0%} busy"
+        else:
+            needed = now
+    wanted = max(lowest, min(highest, needed))
+    if wanted != needed:
         why += f"; {needed} is outside {lowest}…{highest}{suffix}"
-    if bounded < now:
-        floor, why = _floor(policy, seen, now, bounded, why)
-        bounded = max(bounded, floor)
-    if bounded == now:
-        return Decision(now, f"{now} because {why}", _kept(now, memory))
-    if wait := _must_wait(policy, seen.at, "up" if bounded > now else "down", memory):
-        return Decision(now, f"{now} kept, though {bounded} because {why}: {wait}", _kept(now, memory))
-    return _step(bounded, f"{bounded} because {why}", now, seen, memory)
+    if wanted > now:
+        memory = _stepped(policy, wanted, now, seen, memory)
+        return Decision(wanted, f"{wanted} because {why}", memory, _SHORTEST_TURN_SECONDS)
+    if wanted == now and lowest < now:
+        wanted, why = max(lowest, load.enough()), why
+    soon = load.drained_seconds() if now > lowest else None
+    if wanted >= now:
+        return Decision(now, f"{now} because {why}", _kept(now, memory), soon)
+    floor, reason = _floor(policy, seen, now, wanted)
+    if floor > wanted:
+        wanted, why = floor, f"{reason} ({why})"
+    if wanted >= now:
+        return Decision(now, f"{now} because {why}", _kept(now, memory), soon)
+    if wait := _must_wait(policy, seen, wanted, memory):
+        return Decision(now, f"{now} kept, though {wanted} because {why}: {wait}", _kept(now, memory), soon)
+    return Decision(wanted, f"{wanted} because {why}", _stepped(policy, wanted, now, seen, memory), soon)
 
 
-def _needed(policy: ScalingPolicy, seen: Observation) -> tuple[int, str]:
-    rate = seen.instance_per_second or policy.instance_per_second
-    visible, in_flight = seen.visible or 0, seen.in_flight or 0
-    waiting = (visible + in_flight) * seen.items_per_message
-    arriving = seen.arrival_per_second or 0.0
-    # What is left of the time agreed, for the oldest; never so little that the sum explodes.
-    slack = policy.target_seconds - (seen.oldest_seconds or 0.0) - policy.boot_seconds
-    left = max(slack, policy.target_seconds * 0.1)
-    needed = math.ceil(round(waiting / left / rate + arriving / rate, 6))
-    if waiting:
-        needed = max(1, needed)
-    why = f"{waiting:g} to do at {rate:.3g}/s each within {left:.0f} s"
-    if arriving >= 0.05:
-        why += f", {arriving:.3g}/s arriving"
-    if not waiting and not needed:
-        why = "there is nothing to do"
-    return needed, why
+class _Load:
+    """What there is to do, and what numbers of instances make of it."""
+
+    def __init__(self, policy: ScalingPolicy, seen: Observation, memory: Memory, now: int) -> None:
+        self.seen, self.policy, self.now = seen, policy, now
+        self.rate = seen.instance_per_second or policy.instance_per_second
+        self.waiting = (seen.visible or 0) * seen.items_per_message
+        self.arriving = seen.arrival_per_second or 0.0
+        self.boot = policy.boot_seconds
+        service = min(seen.item_seconds or 0.0, policy.target_seconds / 2)
+        self.target = policy.target_seconds * (1 - _SPARE) - service
+        self.patience = max(_PATIENCE * self.target, min(_PATIENCE_JOBS * service, self.target / 4))
+        oldest = seen.oldest_seconds or 0.0
+        ages = seen.ages or (((oldest, self.waiting),) if self.waiting else ())
+        self.due: list[tuple[float, float]] = []
+        total = 0.0
+        for age, items in ages:
+            total += items
+            self.due.append((self.target - age, total))
+        # Those that were asked for and have not begun, begin when they are expected to.
+        left = memory.stepped_at + self.boot - seen.at if memory.direction == "up" else 0.0
+        self.ready = min(now, seen.actual)
+        if seen.ready is not None:
+            self.ready = min(now, seen.ready)
+        elif left > 0:
+            self.ready = min(now, memory.settled)
+        self.boot_left = max(_SHORTEST_TURN_SECONDS, left)
+
+    def capacity(self, count: int, seconds: float) -> float:
+        """Items that so many can do within the seconds from now, if the missing ones are asked for now."""
+        ready = min(count, self.ready)
+        booting = min(count, self.now) - ready
+        new = max(0, count - self.now)
+        return self.rate * (
+            ready * max(0.0, seconds)
+            + booting * max(0.0, seconds - self.boot_left)
+            + new * max(0.0, seconds - self.boot)
+        )
+
+    def needed(self, highest: int) -> int:
+        """The fewest, from those there are up, with which nothing will be late; one more than `highest` if none are enough."""
+        for count in range(self.now, highest + 1):
+            if self._suffices(count):
+                return count
+        return highest if highest <= self.now else self._wished(highest)
+
+    def _wished(self, highest: int) -> int:
+        """How many would be needed, beyond what is allowed; for the words."""
+        count = highest
+        while count < 10 * highest and not self._suffices(count):
+            count += max(1, count // 10)
+        return count
+
+    def _suffices(self, count: int) -> bool:
+        for left, items in self.due:
+            # What new instances come too late for is caught up with soon after they came.
+            within = max(left, self.boot + _CATCH_UP * self.policy.target_seconds)
+            if self.capacity(count, within) < items - 1e-6:
+                return False
+        if self.waiting and not count:
+            return False
+        if self.arriving > count * self.rate and (self.waiting or count):
+            # A backlog grows. It may, as long as what arrives does not wait longer than it should before more could help.
+            ahead = self.boot + _LOOK_AHEAD_SECONDS
+            able = self.capacity(count, self.patience + ahead)
+            return able >= self.waiting + self.arriving * ahead - 1e-6
+        return True
+
+    def enough(self) -> int:
+        """The fewest that surely suffice: no more than there are now."""
+        most = self.seen.most_per_second
+        for count in range(self.now):
+            if most is None:
+                break
+            if count == 0 and (self.waiting or self.seen.in_flight or not self._is_idle()):
+                continue
+            if most > count * self.rate and count:
+                continue
+            if count and self.waiting > count * self.rate * self.patience * _CAUTION:
+                continue
+            able = min(count, self.ready) * self.rate * _CAUTION
+            if all(able * max(0.0, left) >= items - 1e-6 for left, items in self.due):
+                return count
+        return self.now
+
+    def _is_idle(self) -> bool:
+        idle = self.seen.idle_seconds
+        return idle is None or idle >= self.policy.idle_seconds
+
+    def drained_seconds(self) -> float | None:
+        """When what waits may be done: then some may leave, and each second costs."""
+        able = self.now * self.rate - self.arriving
+        if not self.waiting or able <= 0:
+            return None
+        return max(_SHORTEST_TURN_SECONDS, self.waiting / able)
+
+    def words(self) -> str:
+        """What there is to do, for people."""
+        if not self.waiting and not self.arriving and not self.seen.in_flight:
+            return "there is nothing to do"
+        left = self.due[0][0] if self.due else self.target
+        why = f"{self.waiting:.6g} to do at {self.rate:.3g}/s each within {max(0.0, left):.0f} s"
+        if self.arriving >= 0.05:
+            why += f", {self.arriving:.3g}/s arriving"
+        if self.seen.delayed:
+            why += f", {self.seen.delayed} not due"
+        return why
 
 
-def _floor(policy: ScalingPolicy, seen: Observation, now: int, wanted: int, why: str) -> tuple[int, str]:
+def _floor(policy: ScalingPolicy, seen: Observation, now: int, wanted: int) -> tuple[int, str]:
     """Nobody is retired while it may hold messages that the others have no room for."""
     if seen.in_flight is None:
-        return now, f"how much is in hand is unknown ({why})"
-    floor = min(now, math.ceil(seen.in_flight / policy.slots))
-    if floor > wanted:
-        return floor, f"{seen.in_flight} messages are in hand ({why})"
-    return wanted, why
+        return now, "how much is in flight is unknown"
+    floor = min(now, math.ceil(seen.in_flight / (seen.slots or policy.slots)))
+    return floor, f"{seen.in_flight} messages are in flight"
 
 
-def _must_wait(policy: ScalingPolicy, at: float, direction: Direction, memory: Memory) -> str:
-    since_step, since_turn = at - memory.stepped_at, at - memory.turned_at
-    if direction == memory.direction or memory.direction == "none":
-        if memory.direction != "none" and since_step < policy.step_seconds:
-            return f"the last step was {since_step:.0f} s ago"
-        return ""
-    if since_turn < policy.cooldown_seconds:
-        return f"the direction changed {since_turn:.0f} s ago"
-    if direction == "down" and since_step < policy.cooldown_seconds:
-        return f"the last step up was {since_step:.0f} s ago"
+def _must_wait(policy: ScalingPolicy, seen: Observation, wanted: int, memory: Memory) -> str:
+    since_step, since_turn = seen.at - memory.stepped_at, seen.at - memory.turned_at
+    if memory.direction == "up" and since_step < policy.boot_seconds:
+        return f"those asked for {since_step:.0f} s ago may not have begun"
+    if since_turn < memory.hold_seconds:
+        return f"fewer were not enough {since_turn:.0f} s ago"
+    if memory.direction == "down" and since_step < policy.step_seconds and wanted and seen.arrival_per_second:
+        return f"the last step was {since_step:.0f} s ago"
     return ""
 
 
-def _step(wanted: int, reason: str, now: int, seen: Observation, memory: Memory) -> Decision:
+def _stepped(policy: ScalingPolicy, wanted: int, now: int, seen: Observation, memory: Memory) -> Memory:
     direction: Direction = "up" if wanted > now else "down"
-    turned = seen.at if memory.direction not in ("none", direction) else memory.turned_at
-    return Decision(wanted, reason, Memory(wanted, seen.at, direction, turned))
+    turned, hold = memory.turned_at, memory.hold_seconds
+    if memory.direction not in ("none", direction):
+        since = seen.at - memory.stepped_at
+        turned = seen.at
+        if direction == "up":
+            # Too soon after a step down: that one was wrong, so the next takes longer. Else forgotten.
+            is_soon = since < 2 * policy.cooldown_seconds and now > 0
+            hold = min(_LONGEST_HOLD_SECONDS, max(policy.cooldown_seconds, 2 * hold)) if is_soon else 0.0
+    settled = min(wanted, now if seen.ready is None else seen.ready)
+    if seen.ready is None and memory.direction == "up" and seen.at - memory.stepped_at < policy.boot_seconds:
+        settled = min(wanted, memory.settled)
+    return Memory(wanted, seen.at, direction, turned, hold, settled)
 
 
 def _kept(wanted: int, memory: Memory) -> Memory:

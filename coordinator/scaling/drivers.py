@@ -6,13 +6,16 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 Leaders = Callable[[], Awaitable[set[str]]]
+Jobs = Callable[[], Awaitable[dict[str, int]]]
+"""How many jobs each worker runs, by name."""
 
 
 class Driver(Protocol):
     """Knows how many instances of a pool there are, and can change that.
 
     Both calls may be repeated: `scale` names the number wanted, not a difference, so an agent that takes over in the
-    middle only says it again. Those that leave are asked to drain first; leaders of elections leave last.
+    middle only says it again. Those that run nothing leave first, leaders of elections last, and nobody before its jobs
+    have ended, within the bound of the driver.
     """
 
     async def actual(self) -> int:
@@ -43,8 +46,14 @@ async def no_leaders() -> set[str]:
     return set()
 
 
-def victims(names: list[str], count: int, leaders: set[str]) -> list[str]:
-    """Who goes when `count` must go: the newest (last) first, leaders only when nobody else is left. Pure."""
-    ranked = [name for name in reversed(names) if name not in leaders]
-    ranked += [name for name in reversed(names) if name in leaders]
+async def no_jobs() -> dict[str, int]:
+    """For pools whose workers report nothing: all count as idle."""
+    return {}
+
+
+def select_for_removal(names: list[str], count: int, leaders: set[str], jobs: dict[str, int]) -> list[str]:
+    """Who goes when `count` must go: those with the fewest jobs, of these the newest (last); leaders only when nobody
+    else is left. Pure."""
+    ranked = names[::-1]
+    ranked.sort(key=lambda name: (name in leaders, jobs.get(name, 0)))
     return ranked[: max(0, count)]

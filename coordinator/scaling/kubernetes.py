@@ -11,11 +11,14 @@ from typing import Any
 import aiohttp
 
 from coordinator.errors import ConfigurationError, KennelError
-from coordinator.scaling.drivers import Leaders, no_leaders
+from coordinator.scaling.drivers import Jobs, Leaders, no_jobs, no_leaders
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-LEADER_COST = "1000"
+MARKED = "kennel/deletion-cost-by"
+LEADER_COST = 1_000_000
+_MOST_JOBS_COST = 100_000
+_FORMER_COST = "1000"  # of leaders, before costs were marked
 
 
 class KubernetesError(KennelError):
@@ -29,12 +32,13 @@ class KubernetesError(KennelError):
 class KubernetesDriver:
     """Sets ``spec.replicas`` of a deployment.
 
-    Guarantees that before a scale-in each pod that leads an election is marked as the dearest to delete, so that the
-    cluster picks others while there are any. The cluster itself drains: it sends SIGTERM and waits for the pod's
-    ``terminationGracePeriodSeconds``, in which a worker gives back what it holds. A conflict with another writer is
-    tried again. Needs a role with get and patch of ``deployments/scale``, list and patch of ``pods``.
+    Guarantees that before a scale-in each pod that runs jobs is marked as dearer to delete than an idle one, and a pod
+    that leads an election as the dearest, so that the cluster picks the idle first and leaders last. The cluster itself
+    drains: it sends SIGTERM and waits for the pod's ``terminationGracePeriodSeconds``, in which a worker ends its jobs
+    (for ``KENNEL_STOP_SECONDS`` at the most, which should be less). A conflict with another writer is tried again. Needs a
+    role with get and patch of ``deployments/scale``, list and patch of ``pods``.
 
-    `leaders` tells the names (of pods) that lead. Connects to `url` with `token`, or from inside the cluster with the
+    `leaders` says the names (of pods) that lead, `jobs` how many jobs each runs. Connects to `url` with `token`, or from inside the cluster with the
     pod's own service account (`in_cluster`), which is read anew for each call because it is renewed on disk.
     """
 
@@ -48,6 +52,7 @@ class KubernetesDriver:
         token_file: Path | None = None,
         ca_file: Path | None = None,
         leaders: Leaders = no_leaders,
+        jobs: Jobs = no_jobs,
         timeout_seconds: float = 10.0,
     ) -> None:
         if not deployment or not namespace or not url.startswith(("http://", "https://")):
@@ -55,7 +60,7 @@ class KubernetesDriver:
         self.deployment, self.namespace = deployment, namespace
         self._url = url.rstrip("/")
         self._token, self._token_file, self._ca_file = token, token_file, ca_file
-        self._leaders = leaders
+        self._leaders, self._jobs = leaders, jobs
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
 
     @classmethod
@@ -65,6 +70,7 @@ class KubernetesDriver:
         *,
         namespace: str = "",
         leaders: Leaders = no_leaders,
+        jobs: Jobs = no_jobs,
         timeout_seconds: float = 10.0,
     ) -> KubernetesDriver:
         """For an agent that runs in the cluster itself; `namespace` (default: its own) is that of the deployment."""
@@ -77,6 +83,7 @@ class KubernetesDriver:
             ca_file=_ACCOUNT / "ca.crt",
             namespace=namespace or (_ACCOUNT / "namespace").read_text().strip(),
             leaders=leaders,
+            jobs=jobs,
             timeout_seconds=timeout_seconds,
         )
 
@@ -91,7 +98,7 @@ class KubernetesDriver:
             if now == wanted:
                 return
             if wanted < now:
-                await self._protect_leaders(current["status"].get("selector", ""))
+                await self._mark(current["status"].get("selector", ""))
             patch = {
                 "metadata": {"resourceVersion": current["metadata"]["resourceVersion"]},
                 "spec": {"replicas": wanted},
@@ -103,18 +110,22 @@ class KubernetesDriver:
                 if error.status != 409 or attempt == 4:
                     raise
 
-    async def _protect_leaders(self, selector: str) -> None:
-        """Mark leaders dear, and pods that lead no more cheap again."""
-        leaders = await self._leaders()
+    async def _mark(self, selector: str) -> None:
+        """Mark what each pod costs to delete: leaders most, then by jobs; a mark of ours that holds no more is taken off."""
+        leaders, jobs = await self._leaders(), await self._jobs()
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         pods = (await self._call("GET", path, params={"labelSelector": selector}))["items"]
         for pod in pods:
             metadata = pod["metadata"]
-            cost = (metadata.get("annotations") or {}).get(DELETION_COST)
-            wanted = LEADER_COST if metadata["name"] in leaders else None
-            if cost != wanted and (wanted is not None or cost == LEADER_COST):
-                patch = {"metadata": {"annotations": {DELETION_COST: wanted}}}
-                await self._call("PATCH", f"{path}/{metadata['name']}", patch)
+            name, annotations = metadata["name"], metadata.get("annotations") or {}
+            running = min(jobs.get(name, 0), _MOST_JOBS_COST)
+            cost = str(LEADER_COST + running) if name in leaders else str(running) if running else None
+            wanted = {DELETION_COST: cost, MARKED: "kennel" if cost else None}
+            now = {key: annotations.get(key) for key in wanted}
+            is_ours = now[MARKED] is not None or now[DELETION_COST] == _FORMER_COST
+            if now == wanted or (cost is None and not is_ours):
+                continue  # a cost that somebody else set stays
+            await self._call("PATCH", f"{path}/{name}", {"metadata": {"annotations": wanted}})
 
     @property
     def _scale_path(self) -> str:

@@ -17,10 +17,11 @@ from pathlib import Path
 import psutil
 
 from coordinator.errors import ConfigurationError
-from coordinator.scaling.drivers import Leaders, no_leaders, victims
+from coordinator.scaling.drivers import Jobs, Leaders, no_jobs, no_leaders, select_for_removal
 
 _log = logging.getLogger("coordinator.scaling")
 _MARK = "KENNEL_POOL_STATE"
+DRAIN_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,13 @@ class LocalProcessDriver:
 
     Guarantees: whoever takes over with the same `state` folder finds the processes that were started before, and no other
     process is ever signalled (a process is known by its number *and* its birth). An instance that must go gets SIGTERM:
-    a worker gives back what it holds and ends; after `drain_seconds` it is killed. Does not restart an instance that
-    ended by itself: the next `scale` does.
+    a worker takes nothing new and ends with its longest job, but stops after `drain_seconds` (it gets them as
+    ``KENNEL_STOP_SECONDS``); 30 s later it is killed. Does not restart an instance that ended by itself: the next `scale`
+    does.
 
-    `leaders` tells which names lead an election; they go last. Two drivers must not share a `state` folder at one time:
-    run them under an election.
+    `leaders` says which names lead an election; they go last. `jobs` says how many jobs each runs; the idle go first.
+    Each gets the pool's name as ``KENNEL_POOL``, so that it reports to the agent. Two drivers must not share a `state`
+    folder at one time: run them under an election.
     """
 
     def __init__(
@@ -51,16 +54,23 @@ class LocalProcessDriver:
         state: Path,
         environ: Mapping[str, str] | None = None,
         leaders: Leaders = no_leaders,
-        drain_seconds: float = 30.0,
+        jobs: Jobs = no_jobs,
+        drain_seconds: float = DRAIN_SECONDS,
+        kill_seconds: float = 30.0,
     ) -> None:
         if not command:
             raise ConfigurationError("a local pool needs a command to run")
+        if not (drain_seconds > 0 and kill_seconds >= 0):
+            raise ConfigurationError(
+                f"drain_seconds must be above 0 and kill_seconds not below, got {drain_seconds} and {kill_seconds}"
+            )
         self.pool = pool
         self._command = list(command)
         self._file = state / f"{pool}.json"
         self._environ = dict(os.environ if environ is None else environ)
         self._leaders = leaders
-        self._drain_seconds = drain_seconds
+        self._jobs = jobs
+        self._drain_seconds, self._kill_seconds = drain_seconds, kill_seconds
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     async def actual(self) -> int:
@@ -81,7 +91,8 @@ class LocalProcessDriver:
             names = [each.name for each in staying]
             # Where all must go there is no choice, and storage may be gone already.
             leaders = await self._leaders() if wanted > 0 else set()
-            going = set(victims(names, len(staying) - wanted, leaders))
+            jobs = await self._jobs() if wanted > 0 else {}
+            going = set(select_for_removal(names, len(staying) - wanted, leaders, jobs))
             leaving += [
                 _Instance(each.name, each.pid, each.born, time.time())
                 for each in staying
@@ -89,14 +100,14 @@ class LocalProcessDriver:
             ]
             staying = [each for each in staying if each.name not in going]
         for each in leaving:
-            overdue = each.draining_since + self._drain_seconds < time.time()
+            overdue = each.draining_since + self._drain_seconds + self._kill_seconds < time.time()
             self._signal(each, signal.SIGKILL if overdue else signal.SIGTERM)
         self._save([*staying, *leaving])
 
     async def close(self) -> None:
         """Drain all, wait for them, and kill who takes too long."""
         await self.scale(0)
-        if not await self._all_gone(self._drain_seconds):
+        if not await self._all_gone(self._drain_seconds + self._kill_seconds):
             for each in self._alive():
                 self._signal(each, signal.SIGKILL)
             await self._all_gone(5.0)
@@ -119,7 +130,13 @@ class LocalProcessDriver:
     def _start(self, name: str) -> _Instance:
         child = subprocess.Popen(
             self._command,
-            env={**self._environ, "KENNEL_WORKER_NAME": name, _MARK: str(self._file)},
+            env={
+                **self._environ,
+                "KENNEL_WORKER_NAME": name,
+                "KENNEL_POOL": self.pool,
+                "KENNEL_STOP_SECONDS": str(self._drain_seconds),
+                _MARK: str(self._file),
+            },
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a signal to the agent's group is for the agent
         )

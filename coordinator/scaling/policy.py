@@ -62,11 +62,12 @@ class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a pool of workers is scaled.
 
     `minimum` … `maximum` instances. `target_seconds`: how soon after its arrival an item should be done. `boot_seconds`:
-    from asking for an instance to its first item; too small a value starts too few. `instance_per_second`: what one
-    instance does, until it was measured. `slots`: messages that one instance holds at a time.
-    `step_seconds` between two steps in one direction; `cooldown_seconds` before the direction may change again: small
-    values flap, large ones cost instance-hours. `cpu_high` (0-1): above it one more is started, whatever the queue says.
-    `window`: hours that go first. `time_zone` is an IANA name.
+    from asking for an instance to its first item; too small a value starts too few. `instance_per_second` and `slots`
+    (messages that one instance holds at a time) are first guesses, until the workers report what they do.
+    `step_seconds` between two steps down while work keeps coming. `cooldown_seconds`: a step up so soon (twice that) after
+    a step down shows that the step down was wrong; the next one waits as long, and twice as long each time again.
+    `idle_seconds` without an arrival before the last instance leaves. Nothing delays a step up. `cpu_high` (0-1): above it
+    one more is started, whatever the queue says. `windows`: hours that go first. `time_zone` is an IANA name.
     """
 
     minimum: _Whole = 0
@@ -77,6 +78,7 @@ class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: _Whole = 10
     step_seconds: Figure = 30.0
     cooldown_seconds: Figure = 180.0
+    idle_seconds: Figure = 60.0
     cpu_high: Figure = 0.9
     windows: Annotated[tuple[Window, ...], Meta(max_length=MAX_ITEMS)] = ()
     time_zone: KeyText = "UTC"
@@ -89,6 +91,8 @@ class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("target_seconds", "instance_per_second", "step_seconds", "cooldown_seconds"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.idle_seconds < 0:
+            raise ConfigurationError(f"idle_seconds must not be negative, got {self.idle_seconds}")
         if self.boot_seconds < 0 or self.slots < 1 or not 0 < self.cpu_high <= 1:
             raise ConfigurationError("a policy needs boot_seconds >= 0, slots >= 1 and 0 < cpu_high <= 1")
         if self.step_seconds > self.cooldown_seconds:

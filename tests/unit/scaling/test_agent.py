@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import pytest
 
 from coordinator.errors import LeadershipLost, StorageUnreachable
+from coordinator.realtime.bus import Hint, LocalBus
 from coordinator.scaling.agent import ScalingAgent
 from coordinator.scaling.decision import Observation
 from coordinator.scaling.drivers import DryRunDriver
 from coordinator.scaling.history import ScalingHistory
-from coordinator.scaling.observing import QueueObserver
 from coordinator.scaling.policy import ScalingPolicy
 from coordinator.tables.table import Table
 from coordinator.testing.clock import ManualClock
-from coordinator.testing.queues import memory_queue
 from coordinator.testing.tables import MemoryTableStore
 
+BOOT_SECONDS = 5.0
 POLICY = ScalingPolicy(
-    maximum=10, target_seconds=60, boot_seconds=0, instance_per_second=10, cooldown_seconds=120
+    maximum=10,
+    target_seconds=60,
+    boot_seconds=BOOT_SECONDS,
+    instance_per_second=10,
+    cooldown_seconds=120,
+    idle_seconds=30,
 )
 
 
@@ -48,9 +55,9 @@ class Pool:
         self.depth: int | None = 0
 
     async def observe(self, actual: int) -> Observation:
-        return Observation(self.clock.time(), actual, self.depth, 0)
+        return Observation(self.clock.time(), actual, self.depth, 0, most_per_second=0.0)
 
-    def agent(self) -> ScalingAgent:
+    def agent(self, **options: Any) -> ScalingAgent:
         """As another process has it: nothing shared but storage and the pool itself."""
         return ScalingAgent(
             "billing",
@@ -60,6 +67,7 @@ class Pool:
             history=ScalingHistory(self.table, "billing"),
             identity="node",
             clock=self.clock,
+            **options,
         )
 
 
@@ -74,12 +82,12 @@ async def test_the_pool_follows_its_load_and_every_change_is_recorded(pool: Pool
         pool.depth = depth
         await agent.step(Tenure())
         await pool.clock.advance(pause)
-    assert pool.driver.asked == [5, 0, 1]
+    assert pool.driver.asked == [6, 0, 2]
     records = await agent.history.changes()
     assert [(each.previous, each.wanted, each.by) for each in records] == [
-        (0, 1, "node"),
-        (5, 0, "node"),
-        (0, 5, "node"),
+        (0, 2, "node"),
+        (6, 0, "node"),
+        (0, 6, "node"),
     ]
     assert "3000 to do" in records[2].reason
     assert records[2].seen.visible == 3000
@@ -98,13 +106,11 @@ async def test_an_agent_killed_in_mid_scale_is_followed_without_a_flap(pool: Poo
         await first.step(Tenure(epoch=1))
     pool.driver.scale = scale  # type: ignore[method-assign]
     pool.depth = 0  # and now there seems to be nothing to do
-    for _ in range(7):
-        await pool.clock.advance(15)
-        await second.step(Tenure(epoch=2))
-    assert pool.driver.asked == [5]
-    await pool.clock.advance(30)
     await second.step(Tenure(epoch=2))
-    assert pool.driver.asked == [5, 0]
+    assert pool.driver.asked == [6], "those asked for a moment ago were not started, or given up at once"
+    await pool.clock.advance(BOOT_SECONDS)
+    await second.step(Tenure(epoch=2))
+    assert pool.driver.asked == [6, 0]
 
 
 async def test_an_agent_whose_term_is_over_changes_nothing(pool: Pool) -> None:
@@ -123,9 +129,9 @@ async def test_instances_that_died_are_replaced(pool: Pool) -> None:
     agent = pool.agent()
     pool.depth = 3000
     await agent.step(Tenure())
-    pool.driver.asked.append(2)  # three of five are gone
+    pool.driver.asked.append(2)  # four of six are gone
     await agent.step(Tenure())
-    assert pool.driver.asked == [5, 2, 5]
+    assert pool.driver.asked == [6, 2, 6]
     assert len(await agent.history.changes()) == 1
 
 
@@ -146,24 +152,114 @@ async def test_what_cannot_be_seen_changes_nothing_and_the_agent_goes_on(pool: P
     broken = False
     await pool.clock.advance(15)
     leading.cancel()
-    assert pool.driver.asked == [5]
+    assert pool.driver.asked == [6]
 
 
-async def test_a_queue_is_seen_with_two_requests() -> None:
-    clock = ManualClock()
-    queue = memory_queue("work", type=int, clock=clock)
-    observer = QueueObserver(queue)
-    assert (await observer(1)).visible == 0
-    await asyncio.gather(*(queue.put(number) for number in range(20)))
-    await queue.transport.get(5, visibility_seconds=600)
-    await clock.advance(10)
-    seen = await observer(1)
-    # Two a second arrived, seen for ten seconds of the minute that counts.
-    assert (seen.visible, seen.in_flight, seen.arrival_per_second) == (
-        15,
-        5,
-        pytest.approx(2.0 * (1 - 2.718281828 ** (-10 / 60))),
-    )
-    assert seen.oldest_seconds == pytest.approx(10.0, abs=1.0)
-    await asyncio.gather(*(queue.put(number) for number in range(60)))
-    assert (await observer(1)).visible == 80
+async def test_a_driver_that_fails_is_asked_again_next_turn(pool: Pool) -> None:
+    """What the machine refuses (no memory, no file) is an `OSError`: the agent goes on."""
+    agent = pool.agent()
+    scale, refused = pool.driver.scale, 0
+
+    async def refuse(wanted: int) -> None:
+        nonlocal refused
+        refused += 1
+        raise OSError(12, "Cannot allocate memory")
+
+    pool.driver.scale = refuse  # type: ignore[method-assign]
+    pool.depth = 3000
+    leading = asyncio.create_task(agent.lead(Tenure()))
+    await pool.clock.advance(31)
+    assert refused >= 2 and not leading.done()
+    pool.driver.scale = scale  # type: ignore[method-assign]
+    await pool.clock.advance(15)
+    leading.cancel()
+    assert pool.driver.asked == [6]
+    assert len(await agent.history.changes()) == 1, "the same wish was recorded as several changes"
+
+
+async def test_storage_away_holds_the_number_and_the_next_turn_decides_on(pool: Pool) -> None:
+    agent = pool.agent()
+    pool.depth = 3000
+    leading = asyncio.create_task(agent.lead(Tenure()))
+    await pool.clock.advance(1)
+    record, pool.depth = agent.history.record, 9000
+
+    async def away(*_: Any, **__: Any) -> None:
+        raise StorageUnreachable("away")
+
+    agent.history.record = away  # type: ignore[method-assign]
+    await pool.clock.advance(60)
+    assert pool.driver.asked == [6], "a change was made that nobody could record"
+    agent.history.record = record  # type: ignore[method-assign]
+    await pool.clock.advance(15)
+    leading.cancel()
+    assert pool.driver.asked == [6, 10]
+
+
+async def test_a_policy_that_changes_meanwhile_counts_from_the_next_turn_on(pool: Pool) -> None:
+    agent, policy = pool.agent(), POLICY
+
+    async def in_force() -> ScalingPolicy:
+        return policy
+
+    agent._policy = in_force
+    pool.depth = 3000
+    leading = asyncio.create_task(agent.lead(Tenure()))
+    await pool.clock.advance(1)
+    policy = msgspec.structs.replace(POLICY, maximum=3)
+    await pool.clock.advance(15)
+    assert pool.driver.asked == [6, 3]
+    await pool.clock.advance(300)
+    leading.cancel()
+    assert pool.driver.asked == [6, 3], "it flapped"
+
+
+async def test_a_message_wakes_the_agent_of_an_empty_pool_within_a_second(pool: Pool) -> None:
+    bus = LocalBus()
+    agent = pool.agent(bus=lambda: bus, topics=["queue:work"])
+    leading = asyncio.create_task(agent.lead(Tenure()))
+    await pool.clock.advance(1)
+    pool.depth = 1
+    await bus.publish(Hint(topic="queue:work", size=1, due=pool.clock.time() + 3600))
+    await pool.clock.advance(1)
+    assert pool.driver.asked == [], "what is due in an hour woke it"
+    await bus.publish(Hint(topic="queue:work", size=1))
+    await pool.clock.advance(1)
+    assert pool.driver.asked == [1]
+    leading.cancel()
+
+
+async def test_without_push_a_cold_start_waits_for_one_turn_at_most(pool: Pool) -> None:
+    leading = asyncio.create_task(pool.agent().lead(Tenure()))
+    await pool.clock.advance(1)
+    pool.depth = 1
+    await pool.clock.advance(13)
+    assert pool.driver.asked == []
+    await pool.clock.advance(1)
+    assert pool.driver.asked == [1]
+    leading.cancel()
+
+
+async def test_announcements_that_the_pool_is_made_for_cause_no_further_turn(pool: Pool) -> None:
+    bus, looks = LocalBus(), 0
+    agent = pool.agent(bus=lambda: bus, topics=["queue:work"])
+
+    async def observe(actual: int) -> Observation:
+        nonlocal looks
+        looks += 1
+        return await pool.observe(actual)
+
+    agent._observe = observe
+    policy = msgspec.structs.replace(POLICY, minimum=1)
+    agent._policy = policy
+    leading = asyncio.create_task(agent.lead(Tenure()))
+    await pool.clock.advance(20)
+    looks = 0
+    for _ in range(45):
+        await pool.clock.advance(1)
+        await bus.publish(Hint(topic="queue:work", size=5))
+    assert looks == 3
+    await bus.publish(Hint(topic="queue:work", size=500))
+    await pool.clock.advance(1)
+    assert looks == 4, "a burst waited for the turn"
+    leading.cancel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from datetime import UTC, datetime
 
 import pytest
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.errors import ConfigurationError
-from coordinator.scaling.decision import Decision, Memory, Observation, decide
-from coordinator.scaling.drivers import victims
+from coordinator.scaling.decision import Memory, Observation, decide
+from coordinator.scaling.drivers import select_for_removal
 from coordinator.scaling.policy import ScalingPolicy, Window, decode_policy, encode_policy
 
 NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC).timestamp()  # a Wednesday
@@ -24,8 +24,10 @@ def seen(visible: int | None, **options: object) -> Observation:
     return Observation(**{"at": NOON, "actual": 0, "visible": visible, "in_flight": 0, **options})  # type: ignore[arg-type]
 
 
-def had(wanted: int, direction: str = "none", *, step_ago: float = 1e6, turn_ago: float = 1e6) -> Memory:
-    return Memory(wanted, NOON - step_ago, direction, NOON - turn_ago)  # type: ignore[arg-type]
+def had(
+    wanted: int, direction: str = "none", *, step_ago: float = 1e6, turn_ago: float = 1e6, hold: float = 0.0
+) -> Memory:
+    return Memory(wanted, NOON - step_ago, direction, NOON - turn_ago, hold)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -33,125 +35,90 @@ def had(wanted: int, direction: str = "none", *, step_ago: float = 1e6, turn_ago
     [
         (seen(0), had(0), 0, "nothing to do"),
         (seen(1), had(0), 1, "1 to do"),
-        (seen(1000), had(0), 2, "1000 to do at 10/s each within 50 s"),
-        (seen(1000, oldest_seconds=40), had(0), 10, "within 10 s"),
-        (seen(1000, oldest_seconds=400), had(0), 17, "within 6 s"),
+        (seen(1000), had(0), 3, "1000 to do at 10/s each within 57 s"),
+        (seen(1000, oldest_seconds=20), had(0), 4, "within 37 s"),
+        (seen(1000, oldest_seconds=400), had(0), 12, "within 0 s"),
         (seen(1000, instance_per_second=100.0), had(0), 1, "at 100/s each"),
-        (seen(0, arrival_per_second=35.0), had(0), 4, "35/s arriving"),
-        (seen(10, items_per_message=100), had(0), 2, "1000 to do"),
+        (seen(5, arrival_per_second=35.0), had(0), 4, "35/s arriving"),
+        (seen(10, items_per_message=100), had(0), 3, "1000 to do"),
         (seen(100_000), had(0), 20, "is outside 0…20"),
         (seen(None), had(7), 7, "depth is unknown"),
-        (seen(0, in_flight=None), had(7), 7, "in hand is unknown"),
-        (seen(0, in_flight=45), had(7), 5, "45 messages are in hand"),
+        (seen(0, in_flight=None, most_per_second=0.0), had(7), 7, "in flight is unknown"),
+        (seen(0, in_flight=45, most_per_second=0.0), had(7), 5, "45 messages are in flight"),
+        (seen(0, in_flight=45, most_per_second=0.0, slots=15), had(7), 3, "45 messages are in flight"),
         (seen(0, cpu=0.95), had(3), 4, "95% busy"),
+        (seen(0, cpu=0.95), had(3, "up", step_ago=5), 3, "nothing to do"),
         (seen(9000, held_by="start"), had(2), 2, "kept while gate start holds them"),
         (seen(0, held_by="start"), had(30), 20, "are allowed now"),
-        (seen(0), had(7, "up", step_ago=100), 7, "the last step up was 100 s ago"),
-        (seen(0), had(7, "up", step_ago=200), 0, "nothing to do"),
-        (seen(0), had(7, "down", step_ago=10), 7, "the last step was 10 s ago"),
-        (seen(0), had(7, "down", step_ago=31), 0, "nothing to do"),
-        (seen(1000), had(1, "down", step_ago=5, turn_ago=200), 2, "1000 to do"),
-        (seen(1000), had(1, "down", step_ago=5, turn_ago=100), 1, "the direction changed 100 s ago"),
+        # Up at once, whatever came before.
+        (seen(1000), had(1, "down", step_ago=1, turn_ago=1), 2, "1000 to do"),
+        (seen(5000), had(0, "down", step_ago=15, turn_ago=15), 11, "5000 to do"),
+        # Down when fewer surely suffice, and those asked for have had the time to begin.
+        (seen(0), had(7), 7, "nothing to do"),
+        (seen(0, most_per_second=0.0), had(7, "up", step_ago=9), 7, "asked for 9 s ago"),
+        (seen(0, most_per_second=0.0), had(7, "up", step_ago=11), 0, "nothing to do"),
+        (seen(0, most_per_second=0.0, idle_seconds=10), had(7), 1, "nothing to do"),
+        (seen(0, most_per_second=39.9, idle_seconds=0), had(7), 4, "nothing to do"),
+        (seen(0, most_per_second=40.1, idle_seconds=0), had(7), 5, "nothing to do"),
+        (seen(0, most_per_second=1.0, arrival_per_second=1.0, idle_seconds=0), had(7, "down", step_ago=10), 7, "last step was 10 s ago"),
+        (seen(0, most_per_second=0.0), had(7, "up", step_ago=40, turn_ago=40, hold=180), 7, "not enough 40 s ago"),
+        (seen(0, most_per_second=0.0), had(7, "up", step_ago=190, turn_ago=190, hold=180), 0, "nothing to do"),
+        # A little behind is no reason for more; to fall behind ever more is.
+        (seen(100, arrival_per_second=40.5, most_per_second=41.0), had(4), 4, "40.5/s arriving"),
+        (seen(500, arrival_per_second=43.0, most_per_second=43.0), had(4), 5, "43/s arriving"),
+        (seen(3, delayed=5000), had(0), 1, "5000 not due"),
     ],
-)
+)  # fmt: skip
 def test_decisions(observed: Observation, memory: Memory, wanted: int, words: str) -> None:
     decision = decide(POLICY, observed, memory)
     assert (decision.wanted, words in decision.reason) == (wanted, True), decision.reason
 
 
-@pytest.mark.parametrize(
-    ("observed", "memory", "decision"),
-    [
-        (seen(0), had(0), Decision(0, "0 because there is nothing to do", had(0))),
-        (
-            seen(0, arrival_per_second=0.05, instance_per_second=1.0),
-            had(0),
-            Decision(1, "1 because 0 to do at 1/s each within 50 s, 0.05/s arriving", Memory(1, NOON, "up", NOON - 1e6)),
-        ),
-        (
-            seen(1000),
-            had(0, "down"),
-            Decision(2, "2 because 1000 to do at 10/s each within 50 s", Memory(2, NOON, "up", NOON)),
-        ),
-        (
-            seen(1000),
-            had(1, "up"),
-            Decision(2, "2 because 1000 to do at 10/s each within 50 s", Memory(2, NOON, "up", NOON - 1e6)),
-        ),
-        (
-            seen(100_000),
-            had(20),
-            Decision(20, "20 because 100000 to do at 10/s each within 50 s; 200 is outside 0…20", had(20)),
-        ),
-        (
-            seen(400, in_flight=100),
-            had(0),
-            Decision(1, "1 because 500 to do at 10/s each within 50 s", Memory(1, NOON, "up", NOON - 1e6)),
-        ),
-        (
-            seen(500, in_flight=1),
-            had(0),
-            Decision(2, "2 because 501 to do at 10/s each within 50 s", Memory(2, NOON, "up", NOON - 1e6)),
-        ),
-        (seen(None), Memory(None, 1.0, "up", 2.0), Decision(0, "0 kept because the depth is unknown", Memory(0, 1.0, "up", 2.0))),
-        (
-            seen(9, held_by="sale"),
-            Memory(None, 1.0, "up", 2.0),
-            Decision(0, "0 kept while gate sale holds them", Memory(0, 1.0, "up", 2.0)),
-        ),
-        (
-            seen(0, actual=3, in_flight=30),
-            Memory(None, 1.0, "up", 2.0),
-            Decision(3, "3 because 30 messages are in hand (30 to do at 10/s each within 50 s)", Memory(3, 1.0, "up", 2.0)),
-        ),
-        (
-            seen(0, actual=3),
-            Memory(None, NOON - 180, "up", NOON - 180),
-            Decision(0, "0 because there is nothing to do", Memory(0, NOON, "down", NOON)),
-        ),
-        (
-            seen(0, actual=3),
-            Memory(None, NOON - 179, "up", NOON - 180),
-            Decision(
-                3,
-                "3 kept, though 0 because there is nothing to do: the last step up was 179 s ago",
-                Memory(3, NOON - 179, "up", NOON - 180),
-            ),
-        ),
-        (
-            seen(0, actual=3),
-            Memory(None, NOON - 30, "down", NOON - 1),
-            Decision(0, "0 because there is nothing to do", Memory(0, NOON, "down", NOON - 1)),
-        ),
-        (
-            seen(0, actual=30),
-            Memory(None, 1.0, "none", 2.0),
-            Decision(20, "20 because 0…20 are allowed now", Memory(20, NOON, "down", 2.0)),
-        ),
-        (seen(0, actual=3), Memory(None, NOON - 1, "none", NOON - 180), Decision(0, "0 because there is nothing to do", Memory(0, NOON, "down", NOON - 180))),
-        (seen(0, actual=1, cpu=0.9), Memory(None, 0.0, "none", 0.0), Decision(0, "0 because there is nothing to do", Memory(0, NOON, "down", 0.0))),
-        (
-            seen(1000, in_flight=None),
-            had(2),
-            Decision(2, "2 because 1000 to do at 10/s each within 50 s", had(2)),
-        ),
-        (
-            seen(1000),
-            had(1, "up", step_ago=31, turn_ago=100),
-            Decision(2, "2 because 1000 to do at 10/s each within 50 s", Memory(2, NOON, "up", NOON - 100)),
-        ),
-        # Less than a millionth of an instance is the error of floats.
-        (
-            seen(0, arrival_per_second=1.0000003, instance_per_second=1.0),
-            had(1),
-            Decision(1, "1 because 0 to do at 1/s each within 50 s, 1/s arriving", had(1)),
-        ),
-        (seen(500, actual=1, cpu=0.91), had(1), Decision(2, "2 because the processors are 91% busy", Memory(2, NOON, "up", NOON - 1e6))),
-        (seen(1000, actual=1, cpu=0.91), had(1), Decision(2, "2 because 1000 to do at 10/s each within 50 s", Memory(2, NOON, "up", NOON - 1e6))),
-    ],
-)  # fmt: skip
-def test_a_decision_says_why_and_remembers(observed: Observation, memory: Memory, decision: Decision) -> None:
-    assert decide(POLICY, observed, memory) == decision
+def test_a_burst_fifteen_seconds_after_a_step_down_is_answered_at_once() -> None:
+    memory = decide(POLICY, seen(0, actual=5, most_per_second=0.0), had(5)).memory
+    assert (memory.wanted, memory.direction) == (0, "down")
+    decision = decide(POLICY, seen(5000, at=NOON + 15), memory)
+    assert decision.wanted == 11, decision.reason
+
+
+def test_what_waits_is_due_by_its_own_age() -> None:
+    """A thousand of which a tenth is old needs fewer than a thousand that are all as old."""
+    some = decide(POLICY, seen(1000, oldest_seconds=40, ages=((40, 100), (5, 900))), had(0))
+    all_old = decide(POLICY, seen(1000, oldest_seconds=40), had(0))
+    assert (some.wanted, all_old.wanted) == (3, 12)
+
+
+def test_those_that_boot_count_from_when_they_begin() -> None:
+    """What was asked for ten seconds ago is not asked for again, and is no capacity before it works."""
+    policy = ScalingPolicy(maximum=40, boot_seconds=30, instance_per_second=10)
+    first = decide(policy, seen(2000), had(0))
+    again = decide(
+        policy, seen(2000, at=NOON + 10, actual=first.wanted, ready=0, oldest_seconds=10), first.memory
+    )
+    assert (first.wanted, again.wanted) == (8, 8)
+    late = decide(policy, seen(2000, at=NOON + 10, actual=8, oldest_seconds=20), had(8, "up", step_ago=0))
+    assert late.wanted > 8
+
+
+def test_a_step_down_that_was_wrong_makes_the_next_wait_twice_as_long() -> None:
+    memory, at, holds = had(5), NOON, []
+    for _ in range(4):
+        down = decide(POLICY, seen(0, at=at, actual=5, most_per_second=35.0, idle_seconds=0), memory)
+        assert down.wanted == 4, down.reason
+        up = decide(POLICY, seen(2500, at=at + 60, actual=4, arrival_per_second=48.0), down.memory)
+        assert up.wanted > 4
+        holds.append(up.memory.hold_seconds)
+        memory = Memory(5, at + 60, "up", at + 60, up.memory.hold_seconds)
+        kept = decide(POLICY, seen(0, at=at + 60 + holds[-1] - 1, most_per_second=35.0), memory)
+        assert kept.wanted == 5 and "fewer were not enough" in kept.reason
+        at += 60 + holds[-1]
+    assert holds == [180, 360, 720, 1440]
+
+
+def test_a_turn_comes_soon_where_some_may_leave_soon() -> None:
+    assert decide(POLICY, seen(200, arrival_per_second=0.0), had(10)).next_seconds == 2.0
+    assert decide(POLICY, seen(4000, arrival_per_second=0.0, ages=((1, 4000),)), had(10)).next_seconds == 40.0
+    assert decide(POLICY, seen(0), had(0)).next_seconds is None
 
 
 def test_hours_go_before_what_is_measured() -> None:
@@ -192,24 +159,28 @@ def test_hours_are_local() -> None:
         max_size=60,
     )
 )
-def test_whatever_happens_the_direction_changes_at_most_once_in_a_cool_down(
+def test_whatever_happens_more_are_never_late_and_fewer_never_hasty(
     course: list[tuple[int | None, int | None, float | None, float, int]],
 ) -> None:
+    """Up is never held back; down never cuts what is in flight, nor those that had no time to begin."""
     memory, at, wanted = Memory(), NOON, 0
-    turns: list[float] = []
-    last = 0
+    went_up = -math.inf
     for visible, in_flight, oldest, cpu, pause in course:
         at += pause
-        observation = Observation(at, wanted, visible, in_flight, oldest, None, None, cpu)
+        observation = Observation(
+            at, wanted, visible, in_flight, oldest, None, None, cpu, most_per_second=0.0
+        )
         decision = decide(POLICY, observation, memory)
         assert 0 <= decision.wanted <= 20
         assert decision.reason
-        change = (decision.wanted > wanted) - (decision.wanted < wanted)
-        if change and last and change != last:
-            turns.append(at)
-        last, wanted, memory = change or last, decision.wanted, decision.memory
-    gaps = [later - earlier for earlier, later in itertools.pairwise(turns)]
-    assert all(gap >= POLICY.cooldown_seconds for gap in gaps)
+        if decision.wanted < wanted:
+            assert visible is not None and in_flight is not None
+            assert decision.wanted * POLICY.slots >= min(in_flight, wanted * POLICY.slots)
+            assert at - went_up >= POLICY.boot_seconds
+        fresh = decide(POLICY, observation, Memory(wanted))
+        assert decision.wanted >= fresh.wanted, "an earlier decision held an instance back"
+        went_up = at if decision.wanted > wanted else went_up
+        wanted, memory = decision.wanted, decision.memory
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
@@ -218,11 +189,12 @@ def test_more_to_do_never_wants_fewer(first: int, second: int) -> None:
     assert decide(POLICY, seen(fewer), had(0)).wanted <= decide(POLICY, seen(more), had(0)).wanted
 
 
-def test_leaders_leave_last_and_the_newest_first() -> None:
+def test_the_idle_leave_first_then_the_newest_and_leaders_last() -> None:
     names = ["w-1", "w-2", "w-3", "w-4"]
-    assert victims(names, 2, {"w-4"}) == ["w-3", "w-2"]
-    assert victims(names, 4, {"w-4", "w-1"}) == ["w-3", "w-2", "w-4", "w-1"]
-    assert victims(names, 0, set()) == []
+    assert select_for_removal(names, 2, {"w-4"}, {}) == ["w-3", "w-2"]
+    assert select_for_removal(names, 4, {"w-4", "w-1"}, {}) == ["w-3", "w-2", "w-4", "w-1"]
+    assert select_for_removal(names, 2, {"w-4"}, {"w-3": 2, "w-2": 1}) == ["w-1", "w-2"]
+    assert select_for_removal(names, 0, set(), {}) == []
 
 
 def test_a_policy_is_stored_and_read() -> None:

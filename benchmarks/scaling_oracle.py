@@ -1,0 +1,84 @@
+"""The fewest instance hours of any plan that knows what will come: the bound that no rule beats."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from benchmarks.scaling_pool import Day
+
+STEP = 15
+_LATE = 1e9
+_NEVER = math.inf
+_PARTS = 4
+
+
+def best_plan(day: Day) -> tuple[float, float]:
+    """Its instance hours, and how many items are late all the same.
+
+    By dynamic programming over steps of 15 s, the number of instances, and the backlog in quarters of what one does.
+
+    Each instance is paid while it boots; it is asked for in advance, so that it is ready in time, and leaves at no cost.
+    Nothing is late unless no number of instances could help. What is late has to be done all the same, at full use.
+    """
+    takes = day.handler_seconds
+    unit = day.slots / max(takes) * STEP / _PARTS
+    arrived = [0, *itertools.accumulate(day.arrivals)]
+    due_at = _due(day)
+    rows: list[list[float]] = [[0.0] for _ in range(day.maximum + 1)]
+    for count in range(1, len(rows)):
+        rows[count] = [float(day.boot_seconds * count)]
+    known = 0
+    for start in range(0, day.seconds, STEP):
+        end = min(start + STEP, day.seconds)
+        coming = math.floor(arrived[end] / unit) - known
+        known += coming
+        most = max(0, known - math.floor(due_at[min(end, day.seconds)] / unit))
+        is_idle = day.is_out(start) or day.is_closed(start)
+        does = 0.0 if is_idle else day.rate(start) * (end - start) / unit
+        rows = _chosen(rows, float(day.boot_seconds))
+        rows = [
+            [
+                cost + count * (end - start)
+                for cost in _moved(row, coming - math.floor(count * does + 1e-9), most)
+            ]
+            for count, row in enumerate(rows)
+        ]
+    best = min(min(row) for row in rows)
+    lost = math.floor(best / _LATE)
+    late = lost * unit
+    return (best - lost * _LATE + late / day.rate(0)) / 3600, late
+
+
+def _due(day: Day) -> list[int]:
+    """How many items must be done by each second."""
+    due = [0] * (day.seconds + 1)
+    for second, count in enumerate(day.arrivals):
+        by = math.ceil(day.due_from(second) + day.target_seconds - day.handler_seconds[second])
+        if by <= day.seconds:
+            due[by] += count
+    return list(itertools.accumulate(due))
+
+
+def _chosen(rows: list[list[float]], boot: float) -> list[list[float]]:
+    """The cheapest way to each number of instances from any other."""
+    fewer = [rows[-1]]
+    for row in rows[-2::-1]:
+        fewer.append(list(map(min, row, fewer[-1])))
+    fewer.reverse()
+    more = [fewer[0]]
+    for row in fewer[1:]:
+        more.append([min(here, below + boot) for here, below in zip(row, more[-1], strict=True)])
+    return more
+
+
+def _moved(row: list[float], change: int, most: int) -> list[float]:
+    """Costs by backlog after it changed by so much; what is beyond `most` is late."""
+    if change >= 0:
+        new = [_NEVER] * change + row
+    else:
+        new = [min(row[: 1 - change]), *row[1 - change :]]
+    if len(new) > most + 1:
+        beyond = [cost + _LATE * over for over, cost in enumerate(new[most + 1 :], start=1)]
+        new = [*new[:most], min(new[most], *beyond)]
+    return new + [_NEVER] * (most + 1 - len(new))
