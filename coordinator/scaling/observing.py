@@ -121,7 +121,7 @@ class QueueObserver:
     ) -> int:
         """The messages that are due and nobody has; what is hidden and not in flight is delayed."""
         if is_whole:
-            self._delayed = count - visible - in_flight
+            self._delayed = max(0, count - visible - in_flight)  # more may come between the two requests
             return visible
         known = in_flight if measured is not None else 0
         if count - self._delayed - known <= MAX_BATCH:

@@ -128,6 +128,19 @@ async def test_what_is_not_due_is_no_work_until_it_is(work: Work) -> None:
     assert seen.oldest_seconds is not None
 
 
+async def test_messages_that_come_between_the_count_and_the_peek_leave_no_count_below_nothing(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await work.put(5)
+
+    async def before() -> int:
+        return 3
+
+    monkeypatch.setattr(work.queue, "depth", before)
+    seen = await work.observer(reports=False)(1)
+    assert (seen.visible, seen.in_flight, seen.delayed) == (5, 0, 0)
+
+
 async def test_a_message_that_was_delayed_is_as_old_as_its_appearance(work: Work) -> None:
     observer = work.observer()
     await work.put(3, delay=3600)
