@@ -47,6 +47,11 @@ MakeDriver = Callable[[Storage, PoolReports], Driver]
     "--state", type=click.Path(path_type=Path), help="Folder in which the processes of COMMAND are noted."
 )
 @click.option(
+    "--figure",
+    is_flag=True,
+    help="Only decide and record: KEDA or another scaler follows the dashboard's figure.",
+)
+@click.option(
     "--dry-run", is_flag=True, help="Change nothing: decide beside the live agent, recorded as POOL-dry-run."
 )
 @click.option(
@@ -71,6 +76,7 @@ def scale(
     policy: str,
     deployment: str,
     state: Path | None,
+    figure: bool,
     dry_run: bool,
     every_seconds: float,
     drain_seconds: float,
@@ -81,7 +87,7 @@ def scale(
     Any number of agents may run; one is elected and decides. Give COMMAND after "--", with --state.
     """
     make = _driver(
-        pool, command, deployment=deployment, state=state, dry_run=dry_run, drain_seconds=drain_seconds
+        pool, command, deployment=deployment, state=state, idle=figure + dry_run, drain_seconds=drain_seconds
     )
     first = decode_policy(policy)
     # Decisions that change nothing neither take the place of the live agent nor that of its record.
@@ -132,12 +138,12 @@ def _driver(
     *,
     deployment: str,
     state: Path | None,
-    dry_run: bool,
+    idle: int,
     drain_seconds: float,
 ) -> MakeDriver:
     """What makes the one driver that the options name."""
-    if sum((bool(command), bool(deployment), dry_run)) != 1:
-        raise click.UsageError("give one of: a COMMAND after --, --deployment, --dry-run")
+    if bool(command) + bool(deployment) + idle != 1:
+        raise click.UsageError("give one of: a COMMAND after --, --deployment, --figure, --dry-run")
     if command and state is None:
         raise click.UsageError("a COMMAND needs --state, the folder in which its processes are noted")
 
@@ -145,7 +151,7 @@ def _driver(
         async def leaders() -> set[str]:
             return await leader_names(storage)
 
-        if dry_run:
+        if idle:
             return DryRunDriver(reports.workers)
         if deployment:
             return KubernetesDriver.in_cluster(deployment, leaders=leaders, jobs=reports.jobs)

@@ -19,6 +19,9 @@ from dashboard.scaling import queries as scaling
 
 router = Router(tags=["scaling"])
 
+# Beyond it the figure says nothing: KEDA's fallback is better than following an agent that is gone.
+MAX_AGE_SECONDS = 120.0
+
 
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     """How many instances were wanted and there, by whom, in which term, and why. `at` is seconds since 1970."""
@@ -47,6 +50,13 @@ class PoolView(msgspec.Struct, frozen=True):
     policy: ScalingPolicy | None
 
 
+class Figure(msgspec.Struct, frozen=True):
+    """How many instances a pool should have, and how old that figure is: what KEDA's metrics-api scaler follows."""
+
+    wanted: int
+    age_seconds: float
+
+
 class PolicyInForce(msgspec.Struct, frozen=True):
     """The policy that is stored now."""
 
@@ -65,6 +75,19 @@ def pool(request: HttpRequest, pool: Name) -> HttpResponse:
     found = _read(pool)
     policy = decode_policy(found.policy) if found.policy else None
     return answering.answer(PoolView(pool, tuple(_view(each) for each in found.changes), policy))
+
+
+@router.get("/scaling/{pool}/figure", **reads(Figure, "scaling_figure", storage=True, missing=True))
+def figure(request: HttpRequest, pool: Name) -> HttpResponse:
+    """One number for an external scaler; refused with 503 when no agent has decided for two minutes."""
+    found, problem = scaling.figure(pool)
+    if problem:
+        raise Refusal(503, problem)
+    if found is None:
+        raise Refusal(404, f"nothing was ever decided for the pool {pool}")
+    if found.age_seconds > MAX_AGE_SECONDS:
+        raise Refusal(503, f"the figure is {found.age_seconds:.0f} s old: no active scaling agent")
+    return answering.answer(Figure(found.wanted, round(max(0.0, found.age_seconds), 3)))
 
 
 @router.put("/scaling/{pool}/policy", **acts(PolicyInForce, "set_policy", action="scaling.policy"))

@@ -8,7 +8,14 @@ import msgspec
 
 from coordinator.config import check_name
 from coordinator.errors import ConfigurationError, KennelError, NotFound
-from coordinator.scaling.azure import list_scaling, read_policy, save_policy, scaling_history
+from coordinator.scaling.azure import (
+    ScalingFigure,
+    list_scaling,
+    read_figure,
+    read_policy,
+    save_policy,
+    scaling_history,
+)
 from coordinator.scaling.history import ScalingRecord
 from coordinator.scaling.policy import ScalingPolicy, decode_policy
 from dashboard.core.actions import ActionFailed, audited
@@ -55,6 +62,14 @@ async def _read(pool: str, now: float) -> Scaling:
         return Scaling(pools)
     changes = await scaling_history(storage(), chosen).changes(CHANGES)
     return Scaling(pools, tuple(changes), _shown(await read_policy(storage(), chosen)))
+
+
+def figure(pool: str) -> tuple[ScalingFigure | None, str]:
+    """How many instances the pool should have (None: nothing was ever decided), and what went wrong; one request."""
+    try:
+        return call(read_figure, storage(), pool), ""
+    except (KennelError, TimeoutError) as error:
+        return None, str(error) or "storage did not answer in time"
 
 
 def policy_of(pool: str) -> tuple[str, str]:

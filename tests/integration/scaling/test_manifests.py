@@ -6,16 +6,19 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 from aiohttp import web
 from click.testing import CliRunner
+from django.urls import resolve
 
 from coordinator.__main__ import main
 from coordinator.scaling.kubernetes import KubernetesDriver, KubernetesError
 from coordinator.scaling.policy import decode_policy
+from dashboard.scaling.api import Figure
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes" / "agent"
 OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all((FOLDER / "agent.yaml").read_text()))
@@ -149,6 +152,42 @@ def test_the_overlay_takes_out_what_would_scale_the_same_deployment() -> None:
     overlay = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
     assert overlay["resources"] == ["..", "agent.yaml"]
     patches = [yaml.safe_load(each["patch"]) for each in overlay["patches"]]
-    gone = {(each["kind"], each["metadata"]["name"]) for each in patches if each["$patch"] == "delete"}
+    gone = {(each["kind"], each["metadata"]["name"]) for each in patches if each.get("$patch") == "delete"}
     keda = list(yaml.safe_load_all((FOLDER.parent / "scaling.yaml").read_text()))
     assert gone == {(each["kind"], each["metadata"]["name"]) for each in keda}
+
+
+@pytest.mark.parametrize("overlay", ["agent", "figure"])
+def test_workers_of_an_overlay_report_to_its_agent_and_have_the_time_to_end_their_jobs(overlay: str) -> None:
+    folder = FOLDER.parent / overlay
+    patches = [
+        yaml.safe_load(each["patch"])
+        for each in yaml.safe_load((folder / "kustomization.yaml").read_text())["patches"]
+    ]
+    [worker] = [each for each in patches if isinstance(each, dict) and each["kind"] == "Deployment"]
+    spec = worker["spec"]["template"]["spec"]
+    env = {each["name"]: each["value"] for each in spec["containers"][0]["env"]}
+    agents = [
+        each
+        for each in yaml.safe_load_all((folder / f"{overlay}.yaml").read_text())
+        if each["kind"] == "Deployment"
+    ]
+    words = agents[0]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert words[:2] == ["scale", env["KENNEL_POOL"]]
+    assert float(env["KENNEL_STOP_SECONDS"]) < spec["terminationGracePeriodSeconds"]
+
+
+def test_keda_follows_the_figure_that_the_dashboard_answers() -> None:
+    folder = FOLDER.parent / "figure"
+    for manifest in yaml.safe_load_all((folder / "figure.yaml").read_text()):
+        if not manifest["apiVersion"].startswith("keda.sh"):
+            assert kubernetes_validate.validate(manifest, "1.31", strict=True) == "1.31"
+    [patch] = [
+        yaml.safe_load(each["patch"])
+        for each in yaml.safe_load((folder / "kustomization.yaml").read_text())["patches"]
+        if "target" in each
+    ]
+    [trigger] = next(each["value"] for each in patch if each["path"] == "/spec/triggers")
+    place = urlsplit(trigger["metadata"]["url"]).path
+    assert resolve(place).url_name == "scaling-figure"
+    assert trigger["metadata"]["valueLocation"] in Figure.__struct_fields__

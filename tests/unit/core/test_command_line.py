@@ -152,7 +152,7 @@ def test_a_module_that_a_worker_lacks_is_not_taken_for_the_workers_own(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "give one of: a COMMAND after --, --deployment, --dry-run"),
+        ([], "give one of: a COMMAND after --, --deployment, --figure, --dry-run"),
         (["--dry-run", "--deployment", "web"], "give one of"),
         (["--dry-run", "--", "python"], "give one of"),
         (["--", "python"], "a COMMAND needs --state"),
