@@ -100,6 +100,18 @@ async def test_the_leader_stays_as_long_as_another_can_go(fleet: Fleet) -> None:
     assert driver.names() == []
 
 
+async def test_the_idle_leave_first(fleet: Fleet) -> None:
+    async def jobs() -> dict[str, int]:
+        return {"pool-3": 2, "pool-2": 1}
+
+    driver = fleet.driver(jobs=jobs)
+    await driver.scale(3)
+    await driver.scale(2)
+    assert driver.names() == ["pool-2", "pool-3"]
+    await driver.scale(1)
+    assert driver.names() == ["pool-3"]
+
+
 async def test_a_process_that_will_not_drain_is_killed_in_the_end(fleet: Fleet) -> None:
     driver = fleet.driver(STUBBORN, drain_seconds=0.2, kill_seconds=0.1)
     await driver.scale(1)

@@ -13,6 +13,7 @@ from coordinator.cli import queue as queue_commands
 from coordinator.cli import remote
 from coordinator.client import Act, Client, Gate
 from coordinator.queues.requeue import Moved
+from coordinator.worker import Worker
 
 API = {"KENNEL_API_URL": "https://kennel.example.org", "KENNEL_API_TOKEN": "sesame"}
 
@@ -167,6 +168,24 @@ def test_only_processes_can_be_drained_at_the_end() -> None:
     environ = {"AZURE_STORAGE_CONNECTION_STRING": "UseDevelopmentStorage=true"}
     result = kennel("scale", "pool", "--queue", "orders", "--dry-run", "--drain-at-end", **environ)
     assert result.exit_code == 1 and "only processes of this machine can be drained" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "name"), [("--dry-run", "scale-pool-dry-run"), ("--figure", "scale-pool")]
+)
+def test_a_dry_run_never_takes_the_place_of_the_live_agent(
+    monkeypatch: pytest.MonkeyPatch, option: str, name: str
+) -> None:
+    ran: list[Worker] = []
+
+    async def run(worker: Worker) -> None:
+        ran.append(worker)
+
+    monkeypatch.setattr(Worker, "run", run)
+    environ = {"AZURE_STORAGE_CONNECTION_STRING": "UseDevelopmentStorage=true"}
+    result = kennel("scale", "pool", "--queue", "orders", "--queue", "refunds", option, **environ)
+    assert result.exit_code == 0, result.output
+    assert [each.name for each in ran[0]._campaigns()] == [name]
 
 
 def test_outside_a_cluster_a_deployment_cannot_be_scaled() -> None:
