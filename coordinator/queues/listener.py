@@ -493,7 +493,7 @@ class QueueListener(Generic[T]):
     @property
     def most_handlers(self) -> int:
         """How many handlers may run at a time, when all dequeue tasks do."""
-        return max(1, (self.tasks.stop - 1) * self.crew.slots)
+        return max(1, (self.tasks.stop - 1) * self.pool.slots)
 
     def status(self) -> ListenerStatus:
         """For telemetry; no I/O."""
