@@ -4,7 +4,7 @@ VENV := .venv/bin
 export PYTHONPATH := $(CURDIR)
 # The tests of the library: what of it those of the dashboard, the browser, the image and the set-up reach, these reach too.
 LIBRARY_TESTS := $(addprefix tests/unit/,core doctor gates leadership pipeline queues scaling sequences tables) \
-	tests/contract tests/faults tests/bench $(addprefix tests/hostile/test_,flags.py gates.py leases.py sequences.py) \
+	tests/contract tests/faults tests/bench/test_faults.py $(addprefix tests/hostile/test_,flags.py gates.py leases.py sequences.py) \
 	$(addprefix tests/integration/,gates leadership pipeline queues sequences tables) \
 	$(addprefix tests/integration/test_,doctor.py fencing.py hub_connection.py shell.py short_loops.py worker.py) \
 	$(addprefix tests/integration/scaling/test_,agents.py drivers.py)
@@ -49,6 +49,10 @@ coverage: setup
 	rm -rf .kennel/coverage
 	$(VENV)/coverage run -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(LIBRARY_TESTS) $(PYTEST_ARGS)
 	$(VENV)/coverage combine -q
+	@$(VENV)/coverage json -q --fail-under=0 -o .kennel/coverage/figures.json
+	@$(VENV)/python -c 'import json; t = json.load(open(".kennel/coverage/figures.json"))["totals"]; \
+		print(*(f"{what}: {t[key]} %" for what, key in (("statements", "percent_statements_covered_display"), \
+		("branches", "percent_branches_covered_display"), ("both", "percent_covered_display"))), sep=", ")'
 	$(VENV)/coverage report
 
 mutation: setup

@@ -320,11 +320,11 @@ async def test_a_put_whose_claim_cannot_be_read_again_put_nothing(harness: Liste
         raise StorageUnreachable("no answer", resource="claims", maybe_done=True)
 
     await harness.queue.put(1)
-    harness.queue.claims.refit = gone  # type: ignore[method-assign]
+    harness.queue.payloads.refit = gone  # type: ignore[method-assign]
     (message,) = await harness.transport.get(1, visibility_seconds=30)
     envelope = harness.queue.decode(message.text)
     with pytest.raises(StorageUnreachable) as raised:
-        await harness.queue.put_again(envelope, harness.queue.claims)
+        await harness.queue.put_again(envelope, harness.queue.payloads)
     assert not raised.value.maybe_done
 
 
