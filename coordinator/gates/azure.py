@@ -14,6 +14,7 @@ from coordinator.azure.account import Account
 from coordinator.azure.ensure import ensure_container
 from coordinator.azure.epochs import TableEpochs
 from coordinator.azure.errors import translated
+from coordinator.azure.listing import list_blobs
 from coordinator.azure.metering import Request
 from coordinator.azure.rest import RestResponse, SignedRest
 from coordinator.blocking import call_blocking
@@ -237,11 +238,9 @@ async def read_gates(storage: Account) -> list[GateReading]:
     unknown: list[str] = []
     try:
         with translated("list the gates in", container):
-            async for blob in storage.aio.blobs.get_container_client(container).list_blobs(
-                include=["metadata"]
-            ):
+            async for blob in list_blobs(storage, container):
                 try:
-                    mirror = (blob.metadata or {}).get(_MIRROR, "")
+                    mirror = blob.metadata.get(_MIRROR, "")
                     found.append(GateReading(blob.name, rules.decode(blob.name, mirror)))
                 except GateCorrupt:
                     unknown.append(blob.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
@@ -19,6 +19,7 @@ from coordinator.azure.account import Account
 from coordinator.azure.ensure import ensure_container, ensure_table
 from coordinator.azure.epochs import TableEpochs, table_key
 from coordinator.azure.errors import translated
+from coordinator.azure.listing import ListedBlob, list_blobs
 from coordinator.bounds import LAST_MOMENT, MAX_COUNT, is_moment, one_line
 from coordinator.config import check_blob, check_container
 from coordinator.epochs import EpochRecord
@@ -106,7 +107,13 @@ class BlobLeaseStore:
 
         with translated("read the leader of", self.name):
             properties = await self._blob().get_blob_properties(raw_response_hook=note)
-        return _info(self.name, properties, dates[-1] if dates else None)
+        return _info(
+            self.name,
+            properties.metadata or {},
+            str(properties.lease.state or "available"),
+            str(properties.etag),
+            dates[-1] if dates else None,
+        )
 
     async def write(self, info: LeaderInfo, *, lease_id: str = "", etag: str = "") -> str:
         metadata = {
@@ -287,10 +294,9 @@ async def list_leaders(storage: Account, *, container: str = "", prefix: str = "
     found: list[LeaderInfo] = []
     try:
         with translated("list the leaders in", container):
-            client = storage.aio.blobs.get_container_client(container)
-            async for blob in client.list_blobs(name_starts_with=prefix or None, include=["metadata"]):
+            async for blob in list_blobs(storage, container, prefix=prefix):
                 if not blob.name.endswith(_STANDBY):
-                    found.append(_listed(blob.name, blob))
+                    found.append(_listed(blob))
     except NotFound:
         return []
     return sorted(found, key=lambda info: info.name)
@@ -316,14 +322,15 @@ async def break_lease(storage: Account, name: str, by: str) -> LeaderInfo:
     return await store.read()
 
 
-def _listed(name: str, properties: Any) -> LeaderInfo:
+def _listed(blob: ListedBlob) -> LeaderInfo:
     """As `_info`; what cannot be read costs its own row."""
-    info = _info(name, properties, None)
+    info = _info(blob.name, blob.metadata, blob.lease_state, blob.etag, None)
     return replace(info, problem=f"unreadable: {info.problem}") if info.problem else info
 
 
-def _info(name: str, properties: Any, date: float | None) -> LeaderInfo:
-    metadata = properties.metadata or {}
+def _info(
+    name: str, metadata: Mapping[str, str], lease_state: str, etag: str, date: float | None
+) -> LeaderInfo:
     problems: list[str] = []
 
     def number(key: str, most: float, default: float = 0.0) -> float:
@@ -346,8 +353,8 @@ def _info(name: str, properties: Any, date: float | None) -> LeaderInfo:
         epoch=int(epoch),
         since=number("since", LAST_MOMENT),
         nonce=str(metadata.get("nonce", "")),
-        lease_state=str(properties.lease.state or "available"),
-        etag=str(properties.etag),
+        lease_state=lease_state,
+        etag=etag,
         date=date,
         lease_seconds=number("lease", 60),
         renew_seconds=number("renew", 60),

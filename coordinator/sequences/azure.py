@@ -18,6 +18,7 @@ import requests
 
 from coordinator.azure.account import Account
 from coordinator.azure.errors import refused, translated
+from coordinator.azure.listing import ListedBlob, list_blobs
 from coordinator.azure.metering import Request
 from coordinator.azure.rest import BlockingRest, RestResponse, error_code
 from coordinator.backoff import Backoff, retry_blocking
@@ -395,6 +396,7 @@ class CounterListing:
     """
 
     def __init__(self, storage: Account) -> None:
+        self._storage = storage
         self._container = storage.aio.blobs.get_container_client(storage.config.container(CONTAINER))
         self._last: dict[str, CounterInfo] = {}
 
@@ -403,19 +405,18 @@ class CounterListing:
         found: list[CounterInfo] = []
         try:
             with translated("list the counters in", self._container.container_name):
-                async for blob in self._container.list_blobs(include=["metadata"]):
+                async for blob in list_blobs(self._storage, self._container.container_name):
                     last = self._last.get(blob.name)
-                    if last is None or last.etag != str(blob.etag):
-                        last = await self._info(
-                            blob.name, blob.size, str(blob.etag), dict(blob.metadata or {})
-                        )
+                    if last is None or last.etag != blob.etag:
+                        last = await self._info(blob)
                     found.append(last)
         except NotFound:
             found = []
         self._last = {info.name: info for info in found}
         return found
 
-    async def _info(self, name: str, size: int, etag: str, metadata: Mapping[str, str]) -> CounterInfo:
+    async def _info(self, blob: ListedBlob) -> CounterInfo:
+        name, etag, size, _, metadata = blob
         text = metadata.get("kennel_next", "")
         if not text or len(text) != size:
             text = await self._text(name) if size else ""
