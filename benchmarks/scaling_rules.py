@@ -127,27 +127,42 @@ class SimulatedGate:
 class Kennel:
     """The agent's own observer and decision: each turn, when it asked for an earlier one, and when push wakes it.
 
-    The observer gets what the instances report of themselves, each every ten seconds at its own moment.
+    The observer gets what the instances report of themselves, each every ten seconds at its own moment. With
+    `dies_every` seconds the agent dies so often; its successor comes 20 s later and has nothing but the record.
     """
 
-    def __init__(self, pool: Pool, policy: ScalingPolicy, *, push: bool = True, reports: bool = True) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        policy: ScalingPolicy,
+        *,
+        push: bool = True,
+        reports: bool = True,
+        dies_every: int = 0,
+    ) -> None:
         self.pool, self.policy, self.memory, self.push = pool, policy, Memory(), push
+        self.has_reports, self.dies_every = reports, dies_every
+        self.observer = self._new_observer()
+        self.next_at, self.looked_at, self.announced = 0.0, 0, 0
+        self.wakes_above = 0.0
+
+    def _new_observer(self) -> QueueObserver:
+        pool, policy = self.pool, self.policy
         gate: Any = SimulatedGate(pool) if pool.day.closed else None
         queue: Any = SimulatedQueue(pool)
-        self.observer = QueueObserver(
+        return QueueObserver(
             queue,
             target_seconds=policy.target_seconds,
             per_second=policy.instance_per_second,
             slots=policy.slots,
-            reports=self.reports if reports else None,
+            reports=self.reports if self.has_reports else None,
             gate=gate,
         )
-        self.next_at, self.looked_at, self.announced = 0.0, 0, 0
-        self.wakes_above = 0.0
-        self.reasons: list[tuple[int, str]] = []
 
     def step(self, pool: Pool) -> None:
         second = pool.second
+        if self.dies_every and second and second % self.dies_every == 0:
+            self.observer, self.next_at, self.wakes_above = self._new_observer(), second + 20.0, math.inf
         if self.push and second:
             self.announced += pool.day.arrivals[second - 1]
         if second < self.next_at and not self._is_woken(second):
@@ -155,8 +170,6 @@ class Kennel:
         seen = run(self.observer(pool.actual))
         decision = decide(self.policy, seen, self.memory)
         self.memory = decision.memory
-        if decision.wanted != pool.actual:
-            self.reasons.append((second, decision.reason))
         pool.scale(decision.wanted)
         self.next_at = second + min(TURN, max(1.0, decision.next_seconds or TURN))
         self.looked_at, self.announced = second, 0

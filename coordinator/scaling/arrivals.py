@@ -8,7 +8,7 @@ from statistics import median
 
 BUCKETS = 5
 _FEWEST_BUCKET_SECONDS = 15.0
-_RECENT_SECONDS = 30.0
+_RECENT_SECONDS, _ENOUGH_ITEMS = 30.0, 100
 _SLOW_BUCKETS = 8
 _MOST_SAMPLES = 400
 
@@ -48,9 +48,12 @@ class Arrivals:
 
     def most(self, now: float) -> float | None:
         """The largest rate that may be meant: for whether fewer instances would do. None until enough was seen."""
-        seconds = max(_RECENT_SECONDS, 2 * self.bucket_seconds)
         if len(self._samples) < 2 or now - self._samples[0][0] < BUCKETS * self.bucket_seconds:
             return None
+        # Long enough that chance does not make much of it.
+        seconds = _RECENT_SECONDS
+        while seconds < 3 * self.bucket_seconds and self._between(now - seconds, now) < _ENOUGH_ITEMS:
+            seconds += self.bucket_seconds
         recent = self._between(now - seconds, now) / seconds
         return max(recent, median(self._buckets(now, BUCKETS)), median(self._buckets(now, _SLOW_BUCKETS)))
 

@@ -16,8 +16,8 @@ Direction = Literal["up", "down", "none"]
 # Shares of the time agreed. What keeps arriving may wait an eighth of it; what waits now is planned to be done with a
 # twentieth to spare; what is nearly or surely late is caught up with within a seventh of it after the boot.
 _PATIENCE, _SPARE, _CATCH_UP = 0.12, 0.05, 0.15
-# Jobs that take long come and go by chance: as many jobs may wait as one and a quarter times what runs.
-_PATIENCE_JOBS = 1.25
+# Jobs that take long come and go by chance: almost twice as many may wait as run.
+_PATIENCE_JOBS = 1.75
 # Fewer instances must be able to do what waits in half the time, before any of them is given up.
 _CAUTION = 0.5
 _LONGEST_HOLD_SECONDS = 3600.0
@@ -138,7 +138,7 @@ class _Load:
         self.boot = policy.boot_seconds
         service = min(seen.item_seconds or 0.0, policy.target_seconds / 2)
         self.target = policy.target_seconds * (1 - _SPARE) - service
-        self.patience = max(_PATIENCE * self.target, min(_PATIENCE_JOBS * service, self.target / 4))
+        self.patience = max(_PATIENCE * self.target, min(_PATIENCE_JOBS * service, self.target / 3))
         oldest = seen.oldest_seconds or 0.0
         ages = seen.ages or (((oldest, self.waiting),) if self.waiting else ())
         self.due: list[tuple[float, float]] = []

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from coordinator.scaling.azure import (
     read_policy,
     save_policy,
 )
+from coordinator.scaling.decision import Observation
 from coordinator.scaling.drivers import DryRunDriver
 from coordinator.scaling.figure import figure_app
 from coordinator.scaling.kubernetes import DELETION_COST, MARKED, KubernetesDriver, KubernetesError
@@ -368,6 +370,52 @@ async def test_an_agent_on_storage_follows_a_queue_and_the_policy_that_an_operat
         assert [(each.pool, each.wanted) for each in await list_scaling(storage)] == [("billing", 3)]
         changes = await agent.history.changes()
         assert [(each.previous, each.wanted) for each in changes] == [(wanted, 3), (0, wanted)]
+
+
+async def test_a_put_into_an_idle_queue_wakes_the_agent_within_a_second(
+    connection_string: str, storage_prefix: str
+) -> None:
+    config = StorageConfig(prefix=storage_prefix)
+    async with Storage.from_connection_string(connection_string, config=config) as storage:
+        queue = storage.queue(f"{storage_prefix}work", type=int)
+        await queue.create()
+        driver, asked = DryRunDriver(), asyncio.Event()
+        remember = driver.scale
+
+        async def scale(wanted: int) -> None:
+            await remember(wanted)
+            asked.set()
+
+        driver.scale = scale  # type: ignore[method-assign]
+        looked = asyncio.Event()
+        observe = QueueObserver(queue)
+
+        async def observed(actual: int) -> Observation:
+            seen = await observe(actual)
+            looked.set()
+            return seen
+
+        agent = make_scaling_agent(
+            storage,
+            "billing",
+            driver,
+            observe=observed,
+            policy=ScalingPolicy(),
+            queues=[queue.name],
+            every_seconds=600,
+        )
+        leading = asyncio.create_task(agent.lead(Tenure()))
+        try:
+            async with asyncio.timeout(30):
+                await looked.wait()
+                began = time.monotonic()
+                await queue.put(1)
+                await asked.wait()
+            assert driver.asked == [1]
+            # Half a second between two looks, and what the requests take on a busy machine; polling would take 600 s.
+            assert time.monotonic() - began < 10
+        finally:
+            leading.cancel()
 
 
 async def test_the_figure_for_keda_is_answered_with_its_age_and_refused_when_it_is_old() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scaling import Outcome, best_keda, oracle, simulate
+from benchmarks.scaling import Outcome, best_keda, disturbed, oracle, simulate
 from benchmarks.scaling_pool import FOLDER, Day, read_days
 from benchmarks.scaling_rules import Kennel, policy_for
 
@@ -31,6 +31,15 @@ def test_the_diurnal_day_has_nothing_late_for_65_hours(push: bool) -> None:
 
 def test_a_day_whose_workers_report_nothing_has_nothing_late() -> None:
     assert kennel(the_day("steady"), reports=False).late_share == 0
+
+
+@pytest.mark.parametrize("name", ["diurnal", "steps"])
+def test_an_agent_killed_fifty_times_a_day_is_followed_without_delay_or_flap(name: str) -> None:
+    day = the_day(name)
+    killed, whole = disturbed(day), kennel(day)
+    assert killed.late_share <= whole.late_share + 0.001
+    assert killed.hours <= 1.15 * whole.hours
+    assert killed.turns <= whole.turns + 20
 
 
 def test_a_steady_load_has_two_turns_at_most_in_two_hours() -> None:
