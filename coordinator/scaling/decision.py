@@ -77,7 +77,7 @@ class Decision(msgspec.Struct, frozen=True):
     wanted: Count
     reason: Remark
     memory: Memory
-    next_seconds: float | None = None
+    next_seconds: Figure | None = None
 
 
 def decide(policy: ScalingPolicy, seen: Observation, memory: Memory) -> Decision:
