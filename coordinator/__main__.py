@@ -19,7 +19,9 @@ from coordinator.cli.doctor import doctor
 from coordinator.cli.ids import ids
 from coordinator.cli.queue import queue
 from coordinator.cli.scale import scale
+from coordinator.client import Client
 from coordinator.errors import KennelError
+from coordinator.gates.gate import Gate
 from coordinator.storage import Storage
 from coordinator.worker import Worker
 
@@ -39,14 +41,19 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands)
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
-@click.option("--log-json", is_flag=True, help="One JSON object a line, for machines.")
+@click.option("--log-json", is_flag=True, help="One JSON object per line.")
 @click.option(
     "--api",
     envvar="KENNEL_API_URL",
     show_envvar=True,
-    help="Release, leash and change queues through the dashboard at this address: as the token's owner, in the audit.",
+    help="Address of the dashboard: release, leash and queue commands act through its API, as the token's owner.",
 )
-@click.option("--api-token", envvar="KENNEL_API_TOKEN", show_envvar=True, help="Better from the environment.")
+@click.option(
+    "--api-token",
+    envvar="KENNEL_API_TOKEN",
+    show_envvar=True,
+    help="Token of the API. Prefer the environment variable.",
+)
 @click.pass_context
 def main(
     context: click.Context, log_level: str, log_json: bool, api: str | None, api_token: str | None
@@ -66,33 +73,45 @@ def run(target: str) -> None:
 @main.command()
 @click.argument("gate")
 @click.option("--by", help="Who opens it (default: you).")
-@click.option("--reason", default="", help="Why; shown to everybody.")
+@click.option("--reason", default="", help="Reason, shown to everybody.")
 def release(gate: str, by: str | None, reason: str) -> None:
-    """Open GATE: every worker that waits there goes."""
-    if (client := remote.api()) is not None:
-        remote.refuse_by(by)
-        told = client.open_gate(gate, reason=reason)
-        click.echo(f"{gate} is {told.state} (epoch {told.epoch})")
-        return
-    who = by or getpass.getuser()
-    state = _with_storage(lambda storage: storage.gate(gate).open(by=who, reason=reason))
-    click.echo(f"{gate} is {state.state} (epoch {state.epoch})")
+    """Open GATE: waiting workers pass."""
+    _change(
+        gate,
+        by,
+        lambda client: client.open_gate(gate, reason=reason),
+        lambda stored, who: stored.open(by=who, reason=reason),
+    )
 
 
 @main.command()
 @click.argument("gate")
 @click.option("--by", help="Who closes it (default: you).")
-@click.option("--reason", required=True, help="Why; shown to everybody.")
+@click.option("--reason", required=True, help="Reason, shown to everybody.")
 def leash(gate: str, by: str | None, reason: str) -> None:
     """Close GATE: workers finish what they hold and take nothing new."""
+    _change(
+        gate,
+        by,
+        lambda client: client.close_gate(gate, reason=reason),
+        lambda stored, who: stored.close(by=who, reason=reason),
+    )
+
+
+def _change(
+    name: str,
+    by: str | None,
+    through_api: Callable[[Client], Any],
+    on_storage: Callable[[Gate, str], Awaitable[Any]],
+) -> None:
+    """Open or close a gate through the API if it is set, else in storage, and print what it is now."""
     if (client := remote.api()) is not None:
         remote.refuse_by(by)
-        told = client.close_gate(gate, reason=reason)
-        click.echo(f"{gate} is {told.state} (epoch {told.epoch})")
-        return
-    who = by or getpass.getuser()
-    state = _with_storage(lambda storage: storage.gate(gate).close(by=who, reason=reason))
-    click.echo(f"{gate} is {state.state} (epoch {state.epoch})")
+        state = through_api(client)
+    else:
+        who = by or getpass.getuser()
+        state = _with_storage(lambda storage: on_storage(storage.gate(name), who))
+    click.echo(f"{name} is {state.state} (epoch {state.epoch})")
 
 
 main.add_command(doctor)

@@ -162,7 +162,7 @@ class Client:
                 f"the API's address {url!r}: use https://HOST, without a name or a query"
             )
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise ConfigurationError("the API's token is empty or no token; the Access page makes one")
+            raise ConfigurationError("the API's token is empty or invalid; create one on the Access page")
         self.url = url.rstrip("/").removesuffix("/api/v1")
         self._timeout = timeout_seconds
         self._backoff = backoff
@@ -339,7 +339,7 @@ class Client:
                 return msgspec.json.decode(answer.content, type=kind)
             except msgspec.DecodeError as error:
                 raise ApiError(
-                    f"the API at {self.url} answered what is not understood: {error}",
+                    f"the API at {self.url} sent an invalid answer: {error}",
                     status=answer.status_code,
                 ) from error
         raise _error(self.url, answer)

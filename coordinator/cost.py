@@ -1,4 +1,4 @@
-"""What requests cost (S11): a price table that operators may edit, what a request costs, and a daily budget. Pure."""
+"""What requests cost: a price table that operators may edit, what a request costs, and a daily budget. Pure."""
 
 from __future__ import annotations
 

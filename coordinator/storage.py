@@ -51,7 +51,7 @@ class Storage(Account):
         self._generators: dict[str, tuple[UniqueIdGenerator, SequenceOptions]] = {}
 
     def sequence(self, name: str, **options: Unpack[SequenceOptions]) -> UniqueIdGenerator:
-        """Order numbers, unique across all nodes (S1). See `UniqueIdGenerator`; `options` are those of `SequenceConfig`.
+        """Order numbers, unique across all nodes. See `UniqueIdGenerator`; `options` are those of `SequenceConfig`.
 
         container, blob: where the counter is, if another program keeps it; by default ``{prefix}sequences/{name}``.
 
@@ -76,27 +76,27 @@ class Storage(Account):
             return generator
 
     def gate(self, name: str, **options: Unpack[GateOptions]) -> Gate:
-        """A gate that holds workers until an operator opens it (S4). See `Gate`."""
+        """A gate that holds workers until an operator opens it. See `Gate`."""
         return make_gate(self, check_name("gate", name), **options)
 
     def flag(self, name: str, *, container: str = "", blob: str = "") -> BlobFlag:
-        """A bare flag: a blob whose presence means set (S2), by default `{prefix}flags/{name}`. See `GlobalFlag`."""
+        """A bare flag: a blob whose presence means set, by default `{prefix}flags/{name}`. See `GlobalFlag`."""
         return make_flag(self, check_name("flag", name), container=container, blob=blob)
 
     def election(self, name: str, *, identity: str = "", **options: Unpack[ElectionOptions]) -> Election:
-        """One leader at a time (S15). See `Election`."""
+        """One leader at a time. See `Election`."""
         return make_election(
             self, check_name("election", name), identity=identity or self.identity, **options
         )
 
     def mutex(self, name: str, *, identity: str = "", **options: Unpack[LockOptions]) -> BlobDistributedMutex:
-        """A lock across nodes (S15). See `BlobDistributedMutex`."""
+        """A lock across nodes. See `BlobDistributedMutex`."""
         return make_mutex(self, check_name("mutex", name), identity=identity or self.identity, **options)
 
     def semaphore(
         self, name: str, places: int, *, identity: str = "", **options: Unpack[LockOptions]
     ) -> BlobDistributedSemaphore:
-        """A lock that `places` holders may have at a time (S15). See `BlobDistributedSemaphore`."""
+        """A lock that `places` holders may have at a time. See `BlobDistributedSemaphore`."""
         return make_semaphore(
             self, check_name("semaphore", name), places, identity=identity or self.identity, **options
         )
@@ -108,13 +108,13 @@ class Storage(Account):
     def queue(self, name: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
     def queue(self, name: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
-        """A queue of messages of that type, anything msgspec can decode (S6, S10, S19). See `Queue`."""
+        """A queue of messages of that type, anything msgspec can decode. See `Queue`."""
         return make_queue(self, check_name("queue", name), type=type, **options)
 
     def sharded_queue(
         self, name: str, type: Any = Any, *, shards: int = 4, **options: Unpack[QueueOptions]
     ) -> ShardedQueue[Any]:
-        """A queue over several whose number the account keeps (S14); `shards` until one is stored. See `ShardedQueue`."""
+        """A queue over several whose number the account keeps; `shards` until one is stored. See `ShardedQueue`."""
 
         def make(shard: str) -> Queue[Any]:
             return self.queue(shard, type=type, **options)
@@ -122,15 +122,15 @@ class Storage(Account):
         return ShardedQueue(make, check_name("queue", name), shards=shards, store=BlobShards(self))
 
     def table(self, name: str) -> Table:
-        """A table, by its full name (S17). See `Table`."""
+        """A table, by its full name. See `Table`."""
         return make_table(self, name)
 
     def bulk(self) -> BulkWrite:
-        """More writes than a transaction takes, with one call (S17, S18). See `BulkWrite`."""
+        """More writes than a transaction takes, with one call. See `BulkWrite`."""
         return make_bulk(self)
 
     def saga(self, name: str, input: type[T] | Any = Any, **options: Unpack[SagaOptions]) -> Saga[T]:
-        """Steps that end done or undone, whoever crashes (S18). See `Saga`."""
+        """Steps that end done or undone, whoever crashes. See `Saga`."""
         return make_saga(self, check_name("saga", name), input_type=input, **options)
 
     def pipeline(
@@ -144,7 +144,7 @@ class Storage(Account):
         done_queue: str = "",
         **options: Unpack[PipelineOptions],
     ) -> Pipeline:
-        """Batches split, processed in parallel, each item counted once (S12). See `Pipeline`."""
+        """Batches split, processed in parallel, each item counted once. See `Pipeline`."""
         return make_pipeline(
             self,
             check_name("pipeline", name),

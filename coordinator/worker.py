@@ -94,7 +94,7 @@ class Worker:
             token = env.get("KENNEL_WORKER_TOKEN")
             if not token:
                 raise ConfigurationError(
-                    "KENNEL_HUB_URL is set but KENNEL_WORKER_TOKEN is not: make one in the dashboard"
+                    "KENNEL_HUB_URL is set but KENNEL_WORKER_TOKEN is not: create one in the dashboard"
                 )
             self._hub = HubConnection(hub_url, token, hello=self._hello, on_command=self._on_command)
             self.storage.bus = self._hub
@@ -282,7 +282,7 @@ class Worker:
             try:
                 await asyncio.to_thread(sequence.close)
             except Exception as error:
-                log.warning("Sequence %s: its unused tail was not returned: %s", sequence.name, error)
+                log.warning("Sequence %s: unused numbers were not returned: %s", sequence.name, error)
         if self._hub:
             await self._hub.flush()
 
@@ -355,7 +355,7 @@ class Worker:
         told |= {"source": release.source, "at": now}
         if release.request_id:
             told["request_id"] = release.request_id
-        log.info("Passed the gate %s", gate, extra=told)
+        log.info("Passed gate %s", gate, extra=told)
         if self._hub:
             self._hub.receipt(
                 protocol.Receipt(
@@ -377,7 +377,7 @@ class Worker:
 
     def _on_command(self, command: protocol.Command) -> None:
         log.info(
-            "Asked to %s by %s",
+            "Command %s by %s",
             command.verb,
             command.by or "an operator",
             extra={"action": command.verb, "request_id": command.id},

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 
@@ -101,7 +102,7 @@ class Account:
             return cls.from_account_url(account_url, **options)
         raise ConfigurationError(
             "no storage account: set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_URL to use the "
-            "machine's own Azure identity"
+            "machine's Azure identity"
         )
 
     @classmethod
@@ -199,6 +200,25 @@ def _start_portal() -> tuple[threading.Thread, BlockingPortal]:
     return thread, started.result()
 
 
+def _client_options(
+    transport: Callable[..., object], config: StorageConfig, meter: Meter
+) -> Callable[[str, str], dict[str, Any]]:
+    """The options of an SDK client, by service and address: a counting transport, and no retries of the SDK's own."""
+
+    def options(service: str, url: str) -> dict[str, Any]:
+        counting = transport(
+            service=service,
+            base_path=urlsplit(url).path,
+            claims=config.container("claims"),
+            meter=meter,
+            connection_timeout=config.connect_seconds,
+            read_timeout=config.read_seconds,
+        )
+        return {"transport": counting, "retry_total": 0}
+
+    return options
+
+
 class _AioClients:
     """The SDK's asyncio clients of one event loop, over one session."""
 
@@ -211,18 +231,7 @@ class _AioClients:
             tuple[str, str], Any
         ] = {}  # what the objects of one name have in common on this loop
 
-        def options(service: str, url: str) -> dict[str, Any]:
-            transport = CountingAioTransport(
-                self.session,
-                service=service,
-                base_path=urlsplit(url).path,
-                claims=config.container("claims"),
-                meter=meter,
-                connection_timeout=config.connect_seconds,
-                read_timeout=config.read_seconds,
-            )
-            return {"transport": transport, "retry_total": 0}
-
+        options = _client_options(partial(CountingAioTransport, self.session), config, meter)
         credential: Any = endpoints.credential
         if hasattr(credential, "get_token"):
             credential = AioCredential(credential)
@@ -261,18 +270,7 @@ class _BlockingClients:
     def __init__(self, endpoints: Endpoints, config: StorageConfig, meter: Meter) -> None:
         self.session = blocking_session()
 
-        def options(service: str, url: str) -> dict[str, Any]:
-            transport = CountingRequestsTransport(
-                self.session,
-                service=service,
-                base_path=urlsplit(url).path,
-                claims=config.container("claims"),
-                meter=meter,
-                connection_timeout=config.connect_seconds,
-                read_timeout=config.read_seconds,
-            )
-            return {"transport": transport, "retry_total": 0}
-
+        options = _client_options(partial(CountingRequestsTransport, self.session), config, meter)
         credential: Any = endpoints.credential
         self.blobs = BlobServiceClient(endpoints.blob, credential, **options("blob", endpoints.blob))
         self.queues = QueueServiceClient(endpoints.queue, credential, **options("queue", endpoints.queue))

@@ -90,11 +90,7 @@ class SignedRest:
         except (aiohttp.ClientError, TimeoutError) as error:
             # Only a connection that was never made proves that nothing was done.
             unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-            raise StorageUnreachable(
-                f"{action} {resource}: the storage service gave no answer ({type(error).__name__})",
-                resource=resource,
-                maybe_done=not unsent,
-            ) from error
+            raise _no_answer(action, resource, error, maybe_done=not unsent) from error
         return _judged(
             RestResponse(answer.status, answer.headers, content),
             answer.reason or "",
@@ -152,15 +148,19 @@ class BlockingRest:
             )
             content = answer.content
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise StorageUnreachable(
-                f"{action} {resource}: the storage service gave no answer ({type(error).__name__})",
-                resource=resource,
-                maybe_done=not is_not_connected(error),
-            ) from error
+            raise _no_answer(action, resource, error, maybe_done=not is_not_connected(error)) from error
         self._storage.meter.answered(counted, len(content))
         return _judged(
             RestResponse(answer.status_code, answer.headers, content), answer.reason or "", action, resource, accepted_statuses
         )  # fmt: skip
+
+
+def _no_answer(action: str, resource: str, error: Exception, *, maybe_done: bool) -> StorageUnreachable:
+    return StorageUnreachable(
+        f"{action} {resource}: the storage service gave no answer ({type(error).__name__})",
+        resource=resource,
+        maybe_done=maybe_done,
+    )
 
 
 def _judged(

@@ -13,16 +13,19 @@ from coordinator.storage import Storage
 
 @click.command()
 @click.option(
-    "--days", type=click.FloatRange(min=0.05), required=True, help="Forget what ended before so many days."
+    "--days",
+    type=click.FloatRange(min=0.05),
+    required=True,
+    help="Delete what ended more than this many days ago.",
 )
-@click.option("--dry-run", is_flag=True, help="Delete nothing, only count.")
+@click.option("--dry-run", is_flag=True, help="Count only; delete nothing.")
 def prune(days: float, dry_run: bool) -> None:
-    """Forget batches and sagas that ended long ago, and old decisions of scaling agents. Reports stay."""
+    """Delete batches and sagas that ended long ago, and old decisions of scaling agents. Keeps reports."""
 
     async def act() -> Pruned:
         async with Storage.from_env() as storage:
             return await forget(storage, older_than_seconds=days * 86_400, dry_run=dry_run)
 
     done = asyncio.run(act())
-    said = "would be forgotten" if dry_run else "forgotten"
-    click.echo(f"{done.batches} batches, {done.sagas} sagas and {done.changes} scaling changes {said}")
+    verb = "Would delete" if dry_run else "Deleted"
+    click.echo(f"{verb} {done.batches} batches, {done.sagas} sagas and {done.changes} scaling changes")

@@ -17,12 +17,12 @@ COLOURS = {"ok": "green", "warning": "yellow", "fault": "red", "skipped": None}
 
 @click.command()
 @click.option(
-    "--queue", "queues", multiple=True, metavar="NAME", help="Also look at this queue; repeat for more."
+    "--queue", "queues", multiple=True, metavar="NAME", help="Also check this queue; repeat for more."
 )
 @click.option("--read-only", is_flag=True, help="Write nothing to the account; rights stay unknown.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a finding, a line each.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per finding.")
 def doctor(queues: tuple[str, ...], read_only: bool, as_json: bool) -> None:
-    """Examine settings, storage, rights, clock, versions and hub. Exit code 1 if there is a fault."""
+    """Check settings, storage, rights, clock, versions and hub. Exit code 1 if there is a fault."""
     findings = asyncio.run(examine(os.environ, queues=queues, write=not read_only))
     for finding in findings:
         click.echo(msgspec.json.encode(finding).decode() if as_json else describe(finding))

@@ -39,27 +39,27 @@ AT = click.option(
     default="",
     callback=_place,
     metavar="CONTAINER/BLOB",
-    help="Where the counter is, if elsewhere.",
+    help="Location of the counter, if not the default.",
 )
 
 
 @click.group()
 def ids() -> None:
-    """Order numbers: who has which, and the proof that none is missing or doubled."""
+    """Order numbers: search, verify, export and repair the ledger of a sequence."""
 
 
 @ids.command()
 @click.argument("name")
 @AT
 def verify(name: str, place: tuple[str, str]) -> None:
-    """Prove that ledger and counter of NAME tile 1…next−1. Exit code 1 if there is a gap or an overlap."""
+    """Verify that the ledger of NAME covers 1…next−1 without gaps or overlaps. Exit code 1 if it does not."""
     with _book(name, place) as book:
         report = book.verify()
     for what, figure in (
         ("grants", report.grants),
         ("used", report.used),
         ("returned, free", report.returned),
-        ("in use, or lost at most", report.open),
+        ("in use, or lost (at most)", report.open),
         ("unattributed", report.unattributed),
         ("gaps", report.missing),
         ("overlaps", report.doubled),
@@ -74,7 +74,7 @@ def verify(name: str, place: tuple[str, str]) -> None:
 @AT
 @click.argument("number", type=int)
 def who(name: str, place: tuple[str, str], number: int) -> None:
-    """Which worker held NUMBER of NAME, when, on what range. Exit code 1 if nobody is known to."""
+    """Print the worker that held NUMBER of NAME, when, and its range. Exit code 1 if unknown."""
     with _book(name, place) as book:
         grant = book.holder(number)
         unattributed = grant is None and book.is_unattributed(number)
@@ -84,7 +84,7 @@ def who(name: str, place: tuple[str, str], number: int) -> None:
     if unattributed:
         click.echo(f"{number}: unattributed; another program moved the counter past it")
     else:
-        click.echo(f"{number}: not granted to anybody")
+        click.echo(f"{number}: not granted")
     sys.exit(1)
 
 
@@ -92,9 +92,9 @@ def who(name: str, place: tuple[str, str], number: int) -> None:
 @click.argument("name")
 @AT
 @click.option("--owner", default="", help="Only the grants of this owner.")
-@click.option("--limit", default=50, show_default=True, help="How many, the newest first.")
+@click.option("--limit", default=50, show_default=True, help="Maximum number of grants, newest first.")
 def list_grants(name: str, place: tuple[str, str], owner: str, limit: int) -> None:
-    """The newest grants of NAME."""
+    """Print the newest grants of NAME."""
     with _book(name, place) as book:
         page = book.page(owner=owner, limit=limit)
     for grant in page.grants:
@@ -106,7 +106,7 @@ def list_grants(name: str, place: tuple[str, str], owner: str, limit: int) -> No
 @AT
 @click.option("--owner", default="", help="Only the grants of this owner.")
 def export(name: str, place: tuple[str, str], owner: str) -> None:
-    """All grants of NAME as CSV."""
+    """Print all grants of NAME as CSV."""
     with _book(name, place) as book:
         for line in csv_lines(book.rows(owner=owner)):
             click.echo(line, nl=False)
@@ -116,11 +116,11 @@ def export(name: str, place: tuple[str, str], owner: str) -> None:
 @click.argument("name")
 @AT
 @click.option(
-    "--next", "next_number", type=int, help="The number to set the counter to, instead of the proposal."
+    "--next", "next_number", type=int, help="Set the counter to this number instead of the proposed one."
 )
-@click.option("--yes", is_flag=True, help="Carry the plan out.")
+@click.option("--yes", is_flag=True, help="Apply the plan.")
 def repair(name: str, place: tuple[str, str], next_number: int | None, yes: bool) -> None:
-    """Put the counter of NAME right. Shows the plan; writes only with --yes. Exit code 1 while something is wrong."""
+    """Repair the counter of NAME. Shows the plan; writes only with --yes. Exit code 1 while something is wrong."""
     with _book(name, place) as book:
         plan = book.plan_repair(next_number=next_number)
         if plan.counter is None:
@@ -129,15 +129,15 @@ def repair(name: str, place: tuple[str, str], next_number: int | None, yes: bool
         click.echo(f"{name}: {plan.problem}")
         click.echo(f"plan: set the counter to {plan.next_number} ({plan.reason})")
         if not yes:
-            click.echo("nothing was written; add --yes to carry the plan out")
+            click.echo("Nothing changed; add --yes to apply the plan")
             sys.exit(1)
         book.repair(plan)
-    click.echo(f"the counter now says {plan.next_number}")
+    click.echo(f"Set the counter to {plan.next_number}")
 
 
 def _described(grant: Grant) -> str:
     owner = grant.owner
-    when = datetime.fromtimestamp(grant.granted_at, UTC).isoformat(sep=" ", timespec="seconds")
+    when = f"{datetime.fromtimestamp(grant.granted_at, UTC):%Y-%m-%d %H:%M:%S}"
     state = {
         GRANTED: "in use, or lost with its owner",
         RETURNED: f"used to {grant.issued_through}, the rest returned",

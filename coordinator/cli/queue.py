@@ -21,7 +21,7 @@ from coordinator.storage import Storage
 
 @click.group()
 def queue() -> None:
-    """Put, look at and empty queues. Items are JSON, one a line."""
+    """Send, view and clear messages. Items are JSON, one per line."""
 
 
 def _with_storage(action: Callable[[Storage], Awaitable[Any]]) -> Any:
@@ -33,17 +33,17 @@ def _with_storage(action: Callable[[Storage], Awaitable[Any]]) -> Any:
 
 
 def _confirm(what: str, name: str, yes: bool) -> None:
-    if not yes and click.prompt(f"{what} Type the queue's name to go on") != name:
-        raise click.ClickException("that is not its name; nothing was done")
+    if not yes and click.prompt(f"{what} Type the name of the queue to confirm") != name:
+        raise click.ClickException("the name does not match; nothing changed")
 
 
 @queue.command()
 @click.argument("name")
-@click.option("--delay", default=0.0, help="Seconds before listeners see them.")
-@click.option("--ttl", default=-1.0, help="Seconds until they vanish (-1: never).")
-@click.option("--batch", default=50, show_default=True, help="Most items in one message.")
+@click.option("--delay", default=0.0, help="Seconds until listeners see the messages.")
+@click.option("--ttl", default=-1.0, help="Seconds until the messages expire (-1: never).")
+@click.option("--batch", default=50, show_default=True, help="Maximum items in one message.")
 def put(name: str, delay: float, ttl: float, batch: int) -> None:
-    """Put each line of standard input, one JSON item a line, into NAME."""
+    """Send each line of standard input to NAME as one JSON item."""
 
     async def act(storage: Storage) -> int:
         target: Queue[Any] = storage.queue(name, config=QueueConfig(items_per_message=batch))
@@ -58,7 +58,7 @@ def put(name: str, delay: float, ttl: float, batch: int) -> None:
                 if items:
                     await target.put(*items, delay=delay, ttl=ttl)
                 raise click.ClickException(
-                    f"line {number} is not JSON ({error}); the {total + len(items)} items before it were put"
+                    f"line {number} is not JSON ({error}); sent the {total + len(items)} items before it"
                 ) from error
             if len(items) == batch * 8:
                 await target.put(*items, delay=delay, ttl=ttl)
@@ -69,14 +69,14 @@ def put(name: str, delay: float, ttl: float, batch: int) -> None:
             await target.put(*items, delay=delay, ttl=ttl)
         return total + len(items)
 
-    click.echo(f"\r{_with_storage(act)} items put into {name}", err=True)
+    click.echo(f"\rSent {_with_storage(act)} items to {name}", err=True)
 
 
 @queue.command()
 @click.argument("name")
 @click.option("--count", default=32, show_default=True, type=click.IntRange(1, 32))
 def peek(name: str, count: int) -> None:
-    """Print visible messages of NAME, one JSON object a line, without taking them."""
+    """Print visible messages of NAME, one JSON object per line. Peeks only; attempts are unaffected."""
     for message in _with_storage(lambda storage: storage.queue(name).peek(count)):
         click.echo(msgspec.json.encode(message).decode())
 
@@ -84,25 +84,25 @@ def peek(name: str, count: int) -> None:
 @queue.command()
 @click.argument("name")
 def count(name: str) -> None:
-    """Print about how many messages NAME holds, invisible ones included."""
+    """Print the approximate number of messages in NAME, including invisible ones."""
     click.echo(_with_storage(lambda storage: storage.queue(name).depth()))
 
 
 @queue.command()
 @click.argument("name")
 def create(name: str) -> None:
-    """Make the queue NAME."""
+    """Create the queue NAME."""
     if (client := remote.api()) is not None:
         client.create_queue(name)
-        click.echo(f"{name} is there")
+        click.echo(f"Queue {name} exists")
         return
-    made = _with_storage(lambda storage: storage.queue(name).create())
-    click.echo(f"{name} {'made' if made else 'was there already'}")
+    created = _with_storage(lambda storage: storage.queue(name).create())
+    click.echo(f"Created {name}" if created else f"Queue {name} already exists")
 
 
 @queue.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def clear(name: str, yes: bool) -> None:
     """Remove every message of NAME."""
     _confirm(f"This removes every message of {name}.", name, yes)
@@ -110,12 +110,12 @@ def clear(name: str, yes: bool) -> None:
         client.clear_queue(name)
     else:
         _with_storage(lambda storage: storage.queue(name).clear())
-    click.echo(f"{name} is empty")
+    click.echo(f"Cleared {name}")
 
 
 @queue.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(name: str, yes: bool) -> None:
     """Remove the queue NAME with its messages."""
     _confirm(f"This removes {name} with all its messages.", name, yes)
@@ -123,12 +123,12 @@ def delete(name: str, yes: bool) -> None:
         client.delete_queue(name)
     else:
         _with_storage(lambda storage: storage.queue(name).delete())
-    click.echo(f"{name} is gone")
+    click.echo(f"Deleted {name}")
 
 
 @queue.command("list")
 def list_() -> None:
-    """Print the queues of the account, with about how many messages each holds."""
+    """Print the queues of the account, with the approximate number of messages in each."""
 
     async def act(storage: Storage) -> list[tuple[str, int]]:
         return [(name, await AzureQueue(storage, name).count()) for name in await list_queues(storage)]
@@ -145,13 +145,13 @@ def _progress(moved: int) -> None:
 def _others(moved: Moved) -> None:
     """What became of those that were not moved."""
     if moved.repeated:
-        click.echo(f"{moved.repeated} were there twice and came back once", err=True)
+        click.echo(f"{moved.repeated} were duplicates, requeued once", err=True)
     if moved.in_doubt:
         click.echo(
-            f"{moved.in_doubt} are in doubt: they may be at both places and be handled twice", err=True
+            f"{moved.in_doubt} are in doubt: they may be in both queues and be handled twice", err=True
         )
     if moved.left:
-        click.echo(f"{moved.left} stay where they are:", err=True)
+        click.echo(f"{moved.left} stay in place:", err=True)
         for reason in moved.reasons:
             click.echo(f"  {reason}", err=True)
 
@@ -159,9 +159,9 @@ def _others(moved: Moved) -> None:
 @queue.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many messages (default: all).")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of messages (default: all).")
 def move(source: str, target: str, limit: int | None) -> None:
-    """Move messages from SOURCE to TARGET as they are. Each is put before it is removed."""
+    """Move messages from SOURCE to TARGET unchanged. Each is stored in TARGET before it is removed."""
     if source == target:
         raise click.ClickException("source and target are the same queue")
 
@@ -171,20 +171,20 @@ def move(source: str, target: str, limit: int | None) -> None:
         )
 
     moved = _with_storage(act)
-    click.echo(f"\r{moved} messages moved from {source} to {target}")
+    click.echo(f"\rMoved {moved} messages from {source} to {target}")
     _others(moved)
 
 
 @queue.command("requeue-poison")
 @click.argument("name")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many messages (default: all).")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of messages (default: all).")
 def requeue_poison(name: str, limit: int | None) -> None:
-    """Put what is in NAME's poison queue back into NAME, with its history."""
+    """Requeue the messages of NAME's poison queue to NAME, with their history."""
     if (client := remote.api()) is not None:
         if limit is not None:
-            raise click.UsageError("--limit cannot be given with the API: it puts all of them back")
+            raise click.UsageError("--limit cannot be used with the API, which requeues all messages")
         moved = client.requeue_poison(name)
-        click.echo(f"{moved} messages are back in {name}")
+        click.echo(f"Requeued {moved} messages to {name}")
         _others(moved)
         return
 
@@ -192,19 +192,19 @@ def requeue_poison(name: str, limit: int | None) -> None:
         return await requeue.requeue_poison(storage.queue(name), limit=limit, progress=_progress)
 
     moved = _with_storage(act)
-    click.echo(f"\r{moved} messages are back in {name}")
+    click.echo(f"\rRequeued {moved} messages to {name}")
     _others(moved)
 
 
 @queue.command()
 @click.argument("name")
 def sweep(name: str) -> None:
-    """Remove the large payloads of NAME that no message needs any more, those of the last day excepted."""
+    """Remove large payloads of NAME that no message needs, except those of the last day."""
     swept = _with_storage(lambda storage: sweep_claims(storage.queue(name)))
-    click.echo(f"{swept.removed} payloads removed")
+    click.echo(f"Removed {swept.removed} payloads")
     if swept.unknown:
         click.echo(
-            f"{swept.unknown} that never expire stay: the queue holds more than can be looked through; "
-            "sweep again when it and its poison queue are short",
+            f"Kept {swept.unknown} payloads that never expire: the queue holds more messages than a sweep can check; "
+            "sweep again when the queue and its poison queue are short",
             err=True,
         )

@@ -13,7 +13,7 @@ def use_api(context: click.Context, url: str | None, token: str | None) -> None:
     """Keep a client for the commands below if both are given."""
     if bool(url) != bool(token):
         missing = "KENNEL_API_TOKEN" if url else "KENNEL_API_URL"
-        raise click.UsageError(f"{missing} is missing: give both to act through the API, or none")
+        raise click.UsageError(f"{missing} is missing: set both to use the API, or neither")
     if url and token:
         client = Client(url, token)
         context.call_on_close(client.close)
@@ -29,4 +29,4 @@ def api() -> Client | None:
 def refuse_by(by: str | None) -> None:
     """Who acts through the API is told by the token."""
     if by is not None:
-        raise click.UsageError("--by cannot be chosen with the API: the token says who it is")
+        raise click.UsageError("--by cannot be used with the API: the token identifies you")

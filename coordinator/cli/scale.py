@@ -35,16 +35,16 @@ MakeDriver = Callable[[Storage, PoolReports], Driver]
     "--gate",
     "gate_name",
     default="",
-    help="The gate that the pool waits at: while it holds, nothing is late.",
+    help="Gate of the pool: while it is closed, no message counts as late.",
 )
 @click.option(
-    "--policy", default="{}", help='JSON, in force until an operator stores another: {"maximum": 20}.'
+    "--policy", default="{}", help='Policy as JSON, used until an operator saves another: {"maximum": 20}.'
 )
 @click.option(
     "--deployment", default="", help="Scale this Kubernetes deployment (of the pod's own namespace)."
 )
 @click.option(
-    "--state", type=click.Path(path_type=Path), help="Folder in which the processes of COMMAND are noted."
+    "--state", type=click.Path(path_type=Path), help="Folder that records the processes of COMMAND."
 )
 @click.option(
     "--figure",
@@ -66,7 +66,7 @@ MakeDriver = Callable[[Storage, PoolReports], Driver]
 @click.option(
     "--drain-at-end",
     is_flag=True,
-    help="When told to stop, drain the whole pool; for an agent without others.",
+    help="Drain the whole pool on stop. Use it for an agent that runs alone.",
 )
 def scale(
     pool: str,
@@ -97,7 +97,7 @@ def scale(
     reports = PoolReports(storage, pool)
     driver = make(storage, reports)
     if drain_at_end and not isinstance(driver, LocalProcessDriver):
-        raise ConfigurationError("only processes of this machine can be drained at the end")
+        raise ConfigurationError("--drain-at-end works only with processes of this machine")
     gate = storage.gate(gate_name) if gate_name else None
     observers = [
         QueueObserver(
@@ -145,7 +145,7 @@ def _driver(
     if bool(command) + bool(deployment) + idle != 1:
         raise click.UsageError("give one of: a COMMAND after --, --deployment, --figure, --dry-run")
     if command and state is None:
-        raise click.UsageError("a COMMAND needs --state, the folder in which its processes are noted")
+        raise click.UsageError("a COMMAND needs --state, the folder that records its processes")
 
     def make(storage: Storage, reports: PoolReports) -> Driver:
         async def leaders() -> set[str]:

@@ -22,7 +22,7 @@ from coordinator.realtime import protocol
 
 OPEN_SECONDS = 5.0
 MAKE_ONE = (
-    "Make a token in the dashboard (manage.py worker_token create NAME) and set it in KENNEL_WORKER_TOKEN."
+    "Create a token in the dashboard (manage.py worker_token create NAME) and set it in KENNEL_WORKER_TOKEN."
 )
 
 
@@ -34,7 +34,7 @@ async def check(environ: Mapping[str, str], prefix: str) -> list[Finding]:
         return [Finding("hub", "warning" if token else "skipped", found, "Set it to wss://HOST/ws/workers/.")]
     parts = urlsplit(url)
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        found = f"KENNEL_HUB_URL begins with {parts.scheme or 'nothing'}://, which is no websocket"
+        found = f"KENNEL_HUB_URL begins with {parts.scheme or 'nothing'}://, which is not a websocket address"
         return [Finding("hub", "fault", found, "Set it to wss://HOST/ws/workers/.")]
     if not token:
         return [Finding("hub", "fault", "KENNEL_HUB_URL is set but KENNEL_WORKER_TOKEN is not", MAKE_ONE)]
@@ -114,7 +114,7 @@ async def _health(url: str) -> Finding:
             body: dict[str, Any] = await answer.json(content_type=None)
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         return Finding(
-            "dashboard", "skipped", f"{address} gave no account of itself ({type(error).__name__})"
+            "dashboard", "skipped", f"{address} did not report its health ({type(error).__name__})"
         )
     problems = [
         text
@@ -130,7 +130,9 @@ async def _health(url: str) -> Finding:
         if is_bad
     ]
     if not problems:
-        return Finding("dashboard", "ok", "database, hub, storage and the layer between processes are well")
+        return Finding(
+            "dashboard", "ok", "database, hub, storage and the layer between processes are healthy"
+        )
     cure = "See the runbook in docs/dashboard.md; REDIS_URL, DATABASE_URL and the storage settings are the usual causes."
     return Finding("dashboard", "warning", "; ".join(problems), cure)
 

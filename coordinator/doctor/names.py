@@ -29,7 +29,7 @@ async def check_prefix(storage: Storage) -> Finding:
     if fleets:
         found = f"nothing is stored under {prefix}, but there are fleets under {', '.join(fleets[:5])}"
         return Finding("prefix", "warning", found, "If one of those is meant, set KENNEL_PREFIX to it.")
-    return Finding("prefix", "ok", f"nothing is stored under {prefix} yet: the first use makes it")
+    return Finding("prefix", "ok", f"nothing is stored under {prefix} yet; the first use creates it")
 
 
 async def check_queues(storage: Storage, wanted: Iterable[str]) -> list[Finding]:
@@ -55,14 +55,14 @@ async def _queue(storage: Storage, name: str, existing: list[str]) -> AsyncItera
         near = difflib.get_close_matches(name, existing, 1)
         hint = f"Did you mean {near[0]}? " if near else ""
         yield Finding(
-            what, "warning", "does not exist", f"{hint}If the name is right, the first put makes it."
+            what, "warning", "does not exist", f"{hint}If the name is right, the first put creates it."
         )
         return
     yield Finding(what, "ok", f"about {await _depth(storage, name):,} messages")
     poison = name + POISON
     if poison in existing and (count := await _depth(storage, poison)):
-        found = f"about {count:,} messages failed and were set aside"
-        cure = f"Look at them with `python -m coordinator queue peek {poison}`, mend the handler, then `queue requeue-poison {name}`."
+        found = f"about {count:,} failed messages"
+        cure = f"Look at them with `python -m coordinator queue peek {poison}`, fix the handler, then `queue requeue-poison {name}`."
         yield Finding(f"queue {poison}", "warning", found, cure)
 
 

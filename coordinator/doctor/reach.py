@@ -66,14 +66,14 @@ async def check(endpoints: Endpoints, clock: Clock) -> Reached:
 def judge(offset: ClockOffset) -> Finding:
     """The verdict on the clock."""
     if not offset.is_known:
-        return Finding("clock", "skipped", "no service told the time")
+        return Finding("clock", "skipped", "no service reported the time")
     seconds = -offset.correction
     where = f"{abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the storage service"
     cure = "Set the clock and keep it by NTP: timedatectl set-ntp true"
     if abs(seconds) > SIGNATURE_SECONDS:
         return Finding("clock", "fault", f"{where}: signed requests are refused beyond 15 minutes", cure)
     if abs(seconds) > STEP_SECONDS:
-        return Finding("clock", "warning", f"{where}: times in ledgers, logs and audits will mislead", cure)
+        return Finding("clock", "warning", f"{where}: times in ledgers, logs and audits will be wrong", cure)
     return Finding("clock", "ok", "agrees with the storage service, as far as its answers show (±1 s)")
 
 
@@ -82,13 +82,13 @@ def _silence(name: str, host: str, error: BaseException) -> Finding:
     local = host.split(":")[0] in ("127.0.0.1", "localhost")
     match error:
         case aiohttp.ClientConnectorDNSError():
-            found = f"there is no host called {host}"
+            found = f"host {host} not found"
             cure = (
                 "Check the account's name. Premium accounts have no queues and tables: take a general-purpose v2 account. "
                 "Behind private endpoints, link the private DNS zone of each of the three services."
             )
         case aiohttp.ClientSSLError() | ssl.SSLError():
-            found = f"{host} could not prove who it is ({type(error).__name__})"
+            found = f"{host} has an untrusted certificate ({type(error).__name__})"
             cure = (
                 "If a proxy inspects traffic, put its certificate in a bundle and name it in SSL_CERT_FILE and "
                 "REQUESTS_CA_BUNDLE; if the emulator is meant, use http in its address."
@@ -97,7 +97,7 @@ def _silence(name: str, host: str, error: BaseException) -> Finding:
             found = f"{host} did not answer within {ANSWER_SECONDS:.0f} s"
             cure = "A firewall may drop the traffic: allow this machine in the account's network rules, or use a private endpoint."
         case _:
-            found = f"nobody answers at {host} ({type(error).__name__})"
+            found = f"connection refused at {host} ({type(error).__name__})"
             cure = (
                 "Start the emulator, and check its ports in the connection string."
                 if local

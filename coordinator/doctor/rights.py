@@ -41,7 +41,7 @@ def check_signature(credential: Credential, now: float) -> Iterator[Finding]:
     left = (ends if ends.tzinfo else ends.replace(tzinfo=UTC)).timestamp() - now
     if left < SOON_SECONDS:
         found = f"the shared access signature {'expired' if left < 0 else 'expires'} at {expiry}"
-        renew = "Make a new one and set it whole; with an Azure identity nothing expires."
+        renew = "Create a new one and set all of it; an Azure identity does not expire."
         yield Finding("storage signature", "fault" if left < 0 else "warning", found, renew)
 
 
@@ -74,8 +74,8 @@ def cure(service: str, credential: Credential, code: str) -> str:
         return f"Give this identity the role “{ROLES[service]}” on the account; it takes effect within minutes. {NETWORK}"
     if hasattr(credential, "signature"):
         if code in UNKNOWN_SIGNER:
-            return "The shared access signature has expired or was cut off when copied: make a new one, and set it whole."
-        return f"Make a shared access signature that allows it: {SAS[service]}. {NETWORK}"
+            return "The shared access signature has expired or was cut off when copied: create a new one, and set all of it."
+        return f"Create a shared access signature that allows it: {SAS[service]}. {NETWORK}"
     return (
         "The account key is wrong or was rotated: copy the connection string again from the account's “Access keys”. "
         "If the account forbids keys, set AZURE_STORAGE_ACCOUNT_URL instead and use an Azure identity."

@@ -122,7 +122,7 @@ class SharedGateStore:
 
 
 class BlobFlag:
-    """A flag whose blob is there or not (S2). See `GlobalFlag`."""
+    """A flag whose blob is there or not. See `GlobalFlag`."""
 
     def __init__(self, storage: Account, blob: str, *, container: str, request_seconds: float = 5.0) -> None:
         self._storage = storage

@@ -134,6 +134,8 @@ class GateCache:
     ) -> GateState:
         """Apply `transition(state, now, nonce)` to the stored state, once, against all rivals; returns what is stored.
 
+        Steps 1 to 4 of a release, see `coordinator.gates.gate`.
+
         What is known of the gate is taken for the stored state until a write shows that it is not: one request if it
         is. Nothing but a write is decided by it, no refusal and no "so it is already". `repair` makes a gate of a blob
         that does not hold one. `publish` is called with what was stored, before its epoch is recorded. The change gets an epoch above `above`.
@@ -144,8 +146,8 @@ class GateCache:
         state = await self._change(transition, repair, nonce, deadline)
         while True:
             if publish is not None:
-                await publish(state)
-            higher = await self._record(state)
+                await publish(state)  # 3
+            higher = await self._record(state)  # 4
             if not higher:
                 return state
             # The blob had gone back, and this epoch was used before: those who remember it would not act on it.
@@ -180,35 +182,35 @@ class GateCache:
         attempt, sent = 0, False
         while True:
             try:
-                wanted, etag = self._from_known(transition, nonce) if attempt == 0 else None, self._etag
-                if wanted is None:
+                desired, etag = self._from_known(transition, nonce) if attempt == 0 else None, self._etag  # 1
+                if desired is None:
                     try:
                         answer = await self.refresh("poll", whole=True)
                     except GateCorrupt as damage:
                         if repair is None:
                             raise
                         remains = GateState(name=self.name, epoch=damage.epoch)
-                        wanted, etag = repair(remains, self.now(), nonce), damage.etag
+                        desired, etag = repair(remains, self.now(), nonce), damage.etag
                     else:
                         current, etag = answer.state, answer.etag
                         assert current is not None
                         # Our write may have won and lost its answer, and others may have written since: then it is done.
-                        if sent and nonce in current.recent:
+                        if sent and nonce in current.recent:  # 2
                             return current
-                        wanted = transition(current, self.now(), nonce)
-                        if wanted is current and current.epoch < self.highest:
-                            wanted = _again(current)(current, self.now(), nonce)
-                        if wanted is current:
+                        desired = transition(current, self.now(), nonce)  # 1
+                        if desired is current and current.epoch < self.highest:
+                            desired = _again(current)(current, self.now(), nonce)
+                        if desired is current:
                             return current
-                wanted = raised(wanted, self.highest)
+                desired = raised(desired, self.highest)
                 sent = True
                 self.sends += 1
                 number = self.sends
-                written = await self._store.write(wanted, etag)
-                self._apply(number, wanted, written, "poll")
+                written = await self._store.write(desired, etag)  # 2
+                self._apply(number, desired, written, "poll")
                 self.error = None
                 self.notify()
-                return wanted
+                return desired
             except (*_CONTENDED, *TRANSIENT) as error:
                 pause = backoff.delay(attempt)
                 if attempt == 0 and isinstance(error, _CONTENDED):
@@ -227,10 +229,10 @@ class GateCache:
         if self.state is None:
             return None
         try:
-            wanted = transition(self.state, self.now(), nonce)
+            desired = transition(self.state, self.now(), nonce)
         except KennelError:
             return None
-        return None if wanted is self.state else wanted
+        return None if desired is self.state else desired
 
     @asynccontextmanager
     async def notified(self) -> AsyncIterator[asyncio.Event]:

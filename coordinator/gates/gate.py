@@ -1,4 +1,19 @@
-"""The gate (S4): a flag for state and a bus for speed."""
+"""The gate: a flag for state and a bus for speed.
+
+A release, from `open` to the receipt:
+
+1. `Gate.open` computes the next state, with a new epoch, from the state that this process knows; without one it reads first.
+2. One conditional write stores it. After a rival's write or a lost answer the gate is read again: the nonce shows whether the
+   change was stored; if it was not, back to 1.
+3. A notification with the new epoch goes to the bus.
+4. The epoch is recorded outside the blob. If it was used before, the blob had gone back: write a higher one, back to 3.
+5. A worker in `Gate.wait` is woken by the notification, by its next poll, or by the time of the opening.
+6. It reads the gate. Only the answer to a request that was sent after `wait` was called counts.
+7. It passes if the state admits it: open, and its place below the share. Otherwise back to 5.
+8. It reports the pass to `on_pass`, once for each epoch.
+
+The numbers are repeated at the lines that do it, here and in `coordinator.gates.cache`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +46,7 @@ _log = logging.getLogger("coordinator.gates")
 
 
 class Gate:
-    """Holds workers until an operator lets them go (S2, S3 and S4 in one).
+    """Holds workers until an operator lets them go.
 
     Guarantees: `wait` returns only if storage said, in an answer to a request sent after `wait` was called, that
     this worker may pass; for an opening at a set time that answer is at most a few seconds old. No hint can open a
@@ -189,12 +204,12 @@ class Gate:
             try:
                 while True:
                     self._raise_what_waiting_cannot_cure(needed)
-                    if self._cache.confirmed >= needed and self.state is not None:
-                        if self.is_open():
+                    if self._cache.confirmed >= needed and self.state is not None:  # 6
+                        if self.is_open():  # 7
                             return self._pass(known)
                         if known is None:
                             _log.info(
-                                "Waiting at the gate %s",
+                                "Waiting at gate %s",
                                 self.name,
                                 extra={"action": "wait", "resource": self.name, "epoch": self.state.epoch},
                             )
@@ -206,7 +221,7 @@ class Gate:
                             raise GateTimeout(f"gate {self.name} did not open within {timeout:g} s")
                         pause = min(pause, left)
                     event.clear()
-                    await self._clock.wait(event, pause)
+                    await self._clock.wait(event, pause)  # 5
             finally:
                 self.waiting -= 1
 
@@ -315,7 +330,7 @@ class Gate:
         with self._lock:
             first, self.passed_epoch = release.epoch != self.passed_epoch, release.epoch
         if first and self.on_pass is not None:
-            self.on_pass(release)
+            self.on_pass(release)  # 8
 
     def _until_next_moment(self) -> float:
         """Seconds until the clock alone may let somebody through; long if it never will."""
@@ -363,13 +378,13 @@ class Gate:
                 return
         else:
             self._hinted, self._hint = True, hint
-        self._wake.set()
+        self._wake.set()  # 5
 
     async def _step(self) -> None:
         """One look; errors are kept for those who wait."""
         source, self._hinted = "push" if self._hinted else "poll", False
         self._looked_at = self.now()
-        if error := await self._cache.try_refresh(source):
+        if error := await self._cache.try_refresh(source):  # 6
             _log.warning(
                 "Gate %s cannot be read: %s",
                 self.name,

@@ -29,7 +29,7 @@ class GlobalFlag(Protocol):
 
 
 class PollingRelease:
-    """Holds its callers until a flag is set, by looking at it again and again (S2).
+    """Holds its callers until a flag is set, by looking at it again and again.
 
     Guarantees that `wait` returns at most one interval and one request after the flag was set, whenever the node
     started. Does not notice a flag that was set and cleared between two looks. Costs one request an interval.
@@ -79,7 +79,7 @@ class PollingRelease:
 
 
 class ListeningRelease:
-    """Holds its callers until an event comes over a bus (S3).
+    """Holds its callers until an event comes over a bus.
 
     Guarantees that an event frees everybody who waits at that moment and whom the bus reaches, without a request to
     storage. Keeps no state: whoever starts to wait after the event waits for the next one, and a lost event is lost.

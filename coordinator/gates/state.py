@@ -234,7 +234,7 @@ def require_epoch(state: GateState, epoch: int | None) -> GateState:
     """The same state if it has that epoch, or if none is asked for; else raises `GateMoved`."""
     if epoch is not None and state.epoch != epoch:
         raise GateMoved(
-            f"gate {state.name} is at epoch {state.epoch}, not {epoch}: it was changed meanwhile; look at it again",
+            f"gate {state.name} is at epoch {state.epoch}, not {epoch}: it has changed; read it again",
             gate=state.name,
             epoch=state.epoch,
         )
@@ -333,7 +333,7 @@ def _changed(
     share: float = 1.0,
 ) -> GateState:
     if not by or len(by) > MAX_BY:
-        raise ConfigurationError(f"gate {state.name}: say who changes it, in 1-{MAX_BY} characters")
+        raise ConfigurationError(f"gate {state.name}: by must have 1-{MAX_BY} characters")
     if len(reason) > MAX_REASON:
         raise ConfigurationError(
             f"gate {state.name}: the reason has {len(reason)} characters; at most {MAX_REASON}"

@@ -1,4 +1,4 @@
-"""The controller (S12): counts each chunk once however often its result comes, and ends the batch."""
+"""The controller: counts each chunk once however often its result comes, and ends the batch."""
 
 from __future__ import annotations
 

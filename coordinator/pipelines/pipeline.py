@@ -1,4 +1,4 @@
-"""`Pipeline`: initiator, processors, controller over queues, each item counted once (S12)."""
+"""`Pipeline`: initiator, processors, controller over queues, each item counted once."""
 
 from __future__ import annotations
 

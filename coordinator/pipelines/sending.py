@@ -1,4 +1,4 @@
-"""The initiator (S12): cuts a batch into chunks and sends them, in constant memory, resumed from where it stopped."""
+"""The initiator: cuts a batch into chunks and sends them, in constant memory, resumed from where it stopped."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ConcurrencyController:
         self.queue = queue
         self.allowed = allowed
         self.rule = own
-        self.decision = Decision(allowed.start, "nothing was found yet")
+        self.decision = Decision(allowed.start, "no message received yet")
         self.stored = False
         self._own, self._store, self._clock = own, store, clock
         self._etag = ""
@@ -62,10 +62,10 @@ class ConcurrencyController:
         elif step < 0:
             self._down_at = now
         if desired != self.decision.tasks:
-            self.decision = Decision(desired, f"{desired} by the work_detected handler")
+            self.decision = Decision(desired, f"{desired} tasks: set by the work_detected handler")
 
     def emptied(self, floor: int) -> None:
-        self.decision = Decision(floor, f"{floor} because the queue is empty")
+        self.decision = Decision(floor, f"{floor} tasks: the queue is empty")
 
     def first_step(self) -> int:
         """What the rule would start for one message."""
@@ -103,7 +103,9 @@ class ConcurrencyController:
                 answer = await self._store.read(self.queue, self._etag)
             except (StorageError, ConfigurationError) as error:
                 _log.warning(
-                    "The scaling rule of %s cannot be read; the last one stays: %s", self.queue, error
+                    "The scaling rule of %s cannot be read; the last one stays in effect: %s",
+                    self.queue,
+                    error,
                 )
                 return
             if answer is None:
@@ -114,14 +116,14 @@ class ConcurrencyController:
             if changed:
                 # The operator's word counts at once: no cool-down of the rule before.
                 self._up_at = self._down_at = float("-inf")
-                _log.info("A new scaling rule for %s: %s", self.queue, self.rule)
+                _log.info("Scaling rule of %s changed: %s", self.queue, self.rule)
 
 
 _MOMENT_SECONDS = 0.1
 
 
 class ConcurrencyDecisions:
-    """Has as many tasks as `work_detected` says (S8), by default the rule. A handler that fails leaves it to the rule."""
+    """Has as many tasks as `work_detected` says, by default the rule. A handler that fails leaves it to the rule."""
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class ConcurrencyDecisions:
         try:
             desired = int(await answer_of(self.work_detected(event)))
         except Exception:
-            _log.exception("The work_detected handler of %s failed; the rule decides", self._queue.name)
+            _log.exception("The work_detected handler of %s failed; using the rule", self._queue.name)
             desired = await self._usual(event)
         allowed = self._controller.allowed
         desired = max(1, allowed.start, min(allowed.stop - 1, desired))

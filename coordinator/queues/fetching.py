@@ -261,7 +261,7 @@ class MessageFetcher:
         """Whatever happened to a settlement, its message is not held much longer."""
         self._ending.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("A message could not be settled; it is given back", exc_info=error)
+            _log.error("A message could not be settled and is abandoned", exc_info=error)
             self._end(delivery, self._give_up(delivery))
         delivery.holders -= 1
         if len(self._ending) == _MAX_UNDELETED:
@@ -271,7 +271,7 @@ class MessageFetcher:
         try:
             await delivery.settler.abandon(delivery, after_seconds=self._rng.uniform(5, 30))
         except Exception:
-            _log.exception("A message could not be given back; it appears by itself when its visibility ends")
+            _log.exception("A message could not be abandoned; it reappears when its visibility ends")
             self._leases.drop(delivery, End.ABANDONED)
 
     def abandon(self, deliveries: list[Delivery]) -> None:

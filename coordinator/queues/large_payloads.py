@@ -1,4 +1,4 @@
-"""Fitting any payload into a message, and getting it out again (S10): inline, else compressed, else in a blob."""
+"""Fitting any payload into a message, and getting it out again: inline, else compressed, else in a blob."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class LargePayloads:
         fitted = _claimed(message, size, packed)
         envelope = wire.with_short_history(fitted.envelope)
         if envelope is None:
-            raise MessageUndecodable("what its envelope says besides the payload leaves no room in a message")
+            raise MessageUndecodable("the envelope does not fit a message, even without its payload")
         return fitted._replace(envelope=envelope, text=wire.encode(envelope))
 
     async def write(self, fitted: Fitted, *, expires_at: float) -> Fitted:
@@ -121,7 +121,7 @@ class LargePayloads:
     async def content(self, claim: Claim, *, size: int = 0) -> bytes:
         """A claim as it is stored, of what unpacks to `size` bytes. One that vanished is `MessageUndecodable`."""
         if not _NAME.fullmatch(claim.name):
-            raise MessageUndecodable("the envelope names a claim that cannot be one of ours")
+            raise MessageUndecodable("the envelope names an invalid claim")
         if (largest := max(size, claim.bytes)) > self._max_payload_bytes:
             raise MessageUndecodable(
                 f"the payload unpacks to {largest} bytes; at most {self._max_payload_bytes} are allowed"
@@ -129,9 +129,7 @@ class LargePayloads:
         try:
             return await self._store.get(claim.name, at_most=claim.bytes)
         except NotFound as error:
-            raise MessageUndecodable(
-                f"the payload is gone: there is no claim {claim.name!r} any more"
-            ) from error
+            raise MessageUndecodable(f"the payload is gone: claim {claim.name!r} no longer exists") from error
 
     async def discard(self, envelope: Envelope) -> None:
         """Remove the claim of a message that is gone; raises `StorageError` if that must be left to a sweep."""

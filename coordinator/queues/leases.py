@@ -42,7 +42,7 @@ class LeaseManager:
     appear by itself) or dropped because it was lost (`ended` counts them); and what is still held has something that
     acts on it. `check` raises if that does not hold, `stuck` finds what breaks it.
 
-    `visibility_seconds` is lengthened when receipts go stale too often (S20): then work takes longer than it says. It is
+    `visibility_seconds` is lengthened when receipts go stale too often: then work takes longer than it says. It is
     halved again for every five minutes without one.
     """
 
@@ -75,7 +75,7 @@ class LeaseManager:
             while now - self._calm_since >= _CALM_SECONDS and self._seconds > self._least_seconds:
                 self._calm_since += _CALM_SECONDS
                 self._seconds = max(self._least_seconds, self._seconds / 2)
-                _log.info("No receipt went stale for 5 min: messages are taken for %.0f s", self._seconds)
+                _log.info("No late acknowledgement for 5 min: visibility lowered to %.0f s", self._seconds)
         return self._seconds
 
     # --- the account of what was taken --------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class LeaseManager:
             longer = max(seconds, min(seconds * 2, _MAX_LENGTHENED_SECONDS, MAX_VISIBILITY_SECONDS))
             if longer > seconds:
                 self._seconds = longer
-                _log.warning("Receipts go stale: messages are now taken for %.0f s", longer)
+                _log.warning("Late acknowledgements: visibility raised to %.0f s", longer)
 
     # --- renewing -----------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class LeaseManager:
             return
         except StorageError as error:
             if not isinstance(error, TRANSIENT):
-                _log.warning("A message in hand could not be kept invisible: %s", error)
+                _log.warning("The visibility of an in-flight message could not be renewed: %s", error)
             left = delivery.until - self._clock.monotonic()
             if left <= 0:
                 self.went_stale(delivery)

@@ -1,4 +1,4 @@
-"""The queue listener (S6-S9): takes messages in batches, hands them out, deletes what is done, loses nothing."""
+"""The queue listener: takes messages in batches, hands them out, deletes what is done, loses nothing."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class ListenerOptions(TypedDict, total=False):
 
 
 ActiveDequeueTasks = int
-"""How many dequeue tasks run: `QueueState.active_dequeue_tasks`, named so in S6."""
+"""How many dequeue tasks run: `QueueState.active_dequeue_tasks`, as the source documents name it."""
 
 
 class QueueState(msgspec.Struct, frozen=True, rename="pascal"):
-    """What `query_state()` tells (S6). As JSON its names are CurrentQueueDepth, ActiveDequeueTasks, TotalDequeueTasks, ….
+    """What `query_state()` tells. As JSON its names are CurrentQueueDepth, ActiveDequeueTasks, TotalDequeueTasks, ….
 
     `current_queue_depth` is approximate and includes what is in hand; None means it could not be read.
     """
@@ -117,7 +117,7 @@ class QueueState(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class QueueListener(Generic[T]):
-    """Dequeue tasks on one queue, or on several by weight (S6).
+    """Dequeue tasks on one queue, or on several by weight.
 
     Guarantees: a message is deleted only after its handler returned (for all its items), so nothing is lost to a crash,
     a stop or an outage; while a handler runs and storage answers, nobody else gets its message, however long it takes;
@@ -138,7 +138,7 @@ class QueueListener(Generic[T]):
     run elsewhere, `MessageContext.held` is False. Without a time-out a handler that runs for 10 minutes is named in a
     warning. `linger_seconds`: how long `stop` waits for threads of `def` handlers beyond its deadline.
 
-    `queue_empty` and `work_detected` may be replaced (S7, S8); `try_failed` is called with a `TryFailed` after each try
+    `queue_empty` and `work_detected` may be replaced; `try_failed` is called with a `TryFailed` after each try
     that failed.
     """
 
@@ -347,7 +347,7 @@ class QueueListener(Generic[T]):
                 await self._look(source, ask)
                 failures = 0
                 if self.reason:
-                    _log.info("Storage answers again; listening to %s", self.name)
+                    _log.info("Storage is reachable again; listening to %s", self.name)
                     self.reason = ""
             except StorageError as error:
                 if isinstance(error, AccessDenied) and not self._reached:
@@ -407,7 +407,7 @@ class QueueListener(Generic[T]):
         try:
             answer: Idle = await answer_of(self.queue_empty(event))
         except Exception:
-            _log.exception("The queue_empty handler of %s failed; the usual delay is used", source.name)
+            _log.exception("The queue_empty handler of %s failed; using the default delay", source.name)
             answer = self._default_queue_empty(event)
         now = self._clock.monotonic()
         source.wait(now + answer.delay_seconds)
@@ -460,7 +460,7 @@ class QueueListener(Generic[T]):
         left = await self.pool.shutdown(deadline - self._clock.monotonic(), self._linger_seconds)
         for delivery in left:
             _log.error(
-                "A handler of %s still runs: it is a thread, or ignores its cancellation. Others get its message when its "
+                "A handler of %s still runs: it is a thread, or ignores its cancellation. Other workers get its message when its "
                 "visibility ends; the process ends when the handler does",
                 self.name,
                 extra={"action": "stop", "resource": self.name},
@@ -474,7 +474,7 @@ class QueueListener(Generic[T]):
 
     @property
     def work_detected(self) -> Callable[[WorkDetected], Any]:
-        """Who says how many tasks there should be when work is found (S8); may be replaced."""
+        """Who says how many tasks there should be when work is found; may be replaced."""
         return self._decisions.work_detected
 
     @work_detected.setter
@@ -500,7 +500,7 @@ class QueueListener(Generic[T]):
         return listener_status(self)
 
     async def query_state(self) -> QueueState:
-        """All there is to know (S6); one request for the depth of each queue."""
+        """All there is to know; one request for the depth of each queue."""
         return queue_state(self, [await depth_of(source) for source in self.sources])
 
 

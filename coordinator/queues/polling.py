@@ -67,7 +67,7 @@ class Idle:
 def queue_empty(
     event: QueueEmpty, *, backoff: IdleBackoff | None = None, rng: random.Random | None = None
 ) -> Idle:
-    """The usual answer to an empty queue (S7): an exponential delay, and stop once it is at its maximum."""
+    """The usual answer to an empty queue: an exponential delay, and stop once it is at its maximum."""
     backoff = backoff or IdleBackoff()
     delay = backoff.delay(event.idle, rng or random.Random())
     return Idle(delay, stop=delay >= backoff.maximum_seconds)

@@ -43,7 +43,7 @@ class SendReceipt(NamedTuple):
 
 
 class QueueTransport(Protocol):
-    """One queue of a queue service (S19): at least once, in no promised order.
+    """One queue of a queue service: at least once, in no promised order.
 
     Every call is one request and raises Kennel's storage errors: `NotFound` if the queue does not exist,
     `ReceiptStale` if a receipt is no longer valid, `StorageUnreachable.maybe_done` if the answer was lost. Nothing is
@@ -83,7 +83,7 @@ class QueueTransport(Protocol):
 
 
 class ClaimStore(Protocol):
-    """Keeps payloads too large for a message (S10), by name."""
+    """Keeps payloads too large for a message, by name."""
 
     async def put(self, name: str, content: bytes, *, expires_at: float) -> None:
         """Store; `expires_at` (seconds since 1970, 0 = never) is when the message that refers to it is gone at the latest."""

@@ -123,7 +123,7 @@ class Quarantine:
             return False
         except StorageError as error:
             _log.info(
-                "A message that may have killed a process is not run, for it could not be marked: %s", error
+                "A message that may have killed a process was not run: it could not be marked: %s", error
             )
             self._leases.lose(delivery, "it could not be marked")
             return False

@@ -94,7 +94,7 @@ class PeekedMessage(Generic[T]):
 
 
 class Queue(Generic[T]):
-    """A queue of items of one type (S10, S19).
+    """A queue of items of one type.
 
     Guarantees: when `put` returns, every item is stored; if it raises, items may be stored all the same, never half an
     item. A put whose answer was lost is repeated: such an item may be delivered twice (both with the same envelope id),
@@ -283,7 +283,7 @@ class Queue(Generic[T]):
     async def peek(self, count: int = MAX_BATCH) -> list[PeekedMessage[T]]:
         """Up to 32 visible messages, without taking them. One request, and one for each claim."""
         if not 1 <= count <= MAX_BATCH:
-            raise ConfigurationError(f"a peek sees 1-{MAX_BATCH} messages, not {count}")
+            raise ConfigurationError(f"a peek returns 1-{MAX_BATCH} messages, not {count}")
         try:
             found = await self.transport.peek(count)
         except NotFound:
@@ -336,7 +336,7 @@ class Queue(Generic[T]):
             except Exception as error:
                 items.append((index, error))
         if not items:
-            raise MessageUndecodable("the envelope holds no item to do")
+            raise MessageUndecodable("the envelope holds no pending item")
         return items
 
     # --- keeping ------------------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ def _check_times(delay: float, visibility: float, ttl: float) -> None:
     if ttl != NEVER and not max(delay, visibility) < ttl <= MAX_TTL_SECONDS:
         raise ConfigurationError(
             f"ttl {ttl:g} s must be longer than the delay and at most {MAX_TTL_SECONDS:,}, or -1 for a message that never "
-            "vanishes"
+            "expires"
         )
 
 

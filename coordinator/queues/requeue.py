@@ -84,7 +84,7 @@ async def requeue_poison(
         poison = queue.poison
         ((_, record), *_) = (await _read(queue, lambda: poison.open(message.text)))[1]
         if not isinstance(record, PoisonRecord):
-            raise MessageUndecodable("it is not a record of a message that failed")
+            raise MessageUndecodable("the message is not a poison record")
         key = (record.message_id, tuple(record.left or ()))
         if record.message_id and key in done:  # the answer of the record's put was lost
             return _Copied((), repeated=True)
@@ -217,8 +217,8 @@ class _Move:
             await self._show()
             report = self._report()
             raise MoveStopped(
-                f"storage stayed away while messages of {self._source.name} were moved ({error}): {report} moved, "
-                f"{report.left} left, {report.in_doubt} in doubt (they may be at both places); move again to go on",
+                f"storage was unavailable while messages of {self._source.name} were moved ({error}): {report} moved, "
+                f"{report.left} left, {report.in_doubt} in doubt (they may be in both queues); move again to continue",
                 resource=self._source.name,
                 moved=int(report),
                 left=report.left,
@@ -278,7 +278,7 @@ class _Move:
             return False
         if await retry(self._source.depth, backoff=self._backoff, clock=self._clock) <= len(self._held):
             return False
-        _log.info("Messages of %s whose answer was lost are waited for, %.0f s", self._source.name, wait)
+        _log.info("Waiting %.1f s for messages of %s whose answer was lost", wait, self._source.name)
         await self._show()
         await self._clock.sleep(wait)
         return True
@@ -317,7 +317,7 @@ class _Move:
             try:
                 await self._source.payloads.discard(envelope)
             except StorageError as error:
-                _log.info("A claim of %s is left to the sweep: %s", self._source.name, error)
+                _log.info("The sweep will remove a claim of %s: %s", self._source.name, error)
 
     async def _hold_longer(self, message: ReceivedMessage) -> None:
         """A large payload may take longer to copy than the message is held."""

@@ -1,4 +1,4 @@
-"""How many dequeue tasks a queue deserves (S8). Pure, explained, and storable, so that operators can change it while workers run."""
+"""How many dequeue tasks a queue deserves. Pure, explained, and storable, so that operators can change it while workers run."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ class Decision:
 def decide(rule: ScalingRule, measured: Measured, *, allowed: range) -> Decision:
     """The tasks that the rule wants, within `allowed` (the listener's own bounds)."""
     if measured.waiting is None:
-        return Decision(measured.tasks, f"{measured.tasks} kept because the depth is unknown")
+        return Decision(measured.tasks, f"{measured.tasks} tasks: unchanged, depth unknown")
     desired, why = _by_steps(rule, measured) if isinstance(rule, Steps) else _by_target(rule, measured)
     lowest, highest = allowed.start, allowed.stop - 1
     tasks = max(lowest, min(highest, desired))
     if tasks != desired:
-        why += f"; {desired} is outside this worker's {lowest}…{highest}"
-    return Decision(tasks, f"{tasks} because {why}")
+        why += f"; limited to {lowest}–{highest} (calculated {desired})"
+    return Decision(tasks, f"{tasks} tasks: {why}")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class WorkDetected:
 def work_detected(
     event: WorkDetected, *, rule: ScalingRule = DEFAULT_RULE, allowed: range = range(101)
 ) -> int:
-    """The usual answer to work found (S8): what the rule says for the depth that the event knows."""
+    """The usual answer to work found: what the rule says for the depth that the event knows."""
     return decide(rule, Measured(waiting=event.depth, tasks=event.tasks), allowed=allowed).tasks
 
 
@@ -112,9 +112,9 @@ def _by_steps(rule: Steps, measured: Measured) -> tuple[int, str]:
     depth = (measured.waiting or 0) + measured.in_flight
     for below, tasks in rule.steps:
         if depth < below:
-            return tasks, f"{depth} in the queue is below {below}"
+            return tasks, f"depth {depth} (< {below})"
     last = rule.steps[-1][0] if rule.steps else 0
-    return rule.beyond, f"{depth} in the queue is {last} or more"
+    return rule.beyond, f"depth {depth} (≥ {last})"
 
 
 def _by_target(rule: TargetLatency, measured: Measured) -> tuple[int, str]:
@@ -132,19 +132,19 @@ def _by_target(rule: TargetLatency, measured: Measured) -> tuple[int, str]:
         why += f" + {measured.arrival_per_second:.3g}/s arriving"
     bounded = max(rule.minimum, min(rule.maximum, desired))
     if bounded != desired:
-        why += f", bounded to {rule.minimum}…{rule.maximum}"
+        why += f", limited to {rule.minimum}–{rule.maximum}"
     if bounded > measured.tasks and measured.since_up_seconds < rule.up_seconds:
         return (
             measured.tasks,
-            f"{why} wants {bounded}, but the last step up was {measured.since_up_seconds:.1f} s ago",
+            f"{why}; calculated {bounded}, last step up {measured.since_up_seconds:.1f} s ago",
         )
     if bounded < measured.tasks:
         since = min(measured.since_down_seconds, measured.since_up_seconds)
         if since < rule.down_seconds:
-            return measured.tasks, f"{why} wants {bounded}, but the last step was {since:.1f} s ago"
+            return measured.tasks, f"{why}; calculated {bounded}, last step {since:.1f} s ago"
         floor = min(measured.tasks, measured.in_flight)
         if bounded < floor:
-            return floor, f"{floor} are in hand ({why} wants {bounded})"
+            return floor, f"{floor} in flight ({why}; calculated {bounded})"
     return bounded, why
 
 

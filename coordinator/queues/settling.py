@@ -81,10 +81,19 @@ def ignore(failed: TryFailed) -> None:
 
 
 class Settler:
-    """Ends deliveries. A message is deleted only after all its items are done or safely in poison.
+    """Ends deliveries. A message is deleted only after all its items are done or stored in the poison queue.
 
-    Storage trouble never ends it: what cannot be settled before the message becomes visible again is simply delivered
-    again. A message that was done but could not be deleted is recognised when this process gets it again.
+    1. Count the outcomes. A message that is done but no longer held is remembered: when it comes again, it is only deleted.
+    2. Decide for each failed item: another attempt, or give up (rejected, undecodable, its process was killed too often, or
+       no attempt is left). In a poison queue nothing is given up.
+    3. Store what is given up in the poison queue, and keep its large payload. A crash from here on leaves both messages.
+    4. If items have another attempt, show the message again after the shortest delay, with only these items left.
+    5. Otherwise delete the message with its newest receipt; a lock keeps renewals apart. "Not found" after a lost answer
+       means deleted.
+    6. Remove its large payload, unless the poison record needs it.
+    7. If storage fails until the message becomes visible again, it is delivered again.
+
+    The numbers are repeated at the lines that do it.
     """
 
     def __init__(
@@ -120,7 +129,7 @@ class Settler:
     async def settle(self, delivery: Delivery) -> None:
         """Act on the outcomes of all items; never raises for storage."""
         failures = delivery.failures
-        self.counts.done += len(delivery.outcomes) - len(failures)
+        self.counts.done += len(delivery.outcomes) - len(failures)  # 1
         if not delivery.held and not failures:
             self._remember(delivery)
             return
@@ -129,9 +138,11 @@ class Settler:
                 await self._settle_failures(delivery, failures)
             else:
                 await self.delete(delivery)
-        except StorageError as error:
+        except StorageError as error:  # 7
             _log.warning(
-                "A message of %s could not be settled and will come again: %s", self._queue.name, error
+                "A message of %s could not be settled and will be delivered again: %s",
+                self._queue.name,
+                error,
             )
             self._leases.drop(delivery, End.ABANDONED)
 
@@ -140,7 +151,7 @@ class Settler:
         async with delivery.lock:
             try:
                 try:
-                    await self._delete_once(delivery)
+                    await self._delete_once(delivery)  # 5
                 except TRANSIENT as error:
                     await self._delete_again(delivery, error)
             except (ReceiptStale, NotFound) as error:
@@ -155,11 +166,11 @@ class Settler:
         if delivery.key in self._done_undeleted:
             del self._done_undeleted[delivery.key]
             self.counts.repeats_avoided += 1
-        await self._discard_claim(delivery)
+        await self._discard_claim(delivery)  # 6
 
     async def _delete_once(self, delivery: Delivery) -> None:
         if not delivery.held:
-            raise ReceiptStale("the message is no longer in hand", resource=self._queue.name)
+            raise ReceiptStale("the message is no longer held", resource=self._queue.name)
         await delivery.transport.delete(delivery.message.id, delivery.receipt)
 
     async def _delete_again(self, delivery: Delivery, first: StorageError) -> None:
@@ -196,14 +207,14 @@ class Settler:
         try:
             await self._queue.payloads.discard(delivery.envelope)
         except StorageError as error:
-            _log.info("A claim of %s is left to the sweep: %s", self._queue.name, error)
+            _log.info("The sweep will remove a claim of %s: %s", self._queue.name, error)
 
     async def _settle_failures(self, delivery: Delivery, failures: dict[int, Exception]) -> None:
         again: dict[int, float] = {}
         given_up: dict[int, Exception] = {}
         last_stop = self._queue.name.endswith(SUFFIX)  # nothing comes after poison: there it stays
         for index, error in failures.items():
-            if self._is_hopeless(delivery, error):
+            if self._is_hopeless(delivery, error):  # 2
                 if last_stop:
                     again[index] = self.policy.cap_seconds
                 else:
@@ -216,11 +227,11 @@ class Settler:
         if not delivery.held:
             return
         if given_up:
-            await self._to_poison(delivery, given_up)
+            await self._to_poison(delivery, given_up)  # 3
             self.counts.poisoned += len(given_up)
         if again:
             self.counts.retried += len(again)
-            await self._show_again(delivery, sorted(again), min(again.values()))
+            await self._show_again(delivery, sorted(again), min(again.values()))  # 4
         else:
             await self.delete(delivery)
 
@@ -280,7 +291,9 @@ class Settler:
             self.counts.abandoned += 1
         except StorageError as error:
             _log.info(
-                "A message of %s was not given back; it will appear by itself: %s", self._queue.name, error
+                "A message of %s could not be abandoned; it reappears when its visibility ends: %s",
+                self._queue.name,
+                error,
             )
 
     def _noted(self, delivery: Delivery, changed: Envelope) -> str | None:

@@ -1,4 +1,4 @@
-"""One queue over several (S14): each queue of the service takes about 2,000 messages a second, shards take more."""
+"""One queue over several: each queue of the service takes about 2,000 messages a second, shards take more."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ class ShardedQueue(Generic[T]):
             try:
                 layout, _ = await self._store.read(self.name)
             except (StorageError, ConfigurationError) as error:
-                _log.warning("The shards of %s are not known; %d are used: %s", self.name, self.shards, error)
+                _log.warning(
+                    "The number of shards of %s cannot be read; using %d: %s", self.name, self.shards, error
+                )
                 return
             if layout is not None:
                 self._use(layout)

@@ -172,7 +172,7 @@ class Overseer:
         if now - run.warned_at >= max(_LONG_SECONDS, run.warned_at - run.started_at):
             run.warned_at = now
             _log.warning(
-                "Handler %s of %s has run for %.0f min on one message; give it a time-out (timeout=) if that is too long",
+                "Handler %s of %s has run for %.0f min on one message; set timeout= if that is too long",
                 self._runner.name,
                 self._name,
                 taken / 60,
@@ -187,7 +187,7 @@ class Overseer:
                 self._leases.drop(delivery, End.ABANDONED)
                 delivery.lose("its time-out passed")
                 _log.error(
-                    "Handler %s of %s ignores the end of its time-out and runs for %.0f s; its message goes to others",
+                    "Handler %s of %s ignores its time-out and has run for %.0f s; other workers get its message",
                     self._runner.name,
                     self._name,
                     taken,
@@ -202,7 +202,7 @@ class Overseer:
             delivery.idle_looks += 1
             if delivery.idle_looks > 1:
                 _log.error(
-                    "Nothing works on a held message of %s (a fault in this library, please report it); it is given back",
+                    "Abandoned a held message of %s that nothing processes (a fault in this library, please report it)",
                     self._name,
                     extra={"action": "give-back", "resource": self._name},
                 )

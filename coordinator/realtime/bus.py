@@ -1,4 +1,4 @@
-"""Hints between processes: fast, lossy, never acted on alone (S3, S9).
+"""Hints between processes: fast, lossy, never acted on alone.
 
 A hint says "look again"; the receiver re-reads storage. A bus delivers each hint to every subscriber that is
 connected at that moment, at most once, in no promised order.

@@ -52,7 +52,7 @@ class NotificationsFirst(ClientConnection):
 
 
 class HubConnection(LocalBus):
-    """A `Bus` over the dashboard's websocket (S3, S9), and the sender of this worker's telemetry.
+    """A `Bus` over the dashboard's websocket, and the sender of this worker's telemetry.
 
     Guarantees: subscribers get `RESYNC` whenever the connection comes or goes; a silent connection is noticed within
     two pings (10 s); each gate's newest receipt is sent again after every reconnect. Not guaranteed: that any hint
@@ -169,7 +169,7 @@ class HubConnection(LocalBus):
             finally:
                 self._set_connected(False)
             pause = RECONNECT.delay(self._attempt)
-            log.info("Hub away (%s); next try in %.1f s", reason or "connection ended", pause)
+            log.info("Hub is unreachable (%s); next attempt in %.1f s", reason or "connection ended", pause)
             await self._clock.sleep(pause)
             self._attempt += 1
 
@@ -213,7 +213,7 @@ class HubConnection(LocalBus):
                     case protocol.Command() as command:
                         self._on_command(command)
                     case protocol.Unknown(what):
-                        log.info("Skipped what only newer releases know: %s", what)
+                        log.info("Ignored a message of a newer release: %s", what)
                     case protocol.Welcome():
                         raise ProtocolViolation("the hub sent a second Welcome")
         finally:

@@ -1,4 +1,4 @@
-"""A `Bus` over Redis pub/sub, for fleets that have a Redis and no dashboard (S3, S9). Needs the extra `redis`."""
+"""A `Bus` over Redis pub/sub, for fleets that have a Redis and no dashboard. Needs the extra `redis`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALIVE_SECONDS = 5.0
 
 
 class RedisBus(LocalBus):
-    """Hints through one Redis channel (S3, S9).
+    """Hints through one Redis channel.
 
     Guarantees: a hint reaches this process's subscribers at once and those of each connected process at most once;
     `RESYNC` comes whenever the connection does or goes; a silent connection is noticed within 10 s. Not guaranteed:
@@ -54,7 +54,7 @@ class RedisBus(LocalBus):
         try:
             await self._redis.publish(self._channel, msgspec.json.encode((self._here, hint)))
         except (RedisError, OSError) as error:
-            log.info("The hint %s reached this process only: %s", hint.topic, type(error).__name__)
+            log.info("Notification %s reached this process only: %s", hint.topic, type(error).__name__)
 
     async def run(self) -> None:
         """Connect, listen, reconnect with jitter, until cancelled."""
@@ -71,7 +71,7 @@ class RedisBus(LocalBus):
                                 attempt = 0
                                 self._take(message)
                 except (RedisError, OSError) as error:
-                    log.info("Redis away: %s", type(error).__name__)
+                    log.info("Redis is unreachable: %s", type(error).__name__)
                 finally:
                     self._set_connected(False)
                 await self._clock.sleep(RECONNECT.delay(attempt))
@@ -86,7 +86,7 @@ class RedisBus(LocalBus):
             try:
                 origin, hint = msgspec.json.decode(message["data"], type=tuple[str, Notification])
             except msgspec.DecodeError as error:
-                log.warning("A message on %s is no hint and was ignored: %s", self._channel, error)
+                log.warning("Ignored a message on %s that is not a notification: %s", self._channel, error)
                 return
             if origin != self._here:
                 self.deliver(hint)

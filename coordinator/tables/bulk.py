@@ -1,4 +1,4 @@
-"""`BulkWrite`: more writes than a transaction takes, split, and all done in the end, whoever crashes (S17, S18)."""
+"""`BulkWrite`: more writes than a transaction takes, split, and all done in the end, whoever crashes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class BulkWrite:
                 isinstance(operation, Delete) and operation.etag == ANY
             ):
                 raise ConfigurationError(
-                    f"{type(operation).__name__} of {Key(*operation.key)} cannot be repeated: a bulk write takes Put, and "
+                    f"{type(operation).__name__} of {Key(*operation.key)} cannot be repeated: a bulk write takes Upsert, and "
                     "Delete with ANY"
                 )
         parts = split(wanted)

@@ -33,7 +33,7 @@ async def commit(table: Table, *operations: Operation, backoff: Backoff = BACKOF
     """
     witnesses = [Key(*each.key) for each in operations if not isinstance(each, Delete)]
     if not witnesses:
-        raise ConfigurationError("commit needs an operation that leaves a row behind")
+        raise ConfigurationError("commit needs an operation that leaves a row")
     nonce = secrets.token_hex(8)
     marked = [each if isinstance(each, Delete) else replace(each, nonces=(nonce,)) for each in operations]
     check_transaction(marked)

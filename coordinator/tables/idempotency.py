@@ -1,4 +1,4 @@
-"""Doing something outside at most once for each item: a marker row in a table (S20)."""
+"""Doing something outside at most once for each item: a marker row in a table."""
 
 from __future__ import annotations
 
@@ -215,19 +215,19 @@ async def _is_done(table: Table, row: Key, claim_seconds: float, clock: Clock) -
     try:
         known = await table.read(row)
     except NotFound:
-        raise Retry("another delivery of it has just given up", after=1) from None
+        raise Retry("another delivery has just failed", after=1) from None
     if known["state"] == "done":
         return True
     if known.get("owner") == owner:  # our insert was carried out, only its answer was lost
         return False
     left = known["until"] - clock.time()
     if left > 0:
-        raise Retry("another delivery of it is at work", after=max(1.0, left))
+        raise Retry("another delivery is being processed", after=max(1.0, left))
     # Whoever began it is dead or hopelessly late. Two who find that out at once: one write wins.
     try:
         await table.write(Replace(row, values, etag=known.etag))
     except (PreconditionFailed, NotFound):
-        raise Retry("another delivery of it was faster", after=1) from None
+        raise Retry("another delivery was faster", after=1) from None
     return False
 
 

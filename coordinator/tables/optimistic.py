@@ -1,4 +1,4 @@
-"""`optimistic_update`: read, change, write if nobody else did; again if somebody did (S17)."""
+"""`optimistic_update`: read, change, write if nobody else did; again if somebody did."""
 
 from __future__ import annotations
 
@@ -146,9 +146,7 @@ async def optimistic_update(
                     lost = 1
                     continue
             if row is None and create is None:
-                raise NotFound(
-                    f"update {place} of table {table.name}: there is no such row", resource=table.name
-                )
+                raise NotFound(f"update {place} of table {table.name}: row not found", resource=table.name)
             start = dict(row.values if row is not None else create or {})
             changed = change(dict(start))
             if changed is None and row is None:

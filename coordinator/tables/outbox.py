@@ -1,4 +1,4 @@
-"""`Outbox`: a change in a table and the messages about it, both or neither (S18)."""
+"""`Outbox`: a change in a table and the messages about it, both or neither."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ class RelayingListener(QueueListener[T]):
                 if self._besides is not None:
                     await self._besides()
             except StorageError as error:
-                _log.info("Looking for unsent messages of %s: %s", self.name, error)
+                _log.info("The search for unsent messages of %s failed: %s", self.name, error)
             except Exception:
                 # One damaged row must not end the looking for all others.
-                _log.exception("Looking for unsent messages of %s failed; it is tried again", self.name)
+                _log.exception("The search for unsent messages of %s failed and will be repeated", self.name)
             await self._outbox.table.store.clock.sleep(self._relay_seconds)

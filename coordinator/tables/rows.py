@@ -1,4 +1,4 @@
-"""Rows of a table as values, and the limits that the service sets them (S17)."""
+"""Rows of a table as values, and the limits that the service sets them."""
 
 from __future__ import annotations
 

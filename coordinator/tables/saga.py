@@ -1,4 +1,4 @@
-"""`Saga`: steps over several tables, queues or services that end done or undone, whoever crashes (S18)."""
+"""`Saga`: steps over several tables, queues or services that end done or undone, whoever crashes."""
 
 from __future__ import annotations
 
@@ -283,8 +283,18 @@ class Saga(Generic[I]):
     async def run(self, key: str, *, guard: str = "") -> Progress | None:
         """Take the saga over and carry it to its end; None if another runner has taken it, or it does not exist.
 
+        1. Read the row. A saga that has ended stays as it is.
+        2. Leave it to another message's runner as long as that one may be at work.
+        3. Mark it stuck if its steps do not fit those of this process.
+        4. Take it: a higher epoch, stored under the row's ETag. From now on a former runner can store nothing.
+        5. Choose the next step, or the next one to undo; past the saga's deadline, begin to undo.
+        6. Call the step. When its time is used up, note that in the row, each 20 s until it ends.
+        7. Store the result or the error under the row's ETag, before anything else happens. If somebody else has stored since,
+           stop: the saga is theirs.
+        8. After a failure that has another attempt, raise `Retry`: the message comes again. Otherwise back to 5.
+
         `guard` is the message that this is done for: a saga that another message's runner has in hand is left to it.
-        Raises `Retry` if a step failed and is to be tried again later, or another runner has it in hand.
+        Raises `Retry` if a step failed and is to be tried again later, or another runner is processing it.
         """
         names = [step.name for step in self.steps]
         if not names:
@@ -292,7 +302,7 @@ class Saga(Generic[I]):
         shapes = [step.shape for step in self.steps]
         by = self._identity()
         try:
-            row = await self.table.read((self.name, ROW + key))
+            row = await self.table.read((self.name, ROW + key))  # 1
         except NotFound:
             _log.warning("Saga %s %s: its row is gone; the message is dropped", self.name, key)
             return None
@@ -302,26 +312,26 @@ class Saga(Generic[I]):
         if progress.is_ended:
             return progress
         is_others = progress.guard == rules.THREAD or (guard and progress.guard not in ("", guard))
-        if is_others and now < progress.held_until:
+        if is_others and now < progress.held_until:  # 2
             raise Retry(
-                "another runner has it in hand", after=min(GRACE_SECONDS, progress.held_until - now + 1.0)
+                "another runner is processing it", after=min(GRACE_SECONDS, progress.held_until - now + 1.0)
             )
         try:
-            if why := self._why_not(progress, shapes):
+            if why := self._why_not(progress, shapes):  # 3
                 progress = rules.unfit(progress, why, at=now, by=by)
                 _log.warning("Saga %s %s does not fit the steps of this process: %s", self.name, key, why)
                 await self._save(row, progress)
                 return progress
-            progress = rules.taken(rules.named(progress, names), shapes, at=now, by=by, guard=guard)
+            progress = rules.taken(rules.named(progress, names), shapes, at=now, by=by, guard=guard)  # 4
             row, progress = await self._save(row, progress)
-            while (name := rules.next_step(progress, names)) is not None:
+            while (name := rules.next_step(progress, names)) is not None:  # 5
                 step = next(step for step in self.steps if step.name == name)
                 now = self._clock.time()
                 if progress.state == "running" and 0 < progress.deadline_at <= now:
                     progress = rules.timed_out(progress, names, at=now, by=by)
                     row, progress = await self._save(row, progress)
                     continue
-                row, progress, outcome = await self._attempt(step, row, progress)
+                row, progress, outcome = await self._attempt(step, row, progress)  # 6
                 now = self._clock.time()
                 if outcome.was_cancelled:
                     progress = msgspec.structs.replace(progress, guard="")
@@ -333,13 +343,13 @@ class Saga(Generic[I]):
                     )
                 else:
                     progress = rules.succeeded(progress, names, outcome.result, at=now, by=by)
-                row, progress = await self._save(row, progress)
+                row, progress = await self._save(row, progress)  # 7
                 if outcome.was_cancelled:
                     raise asyncio.CancelledError
                 if outcome.error and progress.state == state:
                     delay = step.backoff.delay(progress.tries) if outcome.after is None else outcome.after
-                    raise Retry(f"{step.name}: {outcome.error}", after=delay)
-        except PreconditionFailed:
+                    raise Retry(f"{step.name}: {outcome.error}", after=delay)  # 8
+        except PreconditionFailed:  # 7
             return None
         return progress
 
@@ -520,7 +530,7 @@ class Saga(Generic[I]):
                 if not is_empty and silent < BACKLOG_SECONDS:
                     continue
                 going = rules.requeued(progress, at=now, until=now + GRACE_SECONDS, by=self._identity())
-                _log.warning("Saga %s %s: nobody carried it on; it was revived", self.name, progress.key)
+                _log.warning("Saga %s %s had no runner and was requeued", self.name, progress.key)
             try:
                 await self._send(there, going)
             except (PreconditionFailed, AlreadyExists):

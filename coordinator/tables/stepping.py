@@ -90,7 +90,7 @@ async def _in_thread(
         except PreconditionFailed:
             raise
         except StorageError as error:
-            _log.warning("A step runs past its time, which could not be noted: %s", error)
+            _log.warning("A step exceeds its time-out, which could not be recorded: %s", error)
     result, raised = future.result()
     if inspect.isawaitable(result):
         result = await result

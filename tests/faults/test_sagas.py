@@ -337,7 +337,7 @@ async def cancelled(
     running.cancel()
     if kind == "def step":
         await until_overdue(saga)
-        with pytest.raises(Retry, match="has it in hand"):
+        with pytest.raises(Retry, match="is processing it"):
             await odd(trip, kind, lambda: None).run("t1", guard="m1")
     release.set()
     with pytest.raises(asyncio.CancelledError):
@@ -362,7 +362,7 @@ async def test_a_message_may_be_gone_or_there_twice(cell: Cell) -> None:
 
     async def meanwhile(context: SagaContext[str]) -> Any:
         if cell.fault == "message delivered twice":
-            with pytest.raises(Retry, match="has it in hand"):
+            with pytest.raises(Retry, match="is processing it"):
                 await other.carry_on("t1", guard="another")
         elif context.epoch == 1:
             mortal = Mortal(3)

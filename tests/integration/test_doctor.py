@@ -159,7 +159,7 @@ async def test_fault_4_storage_that_nobody_started(environ: dict[str, str]) -> N
     assert {"blob rights", "prefix"}.isdisjoint(finding.check for finding in findings)
     for service in ("blob", "queue", "table"):
         [finding] = [finding for finding in findings if finding.check == f"{service} service"]
-        assert finding.verdict == "fault" and "nobody answers at 127.0.0.1" in finding.found
+        assert finding.verdict == "fault" and "connection refused at 127.0.0.1" in finding.found
         assert "Start the emulator" in finding.cure
 
 

@@ -55,17 +55,17 @@ def test_a_command_that_waits_says_so_and_goes_on(
 
 def test_a_queue_is_made_once_filled_in_portions_and_swept(account: str) -> None:
     name = f"{account}work"
-    assert kennel("queue", "create", name).stdout == f"{name} made\n"
-    assert kennel("queue", "create", name).stdout == f"{name} was there already\n"
+    assert kennel("queue", "create", name).stdout == f"Created {name}\n"
+    assert kennel("queue", "create", name).stdout == f"Queue {name} already exists\n"
     lines = "".join(f"{number}\n" for number in range(20))
     told = kennel("queue", "put", name, "--batch", "2", stdin=lines).stderr
-    assert told.split("\r") == ["", "16 items", f"20 items put into {name}\n"]
+    assert told.split("\r") == ["", "16 items", f"Sent 20 items to {name}\n"]
     assert kennel("queue", "count", name).stdout == "10\n"
     assert kennel("queue", "put", name, "--batch", "2", stdin="1\n" * 16).stderr.endswith(
-        f"16 items put into {name}\n"
+        f"Sent 16 items to {name}\n"
     )
-    assert kennel("queue", "sweep", name).stdout == "0 payloads removed\n"
-    assert kennel("queue", "delete", name, "--yes").stdout == f"{name} is gone\n"
+    assert kennel("queue", "sweep", name).stdout == "Removed 0 payloads\n"
+    assert kennel("queue", "delete", name, "--yes").stdout == f"Deleted {name}\n"
 
 
 def test_moving_many_messages_shows_how_far_it_is(account: str) -> None:
@@ -73,13 +73,13 @@ def test_moving_many_messages_shows_how_far_it_is(account: str) -> None:
     kennel("queue", "put", name, "--batch", "1", stdin="1\n" * 100)
     told = kennel("queue", "move", name, f"{name}2")
     assert told.stderr == "\r100 messages"
-    assert told.stdout == f"\r100 messages moved from {name} to {name}2\n"
+    assert told.stdout == f"\rMoved 100 messages from {name} to {name}2\n"
 
 
 def test_prune_counts_first_and_finds_nothing_in_a_new_account(account: str) -> None:
     told = kennel("prune", "--days", "30", "--dry-run").stdout
-    assert told == "0 batches, 0 sagas and 0 scaling changes would be forgotten\n"
-    assert kennel("prune", "--days", "30").stdout == "0 batches, 0 sagas and 0 scaling changes forgotten\n"
+    assert told == "Would delete 0 batches, 0 sagas and 0 scaling changes\n"
+    assert kennel("prune", "--days", "30").stdout == "Deleted 0 batches, 0 sagas and 0 scaling changes\n"
     assert kennel("prune", "--days", "0").exit_code == 2
 
 

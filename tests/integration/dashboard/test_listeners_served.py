@@ -37,10 +37,10 @@ async def test_a_rule_changed_on_the_page_changes_the_tasks_of_a_running_worker_
             await _until_page_agrees(olga, name, listener, tasks=10)
             await _change(olga, name, kind="steps", beyond="23")
             await _until_page_agrees(olga, name, listener, tasks=23)
-            assert listener.status().reason.startswith("23 because 8 in the queue is 0 or more")
+            assert listener.status().reason.startswith("23 tasks: depth 8 (≥ 0)")
             await _change(olga, name, kind="steps", beyond="99")
             await _until_page_agrees(olga, name, listener, tasks=30)
-            assert listener.status().reason.endswith("99 is outside this worker's 0…30")
+            assert listener.status().reason.endswith("limited to 0–30 (calculated 99)")
             await _change(olga, name, kind="own")
             await _until_page_agrees(olga, name, listener, tasks=10)
     finally:

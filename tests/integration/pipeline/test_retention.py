@@ -105,5 +105,5 @@ def test_the_command_says_what_it_did(connection_string: str, storage_prefix: st
     done = CliRunner().invoke(main, ["prune", "--days", "30", "--dry-run"], env=env)
     assert (done.exit_code, done.output) == (
         0,
-        "0 batches, 0 sagas and 0 scaling changes would be forgotten\n",
+        "Would delete 0 batches, 0 sagas and 0 scaling changes\n",
     )

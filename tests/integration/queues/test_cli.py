@@ -37,7 +37,7 @@ def test_a_line_that_is_no_json_is_named_and_what_came_before_is_put(name: str) 
     result = queue("put", name, stdin="1\n2\nthree\n4\n")
     assert result.exit_code == 1
     assert "line 3 is not JSON" in result.stderr
-    assert "the 2 items before it were put" in result.stderr
+    assert "sent the 2 items before it" in result.stderr
     assert json.loads(queue("peek", name).stdout)["items"] == [1, 2]
 
 
@@ -57,8 +57,8 @@ def test_what_cannot_come_back_from_poison_is_named(name: str) -> None:
     queue("put", f"{name}-poison", stdin='"left here by hand"\n')
     result = queue("requeue-poison", name)
     assert "0 messages are back" in result.stdout
-    assert "1 stay where they are:" in result.stderr
-    assert "it is not a record of a message that failed" in result.stderr
+    assert "1 stay in place:" in result.stderr
+    assert "the message is not a poison record" in result.stderr
     assert queue("peek", f"{name}-poison").stdout
 
 

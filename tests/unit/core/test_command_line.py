@@ -77,9 +77,9 @@ def test_nobody_chooses_the_name_that_the_dashboard_records(dashboard: type[Dash
 @pytest.mark.parametrize(
     ("words", "said", "asked"),
     [
-        (["create", "orders"], "orders is there", "create"),
-        (["clear", "orders", "--yes"], "orders is empty", "clear"),
-        (["delete", "orders", "--yes"], "orders is gone", "delete"),
+        (["create", "orders"], "Queue orders exists", "create"),
+        (["clear", "orders", "--yes"], "Cleared orders", "clear"),
+        (["delete", "orders", "--yes"], "Deleted orders", "delete"),
         (["requeue-poison", "orders"], "3 messages are back", "requeue"),
     ],
     ids=["create", "clear", "delete", "requeue"],
@@ -94,7 +94,7 @@ def test_queues_are_changed_through_the_dashboard_where_it_is_known(
 
 def test_what_stays_in_poison_is_named_for_the_dashboard_too(dashboard: type[Dashboard]) -> None:
     said = kennel("queue", "requeue-poison", "orders", **API).stderr
-    assert "2 are in doubt" in said and "1 stay where they are" in said
+    assert "2 are in doubt" in said and "1 stay in place" in said
 
 
 def test_the_dashboard_puts_all_of_the_poison_back_or_none(dashboard: type[Dashboard]) -> None:
@@ -122,7 +122,7 @@ def test_a_queue_is_not_moved_into_itself() -> None:
 
 def test_messages_that_came_back_once_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     queue_commands._others(Moved(1, repeated=4))
-    assert "4 were there twice and came back once" in capsys.readouterr().err
+    assert "4 were duplicates, requeued once" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

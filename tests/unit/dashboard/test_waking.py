@@ -25,7 +25,7 @@ ASLEEP = ListenerStatus("orders", state="idle")
         (Depth("orders", 0, 0, 1.0, oldest_at=1.0), [ASLEEP], False),
         (Depth("orders", None, None, None), [ASLEEP], False),
     ],
-    ids=["all sleep", "nobody known", "one works", "one has it in hand", "gate closed", "paused",
+    ids=["all sleep", "nobody known", "one works", "one is processing it", "gate closed", "paused",
          "all invisible", "empty", "unknown"],
 )  # fmt: skip
 def test_a_hint_goes_out_for_visible_messages_that_nobody_takes(

@@ -14,7 +14,7 @@ from coordinator.doctor import examine, hub, reach, rights
     ("error", "found", "cure"),
     [
         (TimeoutError(), "did not answer within 5 s", "network rules"),
-        (ssl.SSLError("self-signed"), "could not prove who it is (SSLError)", "SSL_CERT_FILE"),
+        (ssl.SSLError("self-signed"), "has an untrusted certificate (SSLError)", "SSL_CERT_FILE"),
         (ConnectionRefusedError(), "(ConnectionRefusedError)", "firewall of this machine"),
     ],
 )

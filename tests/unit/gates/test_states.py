@@ -187,8 +187,8 @@ def test_extend_is_refused(state, until, words):
 @pytest.mark.parametrize(
     ("who", "words"),
     [
-        ({"by": ""}, "gate sale: say who changes it, in 1-100 characters"),
-        ({"by": "a" * 101}, "gate sale: say who changes it, in 1-100 characters"),
+        ({"by": ""}, "gate sale: by must have 1-100 characters"),
+        ({"by": "a" * 101}, "gate sale: by must have 1-100 characters"),
         ({"reason": "r" * 501}, "gate sale: the reason has 501 characters; at most 500"),
     ],
 )
@@ -229,7 +229,7 @@ def test_a_damaged_gate_is_repaired_by_closing_it():
 def test_a_change_may_be_for_one_epoch_only():
     assert rules.require_epoch(OPEN, None) is OPEN
     assert rules.require_epoch(OPEN, 4) is OPEN
-    words = "gate sale is at epoch 4, not 5: it was changed meanwhile; look at it again"
+    words = "gate sale is at epoch 4, not 5: it has changed; read it again"
     with pytest.raises(GateMoved, match=f"^{words}$") as caught:
         rules.require_epoch(OPEN, 5)
     assert (caught.value.gate, caught.value.epoch) == ("sale", 4)

@@ -275,7 +275,7 @@ async def test_an_envelope_that_leaves_no_item_goes_to_poison(harness: ListenerH
     await harness.transport.put(text)
     async with harness.listening():
         await harness.clock.advance(1)
-    assert await reasons(harness) == ["the envelope holds no item to do"]
+    assert await reasons(harness) == ["the envelope holds no pending item"]
 
 
 async def test_a_delete_that_storage_refuses_for_a_while_is_made_up_for(harness: ListenerHarness) -> None:

@@ -178,7 +178,7 @@ async def test_a_settlement_that_fails_in_an_unforeseen_way_gives_the_message_ba
         await harness.queue.put(2)
         await harness.clock.advance(2)
         assert not len(listener.leases)
-    assert "could not be settled; it is given back" in caplog.text
+    assert "could not be settled and is abandoned" in caplog.text
 
 
 async def test_the_watchdog_gives_back_what_nothing_works_on_and_says_so(

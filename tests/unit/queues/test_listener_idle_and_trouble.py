@@ -115,7 +115,7 @@ async def test_tasks_grow_by_the_steps_and_shrink_when_the_queue_is_empty(harnes
     async with harness.listening(handler, tasks=range(101)) as listener:
         await harness.clock.advance(5)
         assert listener.active_tasks == 50
-        assert listener.decision.reason == "50 because 150 in the queue is below 1000"
+        assert listener.decision.reason == "50 tasks: depth 150 (< 1000)"
         release.set()
         await harness.clock.advance(60)
         assert listener.active_tasks == 1

@@ -33,18 +33,18 @@ def test_the_steps_of_the_default_rule(depth: int, tasks: int) -> None:
 @pytest.mark.parametrize(
     ("measured", "tasks", "why"),
     [
-        (Measured(480, service_seconds=2.1), 17, "17 because 480 waiting × 2.1 s each ÷ target 60 s"),
-        (Measured(0), 0, "0 because 0 waiting × 1 s each (assumed) ÷ target 60 s"),
-        (Measured(1, service_seconds=0.001), 1, "1 because 1 waiting × 0.001 s each ÷ target 60 s"),
+        (Measured(480, service_seconds=2.1), 17, "17 tasks: 480 waiting × 2.1 s each ÷ target 60 s"),
+        (Measured(0), 0, "0 tasks: 0 waiting × 1 s each (assumed) ÷ target 60 s"),
+        (Measured(1, service_seconds=0.001), 1, "1 tasks: 1 waiting × 0.001 s each ÷ target 60 s"),
         (
             Measured(0, arrival_per_second=4, service_seconds=2),
             8,
-            "8 because 0 waiting × 2 s each ÷ target 60 s + 4/s arriving",
+            "8 tasks: 0 waiting × 2 s each ÷ target 60 s + 4/s arriving",
         ),
         (Measured(10**6, service_seconds=1), 100, "bounded to 0…100"),
         (Measured(480, tasks=5, service_seconds=2.1, since_up_seconds=1), 5, "last step up was 1.0 s ago"),
         (Measured(0, tasks=9, service_seconds=1, since_down_seconds=3), 9, "last step was 3.0 s ago"),
-        (Measured(0, in_flight=4, tasks=9, service_seconds=1), 4, "4 are in hand"),
+        (Measured(0, in_flight=4, tasks=9, service_seconds=1), 4, "4 in flight"),
         (Measured(None, tasks=9), 9, "the depth is unknown"),
     ],
 )
@@ -58,7 +58,7 @@ def test_the_listeners_own_bounds_hold_and_are_told() -> None:
     decision = decide(Steps(), Measured(5000), allowed=range(2, 21))
     assert (decision.tasks, decision.reason) == (
         20,
-        "20 because 5000 in the queue is 1000 or more; 100 is outside this worker's 2…20",
+        "20 tasks: depth 5000 (≥ 1000); limited to 2–20 (calculated 100)",
     )
 
 
@@ -95,7 +95,7 @@ async def test_a_rule_changed_by_an_operator_changes_the_running_tasks_within_5_
     await rules.write("work", Steps((), 37), by="olga")
     await clock.advance(0.5 if hinted else 5)
     assert listener.active_tasks == 37
-    assert listener.status().reason == "37 because 40 in the queue is 0 or more"
+    assert listener.status().reason == "37 tasks: depth 40 (≥ 0)"
     await rules.remove("work")
     await clock.advance(0.5 if hinted else 5)
     assert listener.status().wanted_tasks == 10
