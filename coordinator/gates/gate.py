@@ -185,10 +185,23 @@ class Gate:
     # --- passing ------------------------------------------------------------------------------------------------
 
     async def wait(self, timeout: float | None = None) -> Release:
-        """Return as soon as this worker may pass; at once if the gate is open already.
+        """Return as soon as this worker may pass; at once if the gate is open.
 
-        `timeout` in seconds; raises `GateTimeout` after it. An unreachable or busy store is waited for; any other
-        storage error and `GateCorrupt` are raised.
+        An unreachable or busy store is waited for.
+
+        Args:
+            timeout: Seconds to wait (default None: no limit).
+
+        Returns:
+            The pass: its epoch, what let the worker through, and the delay.
+
+        Raises:
+            GateTimeout: The gate did not open within `timeout`.
+            GateCorrupt: The blob does not hold a gate.
+            StorageError: Storage refused, for example the credential.
+
+        Examples:
+            >>> release = await gate.wait(timeout=60)
         """
         if timeout is not None and not timeout >= 0:
             raise ConfigurationError(
@@ -431,15 +444,28 @@ class Gate:
         epoch: int | None = None,
         above: int = 0,
     ) -> GateState:
-        """Let workers go (unleash). Returns the gate as stored afterwards; opening what is open changes nothing.
+        """Let workers go (unleash). Opening an open gate changes nothing.
 
-        `at`: open at that time, by each worker's own clock; `share`: let only that part of the fleet through, the
-        same part every time, widened by opening again; `until`: close by itself at that time. Times are aware
-        datetimes or seconds since 1970. `by` and `reason` are for people. `epoch`: only if the gate still has that
-        epoch when it is written; else `GateMoved`, and nothing changed. `above`: the highest epoch that the caller has
-        ever seen of this gate; the change gets a higher one.
-        Raises `ConfigurationError` for a change that makes no sense, `GateContended` or `StorageError` if it could
-        not be stored; after `StorageError.maybe_done` it may be stored all the same: read, or open again.
+        Args:
+            by: Who opens it, 1 to 100 characters.
+            reason: Why, for people, at most 500 characters.
+            at: Open at this time, by each worker's own clock; an aware datetime or seconds since 1970 (default: now).
+            share: Let only this part of the fleet through, above 0 to 1 (default 1). The same part every time; open again to widen.
+            until: Close by itself at this time; as `at` (default: stay open).
+            epoch: Only if the gate has this epoch when it is written.
+            above: The highest epoch of this gate that the caller has ever seen; the change gets a higher one.
+
+        Returns:
+            The gate as stored.
+
+        Raises:
+            ConfigurationError: The change is invalid, for example a smaller share of an open gate.
+            GateMoved: The gate does not have `epoch`. Nothing changed.
+            GateContended: Others changed the gate at each attempt.
+            StorageError: The change could not be stored. With `maybe_done` it may be stored all the same: read, or open again.
+
+        Examples:
+            >>> await gate.open(by="olga", reason="tickets on sale", share=0.1)
         """
         opens, ends = rules.seconds_of("at", at), rules.seconds_of("until", until)
         return await self._change(
@@ -452,9 +478,22 @@ class Gate:
     async def close(
         self, *, by: str, reason: str = "", epoch: int | None = None, above: int = 0
     ) -> GateState:
-        """Hold workers from now on (leash). Returns the gate as stored; `epoch` and errors as for `open`.
+        """Hold workers from now on (leash). Replaces a blob that does not hold a gate by a closed gate.
 
-        A blob that does not hold a gate is replaced by a closed gate.
+        Args:
+            by: Who closes it, 1 to 100 characters.
+            reason: Why, for people, at most 500 characters.
+            epoch: Only if the gate has this epoch when it is written.
+            above: The highest epoch of this gate that the caller has ever seen; the change gets a higher one.
+
+        Returns:
+            The gate as stored.
+
+        Raises:
+            ConfigurationError: `by` or `reason` is invalid.
+            GateMoved: The gate does not have `epoch`. Nothing changed.
+            GateContended: Others changed the gate at each attempt.
+            StorageError: The change could not be stored. With `maybe_done` it may be stored all the same.
         """
         return await self._change(
             lambda state, now, nonce: rules.closed(

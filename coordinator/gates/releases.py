@@ -29,14 +29,21 @@ class GlobalFlag(Protocol):
 
 
 class PollingRelease:
-    """Holds its callers until a flag is set, by looking at it again and again.
+    """Holds its callers until a flag is set, by polling it.
 
-    Guarantees that `wait` returns at most one interval and one request after the flag was set, whenever the node
-    started. Does not notice a flag that was set and cleared between two looks. Costs one request an interval.
+    Guarantees that `wait` returns at most one interval and one request after the flag was set, whenever the node started. Does
+    not notice a flag that was set and cleared between two reads. Costs one request for each interval. An unreachable or busy
+    store is asked again at the next interval; every other storage error is raised.
 
-    `interval_seconds`: time from one look to the next, 2.5 by default; smaller releases sooner and costs more
-    (1,440 requests an hour at 2.5). An unreachable or busy store is asked again at the next interval; every other
-    storage error is raised. `portal`: for `wait_blocking`, `lambda: storage.portal`.
+    Args:
+        flag: The flag, such as `storage.flag(name)`.
+        interval_seconds: Seconds between two reads (default 2.5, at most a day). Smaller releases sooner and costs more: 1,440
+            requests an hour at 2.5.
+        clock: The clock, for tests.
+        portal: For `wait_blocking`: `lambda: storage.portal`.
+
+    Raises:
+        ConfigurationError: `interval_seconds` is out of bounds.
     """
 
     def __init__(
@@ -81,11 +88,15 @@ class PollingRelease:
 class ListeningRelease:
     """Holds its callers until an event comes over a bus.
 
-    Guarantees that an event frees everybody who waits at that moment and whom the bus reaches, without a request to
-    storage. Keeps no state: whoever starts to wait after the event waits for the next one, and a lost event is lost.
-    `Gate` is the form without that hole.
+    Guarantees that an event frees all callers who wait at that moment and whom the bus reaches, without a request to storage.
+    Keeps no state: a caller who starts to wait after the event waits for the next one, and a lost event is lost. `Gate` has no
+    such gap.
 
-    `bus`: anything that implements `Bus`; `name`: which event; `portal`: for the blocking calls, `lambda: storage.portal`.
+    Args:
+        bus: Anything that implements `Bus`.
+        name: The name of the event.
+        clock: The clock, for tests.
+        portal: For the blocking calls: `lambda: storage.portal`.
     """
 
     def __init__(

@@ -69,13 +69,15 @@ class GateState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
 
 @dataclass(frozen=True)
 class GateConfig:
-    """How often a gate looks at storage.
+    """How often a gate reads storage.
 
-    `poll_seconds`: while hints cannot be expected to arrive (no hub, or cut off), 2.5 by default. Each pause is
-    0.8-1.0 of it, so that a fleet spreads out but nobody is later than that. Smaller releases sooner and costs more.
-    `push_poll_seconds`: while hints arrive, 60 by default, each pause 1.0-1.1 of it: the safety net under a push that
-    went silent without saying so. `confirm_seconds`: how long before a set time the gate is looked at once more.
-    `write_seconds`: how long `open` and `close` go on trying.
+    Attributes:
+        poll_seconds: Pause between two reads while no notification can be expected (no hub, or cut off), default 2.5. Each pause
+            is 0.8 to 1.0 of it. Smaller releases sooner and costs more.
+        push_poll_seconds: Pause while notifications arrive, default 60, each 1.0 to 1.1 of it: the safety net under a push that
+            went silent.
+        confirm_seconds: How long before a scheduled opening the gate is read once more, default 2.
+        write_seconds: How long `open` and `close` go on trying, default 15.
     """
 
     poll_seconds: float = 2.5

@@ -119,27 +119,47 @@ class QueueState(msgspec.Struct, frozen=True, rename="pascal"):
 class QueueListener(Generic[T]):
     """Dequeue tasks on one queue, or on several by weight.
 
-    Guarantees: a message is deleted only after its handler returned (for all its items), so nothing is lost to a crash,
-    a stop or an outage; while a handler runs and storage answers, nobody else gets its message, however long it takes;
-    an error in a message never stops a task; what fails `retries.attempts` times, cannot be decoded, or was running each
-    time a process died, is in the poison queue, whole, with the reason. Resumes by itself after storage was away. Does not
-    guarantee once-only: a crash between a handler's end and the delete, or a lost receipt, delivers again. Handlers must
-    bear that; see `once`.
+    Guarantees: a message is deleted only after its handler returned for all its items, so a crash, a stop or an outage loses
+    nothing. While a handler runs and storage answers, no other worker gets its message, however long it takes. An error in a
+    message never stops a task. A message that fails `retries.attempts` times, cannot be decoded, or was running each time a
+    process died goes to the poison queue, whole, with the reason. The listener resumes by itself after an outage.
 
-    `handler`: `async def`, or `def` (runs in a thread); with `batch=n` it gets a list of up to n items and may return one
-    `Done`, `Retry` or `Reject` for each. `tasks`: fewest and most dequeue tasks, ``range(0, 51)`` for 0…50; `slots`:
-    handlers that one task runs at a time. `gate`: nothing is taken while it is closed. `visibility_seconds` (1 s-7 days):
-    how soon others get what a dead process held; smaller recovers sooner, larger renews less. `rule`: how many tasks are
-    wanted; a rule stored for the (first) queue goes before it. `budget` with `spending`: past it, idle queues are polled
-    more slowly, work never. `extra_queues`: further queues with their weights; the first has `weight`. `also` is its earlier name.
+    Does not guarantee once-only delivery: a crash between the end of a handler and the delete, or a lost receipt, delivers
+    again. Handlers must be idempotent; see `idempotent`.
 
-    `timeout` (seconds, default: none): how long one call of the handler may take, middleware included. Then an `async def`
-    handler is cancelled; a `def` handler's thread goes on, which nothing can stop: its item counts as failed and may be
-    run elsewhere, `MessageContext.held` is False. Without a time-out a handler that runs for 10 minutes is named in a
-    warning. `linger_seconds`: how long `stop` waits for threads of `def` handlers beyond its deadline.
+    `queue_empty` and `work_detected` may be replaced; `try_failed` is called with a `TryFailed` after each failed attempt.
 
-    `queue_empty` and `work_detected` may be replaced; `try_failed` is called with a `TryFailed` after each try
-    that failed.
+    Args:
+        queue: The queue.
+        handler: `async def`, or `def` (runs in a thread). With `batch` it gets a list of items, and may return one `Done`,
+            `Retry` or `Reject` for each.
+        tasks: Minimum and maximum number of dequeue tasks: ``range(0, 51)`` for 0 to 50 (default 1 to 10).
+        slots: Handlers that one task runs at a time (default 1).
+        batch: Maximum items of one call of the handler; 0 (default) calls it with single items.
+        gate: Nothing is received while this gate is closed.
+        visibility_seconds: How soon others get the messages of a dead process, 1 s to 7 days (default 30). Smaller recovers
+            sooner, larger renews less often.
+        retries: Number of attempts and the pauses between them.
+        idle: How an empty queue is polled.
+        rule: How many tasks are desired. A rule stored for the (first) queue takes precedence.
+        middleware: Async context managers around each item.
+        budget: With `spending`: past it, idle queues are polled more slowly. Work is never slowed.
+        spending: What this process has spent.
+        weight: The share of the first queue (default 1).
+        extra_queues: Further queues with their weights.
+        also: The earlier name of `extra_queues`.
+        timeout: Seconds for one call of the handler, middleware included (default: none). An `async def` handler is
+            cancelled. A thread cannot be: its item counts as failed and may run elsewhere, and `MessageContext.held` is False.
+            Without a time-out, a handler that runs for 10 minutes is named in a warning.
+        linger_seconds: How long `stop` waits for threads of `def` handlers beyond its deadline (default 3,600).
+        rng: The source of jitter, for tests.
+
+    Raises:
+        ConfigurationError: An option is out of bounds.
+
+    Examples:
+        >>> listener = queue.listener(process, tasks=range(0, 51), timeout=60)
+        >>> await listener.run()
     """
 
     def __init__(
@@ -287,11 +307,14 @@ class QueueListener(Generic[T]):
                 self._stopped.set()
 
     async def stop(self, deadline: float = 20.0) -> None:
-        """Take nothing new, finish what runs within `deadline` seconds, give back the rest; returns when all is done.
+        """Receive nothing new, finish what runs, abandon the rest; returns when all is done.
 
-        An `async def` handler that is still running then is cancelled; a `def` handler cannot be: its message is kept from
-        others and this waits until it ends, `linger_seconds` more at the most. After that its message appears to others
-        when its visibility ends; the process ends only when the thread does.
+        An `async def` handler that still runs at the deadline is cancelled. A `def` handler cannot be cancelled: its message stays
+        hidden, and this waits until the handler ends, `linger_seconds` more at most. After that the message reappears when its
+        visibility ends; the process ends only when the thread does.
+
+        Args:
+            deadline: Seconds for handlers to finish (default 20).
         """
         self._stop_seconds = deadline
         running = self._running

@@ -19,10 +19,14 @@ from coordinator.queues.settling import Settler
 class IdleBackoff:
     """How an idle queue is polled: min(minimum + (2^idle - 1) × random(0.8…1.2 × step), maximum), in seconds.
 
-    A small `maximum_seconds` finds work sooner when there is no push, and costs one request each time: 5 s are 720 an hour.
-    With push nothing is polled at the maximum but one look every `safety_seconds`. `shared`: queues of one process that are
-    idle at the maximum take turns, so that ten of them cost what one costs, and each is looked at every tenth time (but
-    every `safety_seconds` at least); False: each is looked at by itself.
+    Attributes:
+        minimum_seconds: Shortest pause (default 0).
+        step_seconds: Growth of the pause (default 0.1).
+        maximum_seconds: Longest pause (default 5). Smaller finds work sooner without push and costs one request each time: 720
+            an hour at 5. With push, an idle queue is not polled at all, except every `safety_seconds`.
+        safety_seconds: Longest time without a read (default 330).
+        shared: Idle queues of one process take turns (default), so that ten of them cost what one costs and each is read every
+            tenth time, but every `safety_seconds` at least. False: each is polled by itself.
     """
 
     minimum_seconds: float = 0.0

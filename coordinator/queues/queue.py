@@ -41,10 +41,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """`items_per_message`: at most so many items of one `put` share a message (1-1,000; more is cheaper and coarser).
+    """Limits of a queue.
 
-    `write_seconds`: how long a put goes on trying. `max_payload_bytes`: what one message may unpack to; larger ones go
-    to poison unread.
+    Attributes:
+        items_per_message: Maximum items of one `put` that share a message, 1 to 1,000 (default 50). More is cheaper and coarser.
+        write_seconds: How long a put goes on trying, in seconds (default 30).
+        max_payload_bytes: Maximum size of an unpacked message (default 256 MiB). Larger messages go to poison unread.
     """
 
     items_per_message: int = 50
@@ -142,12 +144,28 @@ class Queue(Generic[T]):
         traceparent: str = "",
         tracestate: str = "",
     ) -> list[SentMessage]:
-        """Store items, many to a message, and tell listeners.
+        """Store items, many to a message, and notify listeners.
 
-        `delay`: seconds before listeners see them; `ttl`: seconds until they vanish (-1: never); `visibility`: put and
-        keep: hidden that long for the caller, who processes and deletes them by the receipts returned (see `process_inline`), or
-        dies, and then they appear by themselves. Raises `ConfigurationError` for an item that is no JSON,
-        `StorageError` if storage stayed away for `write_seconds`.
+        Guarantees that every item is stored when it returns. If it raises, items may be stored all the same.
+
+        Args:
+            *items: What the queue holds; anything that msgspec can encode as JSON.
+            delay: Seconds until listeners see the items (default 0, at most 7 days).
+            ttl: Seconds until the items expire (default -1: never).
+            visibility: Seconds for which the messages stay hidden for the caller, who processes and deletes them by the receipts
+                returned. If the caller dies, they appear by themselves. See `process_inline`.
+            traceparent: W3C trace context that travels with the messages.
+            tracestate: Its vendor part.
+
+        Returns:
+            One `SentMessage` for each message stored.
+
+        Raises:
+            ConfigurationError: An item is not JSON, or an option is out of bounds.
+            StorageError: Storage was unavailable for `write_seconds`.
+
+        Examples:
+            >>> await queue.put(Order("ticket", 4200), Order("poster", 900), delay=60)
         """
         _check_times(delay, visibility, ttl)
         if max(len(traceparent), len(tracestate)) > wire.MAX_TAG_CHARACTERS:
@@ -281,7 +299,16 @@ class Queue(Generic[T]):
             return 0
 
     async def peek(self, count: int = MAX_BATCH) -> list[PeekedMessage[T]]:
-        """Up to 32 visible messages, without taking them. One request, and one for each claim."""
+        """Return visible messages without receiving them. Attempts are unaffected.
+
+        One request, and one for each large payload.
+
+        Args:
+            count: Maximum number of messages, 1 to 32 (default 32).
+
+        Raises:
+            ConfigurationError: `count` is out of bounds.
+        """
         if not 1 <= count <= MAX_BATCH:
             raise ConfigurationError(f"a peek returns 1-{MAX_BATCH} messages, not {count}")
         try:
@@ -407,10 +434,23 @@ def _check_times(delay: float, visibility: float, ttl: float) -> None:
 
 @asynccontextmanager
 async def process_inline(queue: Queue[T], item: T, *, seconds: float = 60.0) -> AsyncIterator[T]:
-    """Store the item hidden for `seconds`, work on it inside the block, delete it when the block ends well.
+    """Store an item hidden, process it inside the block, and delete it when the block ends without an error.
 
-    Guarantees that the item is stored before the block begins, and that listeners get it if the block raises (at once) or
-    the process dies (when `seconds` are over). Stays hidden while the block runs. Saves the get: one put, one delete.
+    Guarantees that the item is stored before the block begins, and that listeners get it if the block raises (at once) or the
+    process dies (when `seconds` are over). The item stays hidden while the block runs. Saves the get: one put and one delete.
+
+    Args:
+        queue: Where the item is stored.
+        item: The item.
+        seconds: How soon listeners get the item of a dead process, 2 to 604,800 (default 60).
+
+    Raises:
+        ConfigurationError: `seconds` is out of bounds.
+        StorageError: The item could not be stored or deleted.
+
+    Examples:
+        >>> async with process_inline(queue, order):
+        ...     await ship(order)
     """
     if not 2 <= seconds <= 7 * 24 * 3600:
         raise ConfigurationError(f"seconds must be 2 to 604,800, got {seconds}")

@@ -28,10 +28,13 @@ _REMEMBERED = 10_000
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When a failed message is tried again: full jitter below base × 2^(attempt - 1), at most the cap, in seconds.
+    """When a failed message is tried again: jitter below base × 2^(attempt - 1), at most the cap.
 
-    After `attempts` tries it goes to poison. Few attempts give up during a short outage of something else; many keep a
-    hopeless message busy.
+    Attributes:
+        attempts: Attempts before the message goes to poison (default 5). Few give up during a short outage; many keep a hopeless
+            message busy.
+        base_seconds: Ceiling of the first pause (default 1).
+        cap_seconds: Largest ceiling (default 300, at most 7 days).
     """
 
     attempts: int = 5

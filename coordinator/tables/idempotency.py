@@ -45,15 +45,29 @@ def idempotent(
 ) -> Callable[[H], H]:
     """Decorate a handler whose effect is outside (a mail, a payment): `async def` or `def`, of one item or of a batch.
 
-    Guarantees: after it returned for a key, it is never run for that key again, however often the message comes; two
-    deliveries never run at the same time unless one takes longer than `claim_seconds`. If it raises (or, for an item of a
-    batch, answers `Retry` or `Reject`), the marker is removed and a further try runs. A batch handler gets the items
-    that are not done yet. Does not guarantee that an effect happened only once if the process died inside the handler:
-    whether to repeat it then nobody can know, and it is repeated after `claim_seconds`.
+    Guarantees: after it returned for a key, it never runs for that key again, however often the message comes. Two deliveries
+    never run at the same time unless one takes longer than `claim_seconds`. If it raises (or, for an item of a batch, answers
+    `Retry` or `Reject`), the marker is removed and another attempt runs. A batch handler gets the items that are not done yet.
 
-    `key` makes the key of an item (default: the message's own id, equal for all deliveries of it); use one of the
-    business, such as the order's number, to recognise items that were put twice. `table` is made on first use; rows stay
-    until you delete them. Raises `ConfigurationError` when it decorates a generator, which no listener runs.
+    Does not guarantee that an effect happened only once if the process died inside the handler: nobody can know whether it
+    did, and it is repeated after `claim_seconds`.
+
+    Args:
+        table: Where the markers are stored, created on first use. Rows stay until you delete them.
+        key: Makes the key of an item (default: the message's id, equal for all deliveries of it). Use one of the business, such
+            as the order number, to recognise items that were put twice.
+        claim_seconds: How long one delivery may take before another may run (default 300).
+        clock: The clock, for tests.
+
+    Returns:
+        The decorator.
+
+    Raises:
+        ConfigurationError: The handler is a generator, which no listener runs.
+
+    Examples:
+        >>> @idempotent(storage.table("marks"), key=lambda order: order.order_id)
+        ... async def pay(order: Order) -> None: ...
     """
     marks = _Marks(table, claim_seconds, clock)
 

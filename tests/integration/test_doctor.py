@@ -166,7 +166,7 @@ async def test_fault_4_storage_that_nobody_started(environ: dict[str, str]) -> N
 async def test_fault_5_an_account_name_that_does_not_exist(environ: dict[str, str]) -> None:
     environ["AZURE_STORAGE_CONNECTION_STRING"] = f"AccountName=nosuch;AccountKey={KEY};EndpointSuffix=invalid"
     finding = await found(environ, "table service")
-    assert finding.verdict == "fault" and "there is no host called nosuch.table.invalid" in finding.found
+    assert finding.verdict == "fault" and "host nosuch.table.invalid not found" in finding.found
     assert "general-purpose v2" in finding.cure
 
 
@@ -194,7 +194,7 @@ async def test_a_signature_that_does_not_allow_tags_is_told_but_no_fault(azurite
 async def test_fault_7_a_signature_that_has_expired(azurite: Azurite) -> None:
     text = with_sas(azurite, AccountSasPermissions(read=True, list=True), -timedelta(hours=1))
     finding = await found({"AZURE_STORAGE_CONNECTION_STRING": text}, "storage signature")
-    assert finding.verdict == "fault" and "Make a new one" in finding.cure
+    assert finding.verdict == "fault" and "Create a new one" in finding.cure
     text = with_sas(azurite, AccountSasPermissions(read=True, list=True), timedelta(days=2))
     finding = await found({"AZURE_STORAGE_CONNECTION_STRING": text}, "storage signature")
     assert finding.verdict == "warning" and "expires at" in finding.found
@@ -282,7 +282,7 @@ async def test_fault_14_a_hub_that_does_not_take_this_worker(
 @pytest.mark.parametrize(
     ("url", "found_words", "cure_words"),
     [
-        ("http://127.0.0.1:{port}/", "no websocket", "wss://"),
+        ("http://127.0.0.1:{port}/", "not a websocket", "wss://"),
         ("ws://127.0.0.1:{port}/sockets/", "no workers' socket", "/ws/workers/"),
         ("ws://127.0.0.1:{closed}/ws/workers/", "no connection", "Start the dashboard"),
     ],

@@ -22,7 +22,7 @@ def queue(*words: str, stdin: str = "") -> Result:
 
 
 def test_items_are_put_counted_peeked_moved_and_cleared(name: str) -> None:
-    assert "3 items put" in queue("put", name, stdin='{"n":1}\n\n{"n":2}\n"three"\n').stderr
+    assert "Sent 3 items" in queue("put", name, stdin='{"n":1}\n\n{"n":2}\n"three"\n').stderr
     assert queue("count", name).stdout == "1\n"
     message = json.loads(queue("peek", name).stdout)
     assert message["items"] == [{"n": 1}, {"n": 2}, "three"]
@@ -50,13 +50,13 @@ def test_what_destroys_asks_for_the_name(name: str) -> None:
 
 
 def test_poison_is_brought_back(name: str) -> None:
-    assert "0 messages are back" in queue("requeue-poison", name).stdout
+    assert "Requeued 0 messages" in queue("requeue-poison", name).stdout
 
 
 def test_what_cannot_come_back_from_poison_is_named(name: str) -> None:
     queue("put", f"{name}-poison", stdin='"left here by hand"\n')
     result = queue("requeue-poison", name)
-    assert "0 messages are back" in result.stdout
+    assert "Requeued 0 messages" in result.stdout
     assert "1 stay in place:" in result.stderr
     assert "the message is not a poison record" in result.stderr
     assert queue("peek", f"{name}-poison").stdout

@@ -61,7 +61,7 @@ def test_an_address_that_is_no_api_is_refused_at_once(url: str) -> None:
 
 @pytest.mark.parametrize("token", ["", "two words", "schlüssel", "line\nbreak"])
 def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -> None:
-    with pytest.raises(ConfigurationError, match="empty or no token") as caught:
+    with pytest.raises(ConfigurationError, match="empty or invalid") as caught:
         Client("https://host", token)
     assert not token or token not in str(caught.value)
 
@@ -154,7 +154,7 @@ def test_an_api_that_never_answers_may_have_acted_but_not_by_a_read(read: bool, 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ((200, b"<html>"), "answered what is not understood"),
+        ((200, b"<html>"), "sent an invalid answer"),
         ((302, b"", {"Location": "https://elsewhere"}), "answered 302; is that the dashboard's address"),
         ((404, b"<html>"), "answered 404; is that the dashboard's address"),
         ((403, {"title": "Forbidden"}), "Forbidden"),

@@ -93,4 +93,4 @@ async def test_a_sequence_that_cannot_return_its_numbers_does_not_hold_up_the_en
     worker._sequences = sequences
     await worker._shutdown([])
     assert closed == ["bills"]
-    assert "Sequence orders: its unused tail was not returned: no network" in caplog.text
+    assert "Sequence orders: unused numbers were not returned: no network" in caplog.text

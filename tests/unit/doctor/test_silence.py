@@ -26,7 +26,7 @@ def test_a_service_that_does_not_answer_is_a_fault_with_its_cause(
 
 
 @pytest.mark.parametrize(
-    ("status", "cure"), [(401, "Make a token"), (404, "end in /ws/workers/"), (502, "the proxy before it")]
+    ("status", "cure"), [(401, "Create a token"), (404, "end in /ws/workers/"), (502, "the proxy before it")]
 )
 def test_a_hub_that_refuses_is_a_fault_with_its_status(status: int, cure: str) -> None:
     finding = hub._refused("shop.example.org", status)

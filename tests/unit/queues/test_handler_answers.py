@@ -232,7 +232,7 @@ async def test_a_suspect_that_cannot_be_marked_is_not_run(
         assert harness.got == [], "it ran although nothing would show that it killed this process"
         await harness.clock.advance(60)
     assert harness.got == [7]
-    assert "is not run, for it could not be marked" in caplog.text
+    assert "was not run: it could not be marked" in caplog.text
 
 
 async def test_a_suspect_that_somebody_deletes_is_not_run(harness: ListenerHarness) -> None:

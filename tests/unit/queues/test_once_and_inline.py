@@ -65,7 +65,7 @@ async def test_a_claim_that_is_given_up_meanwhile_is_tried_again_soon() -> None:
     async def pay(item: int) -> None:
         raise AssertionError("another delivery may still be at it")
 
-    with pytest.raises(Retry, match="has just given up") as raised:
+    with pytest.raises(Retry, match="has just failed") as raised:
         await pay(7)
     assert raised.value.after == 1
 
@@ -106,7 +106,7 @@ async def test_a_mark_that_cannot_be_removed_is_left_to_the_end_of_its_claim(
     with pytest.raises(ValueError, match="no"):
         await pay(7)
     store.heal()
-    with pytest.raises(Retry, match="is at work"):
+    with pytest.raises(Retry, match="is being processed"):
         await pay(7)
     await harness.clock.advance(21)
     await pay(7)

@@ -41,11 +41,11 @@ def test_the_steps_of_the_default_rule(depth: int, tasks: int) -> None:
             8,
             "8 tasks: 0 waiting × 2 s each ÷ target 60 s + 4/s arriving",
         ),
-        (Measured(10**6, service_seconds=1), 100, "bounded to 0…100"),
-        (Measured(480, tasks=5, service_seconds=2.1, since_up_seconds=1), 5, "last step up was 1.0 s ago"),
-        (Measured(0, tasks=9, service_seconds=1, since_down_seconds=3), 9, "last step was 3.0 s ago"),
+        (Measured(10**6, service_seconds=1), 100, "limited to 0–100"),
+        (Measured(480, tasks=5, service_seconds=2.1, since_up_seconds=1), 5, "last step up 1.0 s ago"),
+        (Measured(0, tasks=9, service_seconds=1, since_down_seconds=3), 9, "last step 3.0 s ago"),
         (Measured(0, in_flight=4, tasks=9, service_seconds=1), 4, "4 in flight"),
-        (Measured(None, tasks=9), 9, "the depth is unknown"),
+        (Measured(None, tasks=9), 9, "depth unknown"),
     ],
 )
 def test_the_target_rule_and_its_explanation(measured: Measured, tasks: int, why: str) -> None:
