@@ -239,7 +239,7 @@ async def test_fault_11_a_queue_misspelt_misnamed_or_with_poison(
     assert misspelt.verdict == "warning" and f"Did you mean {name}?" in misspelt.cure
     assert (await found(environ, "queue Orders_In", **asked)).verdict == "fault"
     failed = await found(environ, f"queue {name}-poison", **asked)
-    assert failed.verdict == "warning" and "about 1 messages" in failed.found
+    assert failed.verdict == "warning" and "about 1 failed messages" in failed.found
 
 
 async def test_fault_12_an_old_library(environ: dict[str, str]) -> None:

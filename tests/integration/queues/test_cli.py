@@ -26,7 +26,7 @@ def test_items_are_put_counted_peeked_moved_and_cleared(name: str) -> None:
     assert queue("count", name).stdout == "1\n"
     message = json.loads(queue("peek", name).stdout)
     assert message["items"] == [{"n": 1}, {"n": 2}, "three"]
-    assert "1 messages moved" in queue("move", name, f"{name}2").stdout
+    assert "Moved 1 messages" in queue("move", name, f"{name}2").stdout
     assert queue("count", name).stdout == "0\n"
     assert f"1  {name}2" in queue("list").stdout
     assert queue("clear", f"{name}2", "--yes").exit_code == 0
