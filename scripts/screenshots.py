@@ -138,7 +138,7 @@ async def _work(connection_string: str) -> None:
 def sign_in(page: Page, told: dict[str, Any], role: str) -> None:
     user = next(user for user in told["users"] if user["role"] == role)
     page.goto(f"{told['url']}/accounts/login/")
-    page.get_by_label("Name").fill(user["name"])
+    page.get_by_label("Username").fill(user["name"])
     page.get_by_label("Password").fill(user["password"])
     page.get_by_role("button", name="Sign in").click()
 
@@ -181,7 +181,7 @@ def pictures(browser: Browser, told: dict[str, Any], states: list[str], out: Pat
     page.goto(f"{told['url']}/accounts/login/")
     too_wide = take(page, "sign-in", out)
     sign_in(page, told, "admin")
-    page.locator(".gate .state", has_text="Holding").wait_for(timeout=30_000)
+    page.locator(".gate .state", has_text="Closed – workers waiting").wait_for(timeout=30_000)
     settle(page)
     too_wide += take(page, "overview-held", out)
     page.emulate_media(color_scheme="dark")

@@ -18,7 +18,7 @@ def end_session(actor: Actor, session: int, *, reason: str = "") -> None:
     user = row.user.get_username() if row is not None else f"#{session}"
     with audited(actor, "session.end_own" if user == actor.name else "session.end", user, reason) as act:
         if row is None:
-            raise ActionFailed("That session has ended already.")
+            raise ActionFailed("This session has already ended.")
         sessions.end([row.session_key])
         act.after = json.dumps({"sessions_ended": 1})
 
@@ -28,7 +28,7 @@ def end_sessions(actor: Actor, user: str, *, but: str = "", reason: str = "") ->
     with audited(actor, "session.end_own" if user == actor.name else "session.end", user, reason) as act:
         found = get_user_model().objects.filter(username=user).first()
         if found is None:
-            raise ActionFailed(f"There is no user {user[:80]!r}.")
+            raise ActionFailed(f"User {user[:80]!r} does not exist.")
         ended = sessions.end(sessions.keys_of(found) - {but})
         act.after = json.dumps({"sessions_ended": ended})
     return ended

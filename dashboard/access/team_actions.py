@@ -32,7 +32,9 @@ def add_rule(actor: Actor, team: str, kind: str, pattern: str, role: str, *, rea
                 "A role is {roles}, not {role!r}.".format(roles=", ".join(ROLES), role=role[:40])
             )
         if not _PATTERN.fullmatch(pattern):
-            raise ActionFailed("A pattern is a name, with * for any letters and ? for one, such as orders-*.")
+            raise ActionFailed(
+                "A pattern is a name in which * matches any characters and ? matches one, such as orders-*."
+            )
         group = _team(team)
         old = TeamRule.objects.filter(team=group, kind=kind, pattern=pattern).first()
         act.before = _told(old) if old is not None else ""
@@ -47,7 +49,7 @@ def remove_rule(actor: Actor, rule_id: int, *, reason: str = "") -> None:
     row = TeamRule.objects.select_related("team").filter(pk=rule_id).first()
     with audited(actor, "team.rule", row.team.name if row is not None else f"#{rule_id}", reason) as act:
         if row is None:
-            raise ActionFailed("There is no such rule any more.")
+            raise ActionFailed("This rule no longer exists.")
         act.before = _told(row)
         row.delete()
 
@@ -57,7 +59,7 @@ def set_member(actor: Actor, team: str, user: str, *, member: bool, reason: str 
     with audited(actor, "team.member", user, reason) as act:
         found = get_user_model().objects.filter(username=user).first()
         if found is None:
-            raise ActionFailed(f"There is no user {user[:80]!r}.")
+            raise ActionFailed(f"User {user[:80]!r} does not exist.")
         group = _team(team, make=member)
         act.before = json.dumps(sorted(found.groups.values_list("name", flat=True)))
         if member:
@@ -81,7 +83,7 @@ _RESERVED = {_looks_like(word + end) for word in (*ROLES, "administrator", "supe
 
 def _team(name: str, *, make: bool = True) -> Group:
     if _looks_like(name) in _RESERVED:
-        raise ActionFailed(f"{name} is a role, or reads like one; choose another name for the team.")
+        raise ActionFailed(f"{name} is a role or looks like one; choose another team name.")
     if not _TEAM.fullmatch(name):
         raise ActionFailed(
             "A team has a name of 1-80 letters, digits, spaces, dots, hyphens and underscores."
@@ -90,7 +92,7 @@ def _team(name: str, *, make: bool = True) -> Group:
         return Group.objects.get_or_create(name=name)[0]
     found = Group.objects.filter(name=name).first()
     if found is None:
-        raise ActionFailed(f"There is no team {name!r}.")
+        raise ActionFailed(f"Team {name!r} does not exist.")
     return found
 
 

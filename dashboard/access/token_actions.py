@@ -50,10 +50,10 @@ def create_token(
     if actor.by_token:
         # One that leaked could outlive its end and its revocation by those it made.
         audit.denied(actor, action, name, reason=reason)
-        raise Denied("A token makes no other token: sign in, or use manage.py worker_token.")
+        raise Denied("A token cannot create tokens: sign in, or use manage.py worker_token.")
     with audited(actor, action, name, reason) as act:
         if not 1 <= len(name) <= 100:
-            raise ActionFailed("Say in 1-100 characters what the token is for.")
+            raise ActionFailed("A token name has 1-100 characters.")
         if scope not in Scope.values:
             raise ActionFailed(
                 "A token is for {scopes}, not for {scope!r}.".format(
@@ -64,19 +64,17 @@ def create_token(
         if days is not None and not 0 < days <= most:
             raise ActionFailed(f"A token may be valid for up to {most:,.0f} days.")
         if owner is not None and days is None:
-            raise ActionFailed("A personal token must expire: say after how many days.")
+            raise ActionFailed("A personal token must expire: enter the number of days.")
         if owner is not None and scope == Scope.WORKER:
-            raise ActionFailed(
-                "Workers belong to nobody: their tokens are made by administrators, without an owner."
-            )
+            raise ActionFailed("Worker tokens have no owner; administrators create them.")
         role = _role(scope, role)
         if lower_role(role, actor.role) != role:
-            raise ActionFailed(f"You may give a token no more than you have: {actor.role}.")
+            raise ActionFailed(f"A token cannot exceed your own role: {actor.role}.")
         found = Group.objects.exclude(name__in=ROLES).filter(name=team).first() if team else None
         if team and found is None:
-            raise ActionFailed(f"There is no team {team[:80]!r}.")
+            raise ActionFailed(f"Team {team[:80]!r} does not exist.")
         if allowance and scope != Scope.WORKER:
-            raise ActionFailed("Only a token of workers has names and numbers that they may claim.")
+            raise ActionFailed("Only worker tokens have an allowance of names and numbers.")
         allowed = _allowance(allowance or {}) if scope == Scope.WORKER else USUAL
         expires = timezone.now() + datetime.timedelta(days=days) if days is not None else None
         made = tokens.create(
@@ -100,7 +98,7 @@ def revoke_token(actor: Actor, token_id: int, *, reason: str = "") -> None:
     target = str(row) if row is not None else f"#{token_id}"
     with audited(actor, "token.revoke_own" if own else "token.revoke", target, reason) as act:
         if row is None or row.revoked_at is not None:
-            raise ActionFailed("There is no such valid token.")
+            raise ActionFailed("No such valid token.")
         row.revoked_at = timezone.now()
         row.save(update_fields=["revoked_at"])
         act.after = json.dumps({"token": "revoked"})
@@ -110,13 +108,13 @@ def _allowance(given: Mapping[str, Any]) -> Allowance:
     try:
         return msgspec.convert(msgspec.structs.asdict(NEW) | dict(given), Allowance, strict=False)
     except msgspec.ValidationError as error:
-        raise ActionFailed(f"What its workers may claim is out of bounds: {plainly(error)}.") from error
+        raise ActionFailed(f"The allowance of its workers is out of bounds: {plainly(error)}.") from error
 
 
 def _role(scope: str, role: str) -> str:
     if scope == Scope.WORKER:
         if role:
-            raise ActionFailed("A worker's token has no role: it opens the hub and nothing else.")
+            raise ActionFailed("A worker token has no role: it connects to the hub and nothing else.")
         return ""
     if role and role not in ROLES:
         raise ActionFailed("A role is {roles}, not {role!r}.".format(roles=", ".join(ROLES), role=role[:40]))

@@ -63,7 +63,7 @@ def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
         return act(
             request,
             lambda actor: token_actions.revoke_token(actor, token),
-            f"{name} opens nothing any more.",
+            f"{name} has been revoked.",
             back=back,
         )
     mine = found is not None and found.owner == request.user.get_username()
@@ -73,11 +73,11 @@ def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
         request,
         name,
         title=f"Revoke {name}?",
-        verb="Revoke it",
+        verb="Revoke",
         consequences=(
-            "Whatever uses it is refused from now on.",
-            "Sockets that were opened with it are closed within seconds.",
-            "It cannot be made valid again; a new one can be made.",
+            "Requests with this token are refused from now on.",
+            "Connections opened with it are closed within seconds.",
+            "A revoked token cannot be restored; create a new one.",
         ),
         back=back,
     )
@@ -90,7 +90,7 @@ def end_session(request: HttpRequest, session: int) -> HttpResponse:
     return act(
         request,
         lambda actor: people_actions.end_session(actor, session),
-        "Signed out there. Its open pages stop within seconds.",
+        "Session ended. Its open pages stop within seconds.",
         back=reverse("access"),
     )
 
@@ -118,7 +118,7 @@ def add_rule(request: HttpRequest) -> HttpResponse:
     return act(
         request,
         lambda actor: team_actions.add_rule(actor, team, kind, pattern, role),
-        f"What matches {pattern} belongs to {team} now.",
+        f"Resources matching {pattern} now belong to {team}.",
         back=reverse("access"),
     )
 
@@ -129,7 +129,7 @@ def remove_rule(request: HttpRequest, rule: int) -> HttpResponse:
     return act(
         request,
         lambda actor: team_actions.remove_rule(actor, rule),
-        "The rule is gone; what no rule covers is everybody's, by their roles.",
+        "Rule removed. Resources without a rule follow the roles.",
         back=reverse("access"),
     )
 
@@ -142,7 +142,7 @@ def set_member(request: HttpRequest) -> HttpResponse:
     return act(
         request,
         lambda actor: team_actions.set_member(actor, team, user, member=not leave),
-        f"{user} left {team}." if leave else f"{user} is in {team}.",
+        f"Removed {user} from {team}." if leave else f"Added {user} to {team}.",
         back=reverse("access"),
     )
 

@@ -25,7 +25,7 @@ def cancel_batch(actor: Actor, target: str, *, reason: str = "") -> None:
         try:
             before = call(cancel)
         except NotFound as error:
-            raise ActionFailed(f"There is no batch {batch} of {pipeline}.") from error
+            raise ActionFailed(f"Batch {batch} of {pipeline} does not exist.") from error
         act.before, act.after = json.dumps({"state": before.state}), json.dumps({"state": "cancelled"})
         current().look_again()
 
@@ -41,7 +41,7 @@ def retry_batch(actor: Actor, target: str, *, reason: str = "") -> int:
         try:
             items = call(retry)
         except NotFound as error:
-            raise ActionFailed(f"There is no batch {batch} of {pipeline}.") from error
+            raise ActionFailed(f"Batch {batch} of {pipeline} does not exist.") from error
         act.after = json.dumps({"retried": items})
         current().look_again()
     return items
@@ -58,7 +58,7 @@ def free_saga(actor: Actor, target: str, *, reason: str = "") -> None:
         try:
             state = call(retry)
         except NotFound as error:
-            raise ActionFailed(f"There is no saga {name} with the key {key}.") from error
+            raise ActionFailed(f"Saga {name} with key {key} does not exist.") from error
         act.before, act.after = json.dumps({"state": "stuck"}), json.dumps({"state": state})
         current().look_again()
 

@@ -42,7 +42,7 @@ def batch(pipeline: str, name: str) -> BatchDetail:
     try:
         seen = look(f"batch {pipeline} {name}", _batch, pipeline, name)
     except NotFound:
-        return BatchDetail(problem=f"There is no batch {name} of {pipeline}.")
+        return BatchDetail(problem=f"Batch {name} of {pipeline} does not exist.")
     except KennelError as error:
         return BatchDetail(problem=str(error))
     return (seen.value or BatchDetail())._replace(problem=seen.problem)
@@ -65,7 +65,7 @@ def saga(name: str, key: str) -> SagaDetail:
     try:
         seen = look(f"saga {name} {key}", _saga, name, key)
     except NotFound:
-        return SagaDetail(problem=f"There is no saga {name} with the key {key}.")
+        return SagaDetail(problem=f"Saga {name} with key {key} does not exist.")
     except KennelError as error:
         return SagaDetail(problem=str(error))
     return SagaDetail(seen.value, seen.problem)

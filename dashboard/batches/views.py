@@ -45,7 +45,7 @@ def retry(request: HttpRequest, pipeline: str, batch: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.retry_batch(actor, f"{pipeline}/{batch}", reason=text(request, "reason")),
-        f"What failed in {batch} is being processed again.",
+        f"Retrying the failed items of {batch}.",
         back=_back(pipeline=pipeline, batch=batch),
         page="batches",
     )
@@ -57,7 +57,7 @@ def cancel(request: HttpRequest, pipeline: str, batch: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.cancel_batch(actor, f"{pipeline}/{batch}", reason=text(request, "reason")),
-        f"{batch} was cancelled: what is on its way is dropped within seconds.",
+        f"Batch {batch} cancelled. Remaining items are dropped within seconds.",
         back=_back(pipeline=pipeline, batch=batch),
         page="batches",
     )
@@ -69,7 +69,7 @@ def free(request: HttpRequest, saga: str, key: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.free_saga(actor, f"{saga}/{key}", reason=text(request, "reason")),
-        f"{key} is being tried again.",
+        f"Retrying the rollback of {key}.",
         back=_back(saga=saga, key=key),
         page="batches",
     )

@@ -39,7 +39,7 @@ def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterato
         row = audit.intent(actor, action, target, reason=reason)
     except (OperationalError, InterfaceError) as error:
         raise ActionFailed(
-            "Nothing was done: the dashboard's database is busy or away. Try again in a few seconds."
+            "Nothing changed: the dashboard's database is busy or unavailable. Try again in a few seconds."
         ) from error
     act = Act()
     try:
@@ -51,7 +51,7 @@ def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterato
         maybe = bool(getattr(error, "maybe_done", False))
         result = Outcome.UNKNOWN if maybe else Outcome.FAILED
         audit.settle(row, result, before=act.before, after=str(error))
-        hint = "It may have been carried out all the same: look again before you repeat it."
+        hint = "The action may have been carried out: check before you repeat it."
         said = _sentence(str(error))
         raise ActionFailed(f"{said} {hint}" if maybe else said) from error
     except Exception as error:

@@ -49,9 +49,9 @@ def drain(request: HttpRequest) -> HttpResponse:
         request,
         "drain",
         lambda n: (
-            "1 worker finishes what it has in hand and takes nothing new."
+            "1 worker finishes its current messages and takes no new ones."
             if n == 1
-            else f"{n} workers finish what they have in hand and take nothing new."
+            else f"{n} workers finish their current messages and take no new ones."
         ),
     )
 
@@ -59,9 +59,7 @@ def drain(request: HttpRequest) -> HttpResponse:
 @require_POST
 @requires("worker.resume")
 def resume(request: HttpRequest) -> HttpResponse:
-    return _command(
-        request, "resume", lambda n: "1 worker works again." if n == 1 else f"{n} workers work again."
-    )
+    return _command(request, "resume", lambda n: "1 worker resumed." if n == 1 else f"{n} workers resumed.")
 
 
 @require_POST
@@ -75,20 +73,20 @@ def stop(request: HttpRequest) -> HttpResponse:
         return _command(
             request,
             "stop",
-            lambda n: "1 worker was asked to stop." if n == 1 else f"{n} workers were asked to stop.",
+            lambda n: "1 worker is stopping." if n == 1 else f"{n} workers are stopping.",
         )
     return confirm(
         request,
         phrase,
         names=ticked,
         title=f"Stop {len(ticked)} worker{pluralize(len(ticked))}?",
-        verb="Stop them",
+        verb="Stop all",
         back=reverse("workers"),
         consequences=(
             _some(names.get(instance, instance) for instance in ticked),
-            "They finish or give back the messages they have in hand, then their processes end.",
-            "Elections they lead go to workers that stand by.",
-            "Only whoever runs the workers can start them again, not this page.",
+            "The workers finish or return their messages in flight; then their processes end.",
+            "Standbys take over the elections they lead.",
+            "This page cannot start them again; use the system that runs the workers.",
         ),
     )
 
@@ -104,9 +102,9 @@ def requeue(request: HttpRequest) -> HttpResponse:
         lambda queue: queue.poison,
         title=lambda n: f"Requeue the poison messages of {n} queue{pluralize(n)}?",
         line="{queue}: {count} poison messages",
-        verb="Requeue them",
-        done=lambda n: f"The poison messages of {n} queue{pluralize(n)} are being tried again.",
-        consequences=("Each message is tried again from the start.",),
+        verb="Requeue all",
+        done=lambda n: f"Requeueing the poison messages of {n} queue{pluralize(n)}.",
+        consequences=("Requeueing resets the attempt count.",),
     )  # fmt: skip
 
 
@@ -121,10 +119,10 @@ def clear(request: HttpRequest) -> HttpResponse:
         lambda queue: queue.depth,
         title=lambda n: f"Clear {n} queue{pluralize(n)}?",
         line="{queue}: about {count} messages are deleted",
-        verb="Clear them",
+        verb="Clear all",
         done=lambda n: "1 queue was cleared." if n == 1 else f"{n} queues were cleared.",
         consequences=(
-            "What workers have in hand is deleted under them: it is processed, and not tried again if that fails.",
+            "In-flight messages finish but will not be retried.",
             "This cannot be undone.",
         ),
     )  # fmt: skip
@@ -169,7 +167,7 @@ def _allowed(request: HttpRequest, action: str, target: str) -> bool:
     if not decide(actor, action, target):
         return True
     audit.denied(actor, action, target)
-    messages.error(request, f"You may not do this to {target}: {action}.")
+    messages.error(request, f"You are not allowed to do this to {target}: {action}.")
     return False
 
 
@@ -203,9 +201,9 @@ def _each(
     for problem in problems[:MOST_TOLD]:
         messages.error(request, problem)
     if len(problems) > MOST_TOLD:
-        messages.error(request, f"{len(problems) - MOST_TOLD} more failed; the audit has each.")
+        messages.error(request, f"{len(problems) - MOST_TOLD} more failed; see the audit.")
     if not names and not request.POST.getlist("name"):
-        messages.warning(request, "Nothing was done: tick one or more first.")
+        messages.warning(request, "Select at least one row.")
     return redirect(back)
 
 

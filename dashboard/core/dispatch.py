@@ -47,7 +47,7 @@ def by_name(actor: Actor, action: str, target: str, options: dict[str, Any]) -> 
         put_message(actor, target, str(options.get("body", "")), reason=reason)
     else:
         audit.denied(actor, name, target, reason=reason)
-        raise Denied(f"There is no action {name[:64]!r}.")
+        raise Denied(f"Unknown action {name[:64]!r}.")
     return msgspec.to_builtins(done)
 
 

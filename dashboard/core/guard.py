@@ -34,7 +34,7 @@ def permit(actor: Actor, action: str, target: str, *, reason: str = "") -> None:
     """Raise `Denied`, and write it to the audit, unless the actor may do this to that by a recent enough sign-in."""
     why = decide(actor, action, target)
     if not why and action in FRESH and not actor.fresh:
-        why = f"Your sign-in is too long ago for this: confirm it at {CONFIRM_PATH}, then try again."
+        why = f"Your sign-in is too old for this action: confirm it at {CONFIRM_PATH}, then try again."
     if why:
         audit.denied(actor, action, target, reason=reason)
         raise Denied(why)
@@ -66,7 +66,9 @@ def requires(
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path())
             if getattr(request.user, WANTS_FACTOR, False):
-                messages.warning(request, "Your role needs a second factor: set it up to go on.")
+                messages.warning(
+                    request, "Your role requires two-factor authentication. Set it up to continue."
+                )
                 return redirect("mfa_activate_totp")
             target = str(next(iter(kwargs.values()), ""))
             actor = actor_of(request)
@@ -94,7 +96,7 @@ def _why_not(actor: Actor, action: str, target: str) -> str:
     if role_may(actor.role, action, target, actor.teams, lambda: actor.rules):
         return ""
     if not actor.role:
-        return f"{actor.name} has no role; an administrator can give one."
+        return f"{actor.name} has no role; ask an administrator for one."
     owners = owning_teams(action.partition(".")[0], target, actor.rules)
     team = f", in the team {' or '.join(owners)} that {target} belongs to" if owners else ""
     return f"{actor.name} ({actor.role}) may not do this: {action} needs the role {ACTIONS.get(action, 'nobody')}{team}."

@@ -97,7 +97,7 @@ def confirm(
         consequences=consequences,
         back=back,
         ticked=names,
-        problem=f"Nothing was done: what you typed is not {phrase}." if wrong else "",
+        problem="The name does not match. Nothing changed." if wrong else "",
     )
 
 

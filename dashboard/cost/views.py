@@ -49,14 +49,14 @@ def prices(request: HttpRequest) -> HttpResponse:
     """Put prices and budget in force, or (`reset`) those of the environment again."""
     back, reason = f"{reverse('cost')}#prices", text(request, "reason")
     if text(request, "reset"):
-        told = "The prices and the budget are those of the dashboard's environment again."
+        told = "Default prices and budget restored."
         return act(request, lambda actor: reset_prices(actor, reason=reason), told, back=back)
     try:
         wanted = _read(request)
     except (ValueError, ConfigurationError) as error:
         messages.error(request, f"The prices were not changed: {error}.")
         return _page(request, status=422)
-    told = "The new prices and the budget are in force."
+    told = "Prices and budget saved."
     return act(request, lambda actor: set_prices(actor, wanted, reason=reason), told, back=back)
 
 
@@ -93,7 +93,7 @@ def _read(request: HttpRequest) -> PriceSettings:
     figures: dict[str, Any] = {name: _number(request, name, str(kind)) for name, kind in KINDS.items()}
     table = Prices(**figures, as_of=text(request, "as_of"), source=text(request, "source"))
     if not table.as_of or not table.source:
-        raise ValueError("say from when the prices are and where they were found")
+        raise ValueError("enter the date and the source of the prices")
     budget = text(request, "per_day")
     wanted = PriceSettings(replace(table, currency=pricing.in_force().prices.currency))
     return pricing.checked(

@@ -36,7 +36,7 @@ def unleash(
         check_name("gate", gate)
         if at is not None and not 0 <= at <= FAR_SECONDS:
             raise ActionFailed(
-                f"The moment {at:g} is not within 1970 to 2100: give seconds since 1970, not milliseconds."
+                f"The time {at:g} is not between 1970 and 2100: use seconds since 1970, not milliseconds."
             )
         act.before = _known(gate)
         state = call(_open, gate, actor.name, reason, at, share, epoch)
@@ -88,7 +88,7 @@ async def _create(gate: str, by: str, reason: str) -> GateState:
     try:
         await BlobGateStore(runtime.storage, gate).write(made, "")
     except (AlreadyExists, PreconditionFailed) as error:
-        raise ActionFailed(f"There is a gate {gate} already.") from error
+        raise ActionFailed(f"A gate named {gate} already exists.") from error
     await runtime.gates.changed(made)
     return made
 

@@ -33,7 +33,7 @@ def create(request: HttpRequest) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.create_gate(actor, name),
-        f"Gate {name} is there, and closed.",
+        f"Gate {name} created (closed).",
         back=reverse("gates"),
         page="gates",
     )
@@ -51,7 +51,7 @@ def unleash(request: HttpRequest, name: str) -> HttpResponse:
     except (ValueError, OverflowError):
         messages.error(
             request,
-            "Nothing was opened: the time or the share could not be read. Write the time as 2026-07-31 18:00:00.",
+            "Nothing changed: the time or the share is not valid. Write the time as 2026-07-31 18:00:00.",
         )
         return redirect(back)
     how = f"{name} opens at {at:%Y-%m-%d %H:%M:%S} UTC." if at else f"Unleashed {name}."
@@ -74,12 +74,12 @@ def leash(request: HttpRequest, name: str) -> HttpResponse:
     back = reverse("gates") if page == "gates" else reverse("overview")
     reason = text(request, "reason")
     if not reason:
-        messages.error(request, f"{name} was not leashed: say why, others will read it.")
+        messages.error(request, f"{name} was not leashed: enter a reason. It is recorded in the audit log.")
         return redirect(back)
     return act(
         request,
         lambda actor: actions.leash(actor, name, reason=reason),
-        f"Leashed {name}: workers finish what they have in hand and take nothing new.",
+        f"Leashed {name}: workers finish their current messages and take no new ones.",
         back=back,
         page=page,
     )

@@ -38,7 +38,7 @@ def step_down(request: HttpRequest, name: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.step_down(actor, name),
-        f"The leader of {name} was asked to step down.",
+        f"Asked the leader of {name} to step down.",
         back=reverse("leaders"),
         page="leaders",
     )
@@ -52,19 +52,19 @@ def break_lease(request: HttpRequest, name: str) -> HttpResponse:
         return act(
             request,
             lambda actor: actions.break_lease(actor, name),
-            f"The lease of {name} was broken.",
+            f"Lease of {name} force-released.",
             back=reverse("leaders"),
         )
     holder = next((leader.holder for leader in selectors.fleet().leaders if leader.name == name), "")
     return confirm(
         request,
         name,
-        title=f"Break the lease of {name}?",
-        verb="Break it",
+        title=f"Force-release the lease of {name}?",
+        verb="Force-release",
         consequences=(
-            f"{holder or 'The holder'} loses its term at once, whatever it is doing.",
-            "The epoch rises: fenced writes of the old leader are refused; writes without fencing are not.",
-            "A worker that stands by takes over, or the old holder once more.",
+            f"{holder or 'The holder'} loses leadership immediately, even in the middle of work.",
+            "The epoch rises: fenced writes of the old leader are refused; unfenced writes are not.",
+            "A standby takes over, or the old leader again.",
         ),
         back=reverse("leaders"),
     )

@@ -128,7 +128,7 @@ def _gather(workers: Iterable[WorkerView], sample: Sample) -> _Reports:
     )
     if not left_out:
         return reports
-    said = f"{left_out} names that workers tell of, and storage does not have, are not shown"
+    said = f"{left_out} names reported by workers but not found in storage are not shown"
     return reports._replace(troubles=(said,))
 
 
@@ -332,11 +332,11 @@ def _headline(
 ) -> Headline:
     present = [worker for worker in workers if worker.presence != "lost"]
     if storage.as_of is None:
-        return Headline("unknown", storage.error or "storage has not answered yet")
+        return Headline("unknown", storage.error or "Storage has not answered yet")
     if storage.unreachable_since is not None:
-        return Headline("unknown", "storage is unreachable; figures are from before")
+        return Headline("unknown", "Storage unreachable; showing last known data")
     if not present:
-        return Headline("stalled" if workers else "idle", "no worker is connected")
+        return Headline("stalled" if workers else "idle", "No workers connected")
     there = count_of_workers(len(present))
     held = {name for gate in gates if gate.state != "open" for name in gate.waiting}
     working = sum(queue.in_hand or 0 for queue in queues)
@@ -345,22 +345,22 @@ def _headline(
         closed = ", ".join(sorted(gate.name for gate in gates if gate.state != "open" and gate.waiting))
         return Headline(
             "held",
-            f"{len(held)} of {len(present)} workers wait at {closed}",
+            f"{len(held)} of {len(present)} workers waiting at {closed}",
         )
     if working:
         return Headline(
             "running",
-            f"{there}, {messages(working)} in hand",
+            f"{there}, {messages(working)} in flight",
         )
     if waiting:
         moving = any((queue.out_per_second or 0) > 0 for queue in queues)
         if not moving and not any(queue.active_tasks for queue in queues):
             return Headline(
                 "stalled",
-                f"{messages(waiting)} in queues and no task takes any",
+                f"{messages(waiting)} in queues, none being processed",
             )
         return Headline(
             "running",
             f"{there}, {messages(waiting)} waiting",
         )
-    return Headline("idle", f"{there}, nothing waits")
+    return Headline("idle", f"{there}, queues are empty")

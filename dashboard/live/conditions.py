@@ -26,19 +26,19 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
         yield Attention(
             "critical",
             f"Storage is unreachable: {storage.error}",
-            "Workers wait and resume by themselves. Check the account, its key and the network.",
+            "Workers wait and recover automatically. Check the account, its key and the network.",
         )
     elif storage.as_of is not None and fleet.taken_at - storage.as_of > LATE_SAMPLES + 2 * every_seconds:
         yield Attention(
             "warning",
-            "The sampler is late: figures from storage are old",
-            "Check the load of the dashboard's machine.",
+            "The sampler is late: data from storage is stale",
+            "Check the load of the dashboard host.",
         )
     if storage.unreachable_since is None and storage.as_of is not None and storage.error:
         yield Attention(
             "critical",
             f"Something in storage cannot be read: {storage.error}",
-            "Repair or remove it.",
+            "Repair or remove the object.",
         )
     if fleet.degraded:
         yield Attention("warning", fleet.degraded, "Check Redis; workers fall back to polling storage.")
@@ -47,7 +47,7 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
     yield from _each_problem(
         [(gate.name, gate.problem) for gate in fleet.gates if gate.problem],
         "Gate {name}: {problem}",
-        "Look who changed the storage account. Leash or unleash the gate: the change goes above every epoch seen.",
+        "Check who changed the storage account. Leash or unleash the gate: the new epoch is higher than any seen.",
         "/gates/",
     )
     yield from _each_problem(
@@ -67,7 +67,7 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
         yield Attention(
             "warning",
             f"Requests cost ${spending.today:.2f} today; the budget is ${spending.budget:.2f}",
-            "See which operation and which queue it is. Work is never slowed for it.",
+            "Check the cost of each operation and queue. The budget never slows work.",
             "/cost/",
         )
     lost = [worker.name for worker in fleet.workers if worker.presence == "lost"]
@@ -75,7 +75,7 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
         yield Attention(
             "critical",
             f"{workers(len(lost))} lost: {_names(lost)}",
-            "Their messages reappear for the others. Start them again, or find out why they ended.",
+            "Their messages become visible to other workers. Restart them, or find out why they stopped.",
             "/workers/?presence=lost",
         )
     yield from _leaders(fleet)
@@ -94,8 +94,8 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
         ):
             yield Attention(
                 "warning",
-                f"Sequence {sequence.name} has numbers for {sequence.runway_seconds:.1f} s",
-                "Give it a larger range size.",
+                f"Sequence {sequence.name} has numbers left for {sequence.runway_seconds:.1f} s",
+                "Increase the range size.",
                 f"/sequences/?sequence={quote(sequence.name)}",
             )
     yield from _queues(fleet)
@@ -124,42 +124,42 @@ def _work(fleet: Fleet) -> Iterator[Attention]:
         yield Attention(
             "critical",
             f"Batches failed: {_names(failed)}",
-            "See the cause, repair it, then retry them: they go on where they stopped.",
+            "Fix the cause, then retry: batches continue where they stopped.",
             "/batches/?state=failed",
         )
     if stalled:
         yield Attention(
             "warning",
             f"Batches stalled: {_names(stalled)}",
-            "See whether workers listen for their queues, and whether an item hangs.",
+            "Check whether workers listen to their queues and whether an item hangs.",
             "/batches/?state=stalled",
         )
     if missed:
         yield Attention(
             "critical",
-            f"Not complete in the time agreed: {_names(missed)}",
-            "See where its messages wait, and start more workers for that queue.",
+            f"SLA missed: {_names(missed)}",
+            "Check where messages are waiting, and start more workers for that queue.",
             "/batches/?state=running",
         )
     if late:
         yield Attention(
             "warning",
-            f"Will not be complete in the time agreed: {_names(late)}",
-            "See where its messages wait, and start more workers for that queue.",
+            f"SLA at risk: {_names(late)}",
+            "Check where messages are waiting, and start more workers for that queue.",
             "/batches/?state=running",
         )
     if partial:
         yield Attention(
             "warning",
-            f"Complete but for items that failed: {_names(partial)}",
-            "Look why they failed, then retry them.",
+            f"Completed with failures: {_names(partial)}",
+            "Check why they failed, then retry.",
             "/batches/?state=partial",
         )
     if stuck:
         yield Attention(
             "critical",
-            f"Sagas stuck: {_names(stuck)}",
-            "See why, repair the cause, then retry them.",
+            f"Sagas stuck (rollback failed): {_names(stuck)}",
+            "Fix the cause, then retry the rollback.",
             "/batches/#sagas-title",
         )
 
@@ -168,14 +168,16 @@ def _queues(fleet: Fleet) -> Iterator[Attention]:
     """One line for each queue, or one for all if they are many: hundreds of lines would hide the others."""
     poisoned = [queue for queue in fleet.queues if queue.poison]
     what = "{messages} in the poison queue of {queue}", "{messages} in the poison queues of {names}"
-    remedy = "Look why they failed, then requeue or clear them."
+    remedy = "Check why they failed, then requeue or clear them."
     yield from _each_or_all(poisoned, [q.poison or 0 for q in poisoned], what, remedy, "/queues/?sort=poison")
     unheard = [queue for queue in fleet.queues if queue.depth and not queue.workers and fleet.workers]
     what = (
-        "{messages} in {queue} and no worker listens",
-        "{messages} wait where no worker listens: {names}",
+        "{messages} in {queue}: no consumers",
+        "{messages} in queues without consumers: {names}",
     )
-    remedy = "Start a worker for it." if len(unheard) <= MOST_LINES else "Start workers for them."
+    remedy = (
+        "Start a worker for this queue." if len(unheard) <= MOST_LINES else "Start workers for these queues."
+    )
     yield from _each_or_all(unheard, [q.depth or 0 for q in unheard], what, remedy, "/queues/?sort=depth")
 
 
@@ -200,10 +202,10 @@ def _leaders(fleet: Fleet) -> Iterator[Attention]:
         if not leader.holder and (leader.standbys or leader.lease == "available"):
             yield Attention(
                 "critical" if leader.standbys else "warning",
-                f"Nobody leads {leader.name}",
-                "A standby takes over within a lease. If none does, check that they reach storage."
+                f"No leader: {leader.name}",
+                "A standby takes over within one lease. If none does, check that standbys can reach storage."
                 if leader.standbys
-                else "Start a worker that takes part in it.",
+                else "Start a worker that takes part in the election.",
                 f"/leaders/#election-{quote(leader.name)}",
             )
 

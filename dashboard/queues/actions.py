@@ -55,7 +55,7 @@ def put_message(actor: Actor, queue: str, body: str, *, reason: str = "") -> Non
         check_name("queue", queue)
         if len(body.encode()) > MAX_BODY:
             raise ActionFailed(
-                f"The message has {len(body.encode())} bytes; at most {MAX_BODY} can be put here."
+                f"The message has {len(body.encode())} bytes; at most {MAX_BODY} can be sent here."
             )
         try:
             value = json.loads(body)
@@ -83,6 +83,6 @@ def _queue(actor: Actor, action: str, queue: str, reason: str, do: Callable[[Any
         try:
             call(run)
         except NotFound as error:
-            raise ActionFailed(f"There is no queue {queue}.") from error
+            raise ActionFailed(f"Queue {queue} does not exist.") from error
         act.after = json.dumps({"queue": word})
         current().look_again()

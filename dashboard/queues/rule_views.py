@@ -27,9 +27,7 @@ def rule(request: HttpRequest, name: str) -> HttpResponse:
     except (ValueError, ConfigurationError) as error:
         messages.error(request, f"The rule was not changed: {error}.")
         return redirect(back)
-    done = (
-        f"{name} is scaled by {'the workers’ own rule' if wanted is None else 'the new rule'} within seconds."
-    )
+    done = f"{name} uses {'the workers’ default rule' if wanted is None else 'the new rule'} within seconds."
     return act(
         request,
         lambda actor: rules.store(actor, name, wanted, reason=text(request, "reason")),

@@ -33,7 +33,7 @@ def create(request: HttpRequest) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.create_queue(actor, name),
-        f"Queue {name} is there.",
+        f"Queue {name} created.",
         back=reverse("queues"),
     )
 
@@ -83,7 +83,7 @@ def put(request: HttpRequest, name: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.put_message(actor, name, body),
-        "The message is in the queue.",
+        "Message sent.",
         back=back,
     )
 
@@ -96,7 +96,7 @@ def requeue(request: HttpRequest, name: str) -> HttpResponse:
     return act(
         request,
         lambda actor: actions.requeue_poison(actor, name),
-        f"The poison messages of {name} are being tried again.",
+        f"Requeueing the poison messages of {name}.",
         back=back,
     )
 
@@ -109,7 +109,7 @@ def clear(request: HttpRequest, name: str) -> HttpResponse:
         return act(
             request,
             lambda actor: actions.clear_queue(actor, name),
-            f"{name} was cleared.",
+            f"Queue {name} cleared.",
             back=back,
         )
     lost = _find(name).depth
@@ -118,14 +118,14 @@ def clear(request: HttpRequest, name: str) -> HttpResponse:
         name,
         back=back,
         title=f"Clear {name}?",
-        verb="Clear it",
+        verb="Clear",
         consequences=(
             (
                 "An unknown number of messages is deleted."
                 if lost is None
                 else f"About {lost:,} messages are deleted."
             ),
-            "What workers have in hand is deleted under them: it is processed, and not tried again if that fails.",
+            "In-flight messages finish but will not be retried.",
             "This cannot be undone.",
         ),
     )
@@ -138,7 +138,7 @@ def delete(request: HttpRequest, name: str) -> HttpResponse:
         return act(
             request,
             lambda actor: actions.delete_queue(actor, name),
-            f"{name} was deleted.",
+            f"Queue {name} deleted.",
             back=reverse("queues"),
         )
     found = _find(name)
@@ -147,15 +147,15 @@ def delete(request: HttpRequest, name: str) -> HttpResponse:
         name,
         back=reverse("queue", args=[name]),
         title=f"Delete {name}?",
-        verb="Delete it",
+        verb="Delete",
         consequences=(
             (
                 "The queue and an unknown number of messages are deleted."
                 if found.depth is None
                 else f"The queue and about {found.depth:,} messages are deleted."
             ),
-            f"{found.workers} workers listen to it; they fail until it is there again.",
-            "The service refuses to make it again for about half a minute.",
+            f"{found.workers} workers listen to this queue; they fail until it exists again.",
+            "The service refuses to create a queue of this name again for about 30 seconds.",
             "This cannot be undone.",
         ),
     )

@@ -39,6 +39,6 @@ def policy(request: HttpRequest, pool: str) -> HttpResponse:
         lambda actor: agents.store_policy(
             actor, pool, text(request, "policy", 8000), reason=text(request, "reason")
         ),
-        f"The agent of {pool} follows the new policy at its next turn.",
+        f"Policy saved. The agent of {pool} applies it in its next cycle.",
         back=f"{reverse('scaling')}?{query_of(pool=pool)}",
     )

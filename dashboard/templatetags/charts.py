@@ -59,8 +59,8 @@ def histogram(delays_ms: Sequence[float], name: str = "") -> SafeString:
         '<table class="grid"><caption class="visually-hidden">{}</caption><thead><tr><th scope="col">{}</th>'
         '<th scope="col" class="num">{}</th></tr></thead><tbody>{}</tbody></table></details>',
         BINS * 10, f"Delays of {len(delays_ms)} workers between 0 and {round(top)} milliseconds",
-        BINS * 10, bars, milliseconds(top), name, name, "The same as a table",
-        "How long the workers took to pass", "Passed within", "Workers", rows,
+        BINS * 10, bars, milliseconds(top), name, name, "View as table",
+        "Time to pass", "Passed within", "Workers", rows,
     )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def _owners_key(rows: Sequence[GrantView], hues: dict[str, str]) -> SafeString:
             NOBODY,
             f"{others} other{pluralize(others)}"
             if any(grant.owner not in hues and grant.owner for grant in rows)
-            else "nobody's",
+            else "no owner",
         )
         if others
         else ""
@@ -167,7 +167,7 @@ def term_line(terms: Sequence[TermRecord], now: float) -> SafeString:
         '<figure class="rangemap terms"><svg viewBox="0 0 1000 28" preserveAspectRatio="none" role="img" '
         'aria-label="{}">{}</svg>'
         '<figcaption><span>{}</span><span>{}</span></figcaption><p class="key">{}</p></figure>',
-        "Terms to scale; the table below says the same",
+        "Terms to scale; the table below has the same data",
         bars,
         moment(low),
         "now",

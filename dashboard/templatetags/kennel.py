@@ -36,7 +36,7 @@ STATES: dict[str, tuple[str, str, str]] = {
     "open": ("green", "play", "Open"),
     "armed": ("blue", "clock", "Armed"),
     "closed": ("grey", "shut", "Closed"),
-    "holding": ("amber", "hold", "Holding"),
+    "holding": ("amber", "hold", "Closed – workers waiting"),
     # workers
     "ok": ("green", "check", "OK"),
     "late": ("amber", "clock", "Late"),
@@ -50,7 +50,7 @@ STATES: dict[str, tuple[str, str, str]] = {
     # leaders
     "leader": ("green", "crown", "Leader"),
     "standby": ("blue", "clock", "Standby"),
-    "leased": ("green", "crown", "Led"),
+    "leased": ("green", "crown", "Leader active"),
     "leaderless": ("red", "alert", "No leader"),
     "breaking": ("amber", "hold", "Breaking"),
     # ranges
@@ -60,9 +60,9 @@ STATES: dict[str, tuple[str, str, str]] = {
     "free": ("blue", "undo", "Returned, free"),
     "granted": ("grey", "question", "In use or lost"),
     "unattributed": ("amber", "question", "Unattributed"),
-    "missing": ("red", "alert", "In no grant"),
+    "missing": ("red", "alert", "Unaccounted for"),
     # audit
-    "intent": ("blue", "clock", "Begun"),
+    "intent": ("blue", "clock", "Started"),
     "done": ("green", "check", "Done"),
     "failed": ("red", "cross", "Failed"),
     "denied": ("red", "lock", "Denied"),
@@ -223,6 +223,12 @@ def day_and_time(at: float | datetime | None) -> str:
 def since(at: float | datetime | None) -> str:
     """A moment that the browser shows as "3 min ago"."""
     return _moment(at, "since")
+
+
+@register.filter
+def uptime(at: float | datetime | None) -> str:
+    """A moment that the browser shows as the time since then: "3 min"."""
+    return _moment(at, "uptime")
 
 
 @register.filter

@@ -16,14 +16,14 @@ register = template.Library()
 
 # state -> (tone, icon, word); what is not here is as everywhere
 WORK_STATES = {
-    "partial": ("amber", "alert", "With failures"),
+    "partial": ("amber", "alert", "Partially failed"),
     "complete": ("green", "check", "Complete"),
     "cancelled": ("grey", "stop", "Cancelled"),
-    "compensating": ("amber", "undo", "Being undone"),
-    "compensated": ("blue", "undo", "Undone"),
+    "compensating": ("amber", "undo", "Rolling back"),
+    "compensated": ("blue", "undo", "Rolled back"),
     "stuck": ("red", "alert", "Stuck"),
     "on track": ("green", "check", "On track"),
-    "in time": ("green", "check", "In time"),
+    "in time": ("green", "check", "Met"),
     "at risk": ("amber", "clock", "At risk"),
     "missed": ("red", "cross", "Missed"),
 }
@@ -55,7 +55,7 @@ def batch_progress(batch: BatchStatus) -> SafeString:
     """What was counted of what there is, as figures, and as a bar if both are known."""
     done = batch.items_counted + batch.items_failed
     if batch.state == "cancelled" and not done:
-        return format_html('<span class="quiet">{}</span>', "not counted any more")
+        return format_html('<span class="quiet">{}</span>', "no longer counted")
     said = format_html(
         '<span class="num">{}<span class="quiet"> / {}</span></span>', figure(done), figure(batch.items_total)
     )

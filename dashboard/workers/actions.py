@@ -18,7 +18,7 @@ from dashboard.core.storage import call
 def worker_command(actor: Actor, instance: str, verb: str, *, reason: str = "") -> None:
     """Ask a worker to drain, resume or stop. Needs its socket: a worker that only polls cannot be asked."""
     if verb not in ("drain", "resume", "stop"):
-        raise ActionFailed(f"A worker can be asked to drain, resume or stop, not to {verb[:40]!r}.")
+        raise ActionFailed(f"A worker command is drain, resume or stop, not {verb[:40]!r}.")
     entry = current().presence.entries.get(instance)
     name = entry.hello.worker if entry is not None else instance
     with audited(actor, f"worker.{verb}", name, reason) as act:
@@ -38,7 +38,7 @@ def step_down(actor: Actor, election: str, *, reason: str = "") -> None:
             and any(e.name == election and e.role == "leader" for e in entry.state.elections)
         ]
         if not holders:
-            raise ActionFailed(f"No connected worker leads {election}; break its lease instead.")
+            raise ActionFailed(f"No connected worker leads {election}; force-release its lease instead.")
         for instance in holders:
             command = protocol.Command(verb="step_down", id=_id(actor), target=election, by=actor.name)
             call(current().command, instance, command)

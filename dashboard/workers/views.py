@@ -34,13 +34,13 @@ def drain(request: HttpRequest, instance: str) -> HttpResponse:
         request,
         instance,
         "drain",
-        f"{_name_of(instance)} finishes what it has in hand and takes nothing new.",
+        f"{_name_of(instance)} finishes its current messages and takes no new ones.",
     )
 
 
 @requires("worker.resume")
 def resume(request: HttpRequest, instance: str) -> HttpResponse:
-    return _command(request, instance, "resume", f"{_name_of(instance)} works again.")
+    return _command(request, instance, "resume", f"{_name_of(instance)} resumed.")
 
 
 @requires("worker.stop")
@@ -48,16 +48,16 @@ def stop(request: HttpRequest, instance: str) -> HttpResponse:
     """Asks for the typed name, then tells the worker to end."""
     name = _name_of(instance)
     if is_confirmed(request, name):
-        return _command(request, instance, "stop", f"{name} was asked to stop.")
+        return _command(request, instance, "stop", f"{name} is stopping.")
     return confirm(
         request,
         name,
         title=f"Stop {name}?",
-        verb="Stop it",
+        verb="Stop",
         consequences=(
-            "It finishes or gives back the messages it has in hand, then its process ends.",
-            "Elections it leads go to a worker that stands by.",
-            "Only whoever runs the workers can start it again, not this page.",
+            "The worker finishes or returns its messages in flight; then its process ends.",
+            "A standby takes over the elections it leads.",
+            "This page cannot start it again; use the system that runs the workers.",
         ),
         back=reverse("workers"),
     )

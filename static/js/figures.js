@@ -1,10 +1,9 @@
 // What stands on and beside a graph: what operators did, on its time axis, and its figures as a table.
 
-
 const MOST_ROWS = 60;
 const WORDS = {
   "gate.open": "unleashed:", "gate.close": "leashed:", "queue.clear": "cleared:", "queue.requeue": "requeued:",
-  "queue.delete": "deleted:", "queue.rule": "new rule:", "leader.break": "broke the lease:", "leader.step_down": "stepped down:",
+  "queue.delete": "deleted:", "queue.rule": "new rule:", "leader.break": "force-released:", "leader.step_down": "stepped down:",
   "worker.drain": "drained:", "worker.resume": "resumed:", "worker.stop": "stopped:", "scaling.policy": "new policy:",
 };
 const HUES = { "gate.open": "--green", "worker.resume": "--green", "gate.close": "--amber", "worker.drain": "--amber", "queue.rule": "--blue", "scaling.policy": "--blue", "leader.step_down": "--blue" };
@@ -65,5 +64,5 @@ export function figuresOf({ caption, heads, data, range, clock, write, marks }) 
   if (!marks.length) return [table];
   const list = document.createElement("ul");
   list.append(...marks.map((mark) => made("li", mark)));
-  return [made("p", "What operators did", { className: "table-title" }), list, table];
+  return [made("p", "User actions", { className: "table-title" }), list, table];
 }

@@ -99,7 +99,7 @@ function tick() {
   live.querySelector("[data-live-word]").textContent = { on: "Live", off: "Not connected", paused: "Paused", connecting: "Connecting" }[state];
   lost.hidden = link.up || link.asleep || down <= LINK_GRACE_SECONDS;
   if (lost.hidden) return;
-  lost.querySelector("[data-reconnect-age]").textContent = "What you see is old; workers go on without it.";
+  lost.querySelector("[data-reconnect-age]").textContent = "Data is stale; workers are unaffected.";
   const wait = link.nextTry === null ? 0 : Math.ceil((link.nextTry - performance.now()) / 1000);
   lost.querySelector("[data-reconnect-count]").textContent = wait > 0 ? `Trying again in ${wait} s.` : "Trying …";
 }
@@ -187,7 +187,7 @@ function dress() {
   for (const line of noticePlace.querySelectorAll(".banner:not([data-dressed])")) {
     line.dataset.dressed = "";
     const close = Object.assign(document.createElement("button"), { type: "button", className: "close", textContent: "✕" });
-    close.setAttribute("aria-label", "Put this message away");
+    close.setAttribute("aria-label", "Dismiss");
     close.addEventListener("click", () => line.remove());
     line.append(close);
     if (line.classList.contains("tone-green")) setTimeout(() => line.remove(), NOTICE_SECONDS * 1000);
@@ -218,9 +218,9 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("htmx:responseError", (event) => {
   const code = event.detail.xhr.status;
-  notice(code === 403 ? "You may not do this. Nothing was changed; the attempt is in the audit." : `The dashboard answered ${code}. Look at the audit before you try again.`);
+  notice(code === 403 ? "You are not allowed to do this. Nothing changed; the attempt is in the audit." : `The dashboard answered ${code}. Check the audit before you try again.`);
 });
-document.addEventListener("htmx:sendError", () => notice("No answer from the dashboard. It is not known whether the action was carried out; look at the audit before you try again."));
+document.addEventListener("htmx:sendError", () => notice("No answer from the dashboard. It is unknown whether the action was carried out; check the audit before you try again."));
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (new URL(event.detail.xhr.responseURL || location.href).pathname.startsWith("/accounts/login")) {
     event.detail.shouldSwap = false;

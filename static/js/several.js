@@ -1,6 +1,5 @@
 // Ticked boxes: how many, all at once, and from a box to the buttons with Enter. The boxes themselves outlive live updates.
 
-
 const bar = document.getElementById("several");
 if (bar) {
   const all = bar.querySelector("[data-tick-all]");
@@ -9,7 +8,7 @@ if (bar) {
   const boxes = () => [...document.querySelectorAll("input.tick")];
   const tell = () => {
     const ticked = boxes().filter((box) => box.checked).length;
-    const said = ticked ? `${ticked} ticked:` : "Tick some to act on all of them.";
+    const said = ticked ? `${ticked} selected` : "Select rows for bulk actions.";
     if (count.textContent !== said) count.textContent = said;
     allBox.checked = ticked > 0 && ticked === boxes().length;
     allBox.indeterminate = ticked > 0 && ticked < boxes().length;

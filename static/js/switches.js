@@ -1,8 +1,7 @@
 // The switches of theme and time zone. What is chosen stays in this browser; theme.js puts it on before the first paint.
 
-
 const THEMES = ["system", "dark", "light"];
-const THEME_WORDS = { system: "Auto", dark: "Dark", light: "Light" };
+const THEME_WORDS = { system: "auto", dark: "dark", light: "light" };
 const root = document.documentElement;
 const keep = (key, value) => { try { localStorage.setItem(key, value); } catch { /* private window: for this page only */ } };
 
@@ -20,7 +19,7 @@ function told(selector, word, title, press) {
 }
 
 const theme = () => root.dataset.theme ?? "system";
-told("[data-theme-switch]", () => THEME_WORDS[theme()], () => `Theme: ${THEME_WORDS[theme()]}. Press to change.`, () => {
+told("[data-theme-switch]", () => `Theme: ${THEME_WORDS[theme()]}`, () => `Theme: ${THEME_WORDS[theme()]}. Press to change.`, () => {
   const next = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
   if (next === "system") delete root.dataset.theme; else root.dataset.theme = next;
   keep("kennel-theme", next);

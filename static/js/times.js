@@ -1,6 +1,5 @@
 // Server time without trusting this machine's clock, ages, and moments in the reader's zone.
 
-
 let serverNow = null;
 let heardAt = 0;
 
@@ -14,12 +13,16 @@ export function now() {
 }
 
 export function ago(seconds) {
+  return `${span(seconds)} ago`;
+}
+
+function span(seconds) {
   const s = Math.max(0, Math.floor(seconds));
-  if (s < 60) return `${s} s ago`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ago`;
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min`;
   const [h, min] = [Math.floor(s / 3600), Math.floor((s % 3600) / 60)];
-  if (s < 86400) return `${h} h ${min} min ago`;
-  return `${Math.floor(s / 86400)} d ago`;
+  if (s < 86400) return `${h} h ${min} min`;
+  return `${Math.floor(s / 86400)} d`;
 }
 
 const pad = (n) => String(n).padStart(2, "0");
@@ -55,7 +58,8 @@ export function writeMoments(within = document) {
   for (const element of within.querySelectorAll("time[data-moment]")) {
     const date = new Date(element.dateTime);
     const style = element.dataset.moment;
-    const said = style === "since" ? ago(present - date.getTime() / 1000) : written(date, style);
+    const age = present - date.getTime() / 1000;
+    const said = style === "since" ? ago(age) : style === "uptime" ? span(age) : written(date, style);
     if (style !== "ends" && element.textContent !== said) element.textContent = said;
     if (style !== "full") element.title = written(date, "full");
   }

@@ -28,7 +28,7 @@ def stack() -> Iterator[LiveStack]:
 async def signed_in(page: Page, stack: LiveStack, role: str, path: str = "/") -> Page:
     """Somebody of that role signs in at `page` and comes to `path`; returns when the page is live."""
     await page.goto(f"{stack.url}/accounts/login/?next={path}")
-    await page.get_by_label("Name").fill(stack.users[role]["name"])
+    await page.get_by_label("Username").fill(stack.users[role]["name"])
     await page.get_by_label("Password").fill(stack.users[role]["password"])
     await page.get_by_role("button", name="Sign in").click()
     await page.wait_for_load_state()

@@ -22,10 +22,10 @@ def reads(stack: LiveStack, token: str) -> int:
 async def test_a_person_makes_a_token_sees_it_once_and_revokes_it(person: People, stack: LiveStack) -> None:
     name = f"my script {uuid.uuid4().hex[:6]}"
     page = await person("viewer", "/access/")
-    await expect(page.get_by_label("Whose")).to_have_count(0)
-    await page.get_by_label("What it is for").fill(name)
-    await page.get_by_role("button", name="Make token").click()
-    token = await page.get_by_label("Copy it now").input_value()
+    await expect(page.get_by_label("Owner")).to_have_count(0)
+    await page.get_by_label("Token name").fill(name)
+    await page.get_by_role("button", name="Create token").click()
+    token = await page.get_by_label("Copy the token now").input_value()
     assert token.startswith("kp_")
     assert reads(stack, token) == 200
     await page.goto(f"{stack.url}/access/")
@@ -35,11 +35,11 @@ async def test_a_person_makes_a_token_sees_it_once_and_revokes_it(person: People
     await row.get_by_role("link", name="Revoke").click()
     await expect(page.get_by_role("link", name="Cancel")).to_be_focused()
     await page.get_by_label("to confirm").fill("something else")
-    await page.get_by_role("button", name="Revoke it").click()
-    await expect(page.get_by_role("alert")).to_contain_text("Nothing was done")
+    await page.get_by_role("button", name="Revoke").click()
+    await expect(page.get_by_role("alert")).to_contain_text("Nothing changed")
     assert reads(stack, token) == 200
     await page.get_by_label("to confirm").fill(name)
-    await page.get_by_role("button", name="Revoke it").click()
+    await page.get_by_role("button", name="Revoke").click()
     await expect(page.get_by_role("row").filter(has_text=name)).to_contain_text("Revoked")
     assert reads(stack, token) == 401
 
@@ -54,9 +54,9 @@ async def test_an_administrator_gives_a_gate_to_a_team_and_takes_it_back(
     await expect(card.get_by_role("button", name="Unleash").first).to_be_visible()
     admin = await person("admin", "/access/")
     rule = admin.locator("section").filter(has=admin.get_by_role("heading", name="New rule"))
-    await rule.get_by_label("Names").fill(f"{gate}*")
+    await rule.get_by_label("Name pattern").fill(f"{gate}*")
     await rule.get_by_label("Team").fill("payments")
-    await rule.get_by_role("button", name="Make rule").click()
+    await rule.get_by_role("button", name="Create rule").click()
     await expect(admin.get_by_role("row").filter(has_text=gate)).to_contain_text("payments")
     # The open page learns of it by itself.
     await expect(card).to_contain_text("operators of the team payments")

@@ -15,32 +15,32 @@ async def test_a_queue_is_made_filled_cleared_and_deleted(person: People, stack:
     name = f"t-{uuid.uuid4().hex[:10]}"
     page = await person("admin", "/queues/")
     await page.get_by_label("Name", exact=True).fill(name)
-    await page.get_by_role("button", name="Make queue").click()
+    await page.get_by_role("button", name="Create queue").click()
     await page.get_by_role("link", name=name).click(timeout=15_000)
     await page.get_by_label("JSON").fill('{"order_id": "by-hand", "cents": 5}')
-    await page.get_by_role("button", name="Put").click()
-    await expect(page.locator("#notice")).to_contain_text("The message is in the queue.")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.locator("#notice")).to_contain_text("Message sent.")
     await expect(page.locator("#region-queue dd").first).to_have_text("1", timeout=15_000)
 
     await page.get_by_role("link", name="Clear…").click()
     await expect(page.get_by_role("link", name="Cancel")).to_be_focused()
     await page.get_by_label("to confirm").fill("something else")
-    await page.get_by_role("button", name="Clear it").click()
-    await expect(page.get_by_role("alert")).to_contain_text("Nothing was done")
+    await page.get_by_role("button", name="Clear").click()
+    await expect(page.get_by_role("alert")).to_contain_text("Nothing changed")
     await page.get_by_label("to confirm").fill(name)
-    await page.get_by_role("button", name="Clear it").click()
-    await expect(page.locator("#notice")).to_contain_text(f"{name} was cleared.")
+    await page.get_by_role("button", name="Clear").click()
+    await expect(page.locator("#notice")).to_contain_text(f"Queue {name} cleared.")
 
     await page.get_by_role("link", name="Delete…").click()
     await page.get_by_label("to confirm").fill(name)
-    await page.get_by_role("button", name="Delete it").click()
-    await expect(page.locator("#notice")).to_contain_text(f"{name} was deleted.")
+    await page.get_by_role("button", name="Delete").click()
+    await expect(page.locator("#notice")).to_contain_text(f"Queue {name} deleted.")
 
 
 async def test_bad_json_is_refused_and_said(person: People, stack: LiveStack) -> None:
     page = await person("operator", "/queues/orders-in/")
     await page.get_by_label("JSON").fill("{not json")
-    await page.get_by_role("button", name="Put").click()
+    await page.get_by_role("button", name="Send").click()
     await expect(page.locator("#notice")).to_contain_text("not JSON")
 
 
@@ -48,7 +48,7 @@ async def test_a_gate_is_made_closed(person: People) -> None:
     name = f"t-{uuid.uuid4().hex[:10]}"
     page = await person("operator", "/gates/")
     await page.get_by_label("Name", exact=True).fill(name)
-    await page.get_by_role("button", name="Make gate").click()
+    await page.get_by_role("button", name="Create gate").click()
     await expect(page.locator(f"#gate-{name} .state").first).to_have_text("Closed")
 
 
@@ -73,13 +73,13 @@ COUNTED = """() => {
 async def test_a_leader_steps_down_and_another_leads(person: People) -> None:
     page = await person("operator", "/leaders/")
     card = page.locator("#election-daily-report")
-    await expect(card.locator(".state").first).to_have_text("Led", timeout=20_000)
+    await expect(card.locator(".state").first).to_have_text("Leader active", timeout=20_000)
     holder = await card.locator("dd").first.inner_text()
     counted = await page.wait_for_function(COUNTED)  # as words and as a bar, of the same moment
     said, bar, whole = await counted.json_value()
     assert whole == 15
     assert said <= bar + 0.1 <= said + 1.2
-    await card.get_by_role("button", name="Ask to step down").click()
+    await card.get_by_role("button", name="Step down (graceful)").click()
     await expect(card.locator("dd").first).not_to_have_text(holder, timeout=20_000)
 
 
@@ -98,7 +98,7 @@ async def test_whoever_may_not_destroy_is_told_what_it_needs(
     answer = await page.goto(stack.url + path)
     assert answer is not None and answer.status == 403
     await expect(page.get_by_role("heading", level=1)).to_have_text("Not allowed")
-    await expect(page.locator("main")).to_contain_text("Nothing was changed.")
+    await expect(page.locator("main")).to_contain_text("Nothing changed.")
 
 
 async def test_search_goes_straight_to_what_it_finds_and_slash_leads_there(person: People) -> None:
@@ -112,7 +112,7 @@ async def test_search_goes_straight_to_what_it_finds_and_slash_leads_there(perso
 
 async def test_single_keys_can_be_switched_off(person: People) -> None:
     page = await person("viewer", "/help/")
-    await page.get_by_label("Keys are on").uncheck()
+    await page.get_by_label("Shortcuts are on").uncheck()
     await page.locator("h1").click()
     await page.keyboard.press("/")
     await expect(page.locator("#find")).not_to_be_focused()
@@ -128,7 +128,7 @@ async def test_a_theme_is_kept(person: People, stack: LiveStack) -> None:
 async def test_a_scaling_rule_is_put_in_force_from_the_queues_page(person: People, stack: LiveStack) -> None:
     page = await person("operator", "/queues/orders-in/")
     rule = page.locator("#scaling")
-    await expect(rule).to_contain_text("each worker's own rule")
+    await expect(rule).to_contain_text("the workers' default rule")
     await rule.locator("#below0").fill("10")
     await rule.locator("#tasks0").fill("x")
     await rule.locator("#tasks0").evaluate("field => field.removeAttribute('pattern')")
@@ -140,6 +140,6 @@ async def test_a_scaling_rule_is_put_in_force_from_the_queues_page(person: Peopl
     await rule.get_by_role("button", name="Scale by depth").click()
     await expect(rule).to_contain_text("Below 10: 2. Above: 7.")
     await rule.get_by_role("button", name="Scale by target").click()
-    await expect(rule).to_contain_text("a target of 10 s")
-    await rule.get_by_role("button", name="Workers' own rule").click()
-    await expect(rule).to_contain_text("each worker's own rule")
+    await expect(rule).to_contain_text("target drain time of 10")
+    await rule.get_by_role("button", name="Use default rule").click()
+    await expect(rule).to_contain_text("the workers' default rule")

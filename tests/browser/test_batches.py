@@ -53,12 +53,12 @@ async def test_a_batch_is_followed_live_its_failures_are_retried_and_another_is_
         row = page.locator("#batch-squares-browser-1")
         await expect(row).to_contain_text("Running", timeout=20_000)
         async with working(squares):
-            await expect(row).to_contain_text("With failures", timeout=30_000)
+            await expect(row).to_contain_text("Partially failed", timeout=30_000)
             await row.get_by_role("link").click()
             await expect(page.locator("main")).to_contain_text("no price for item 13")
             process.is_repaired = True
             await page.get_by_role("button", name="Retry failed items").click()
-            await expect(page.locator("#notice")).to_contain_text("being processed again")
+            await expect(page.locator("#notice")).to_contain_text("Retrying the failed items")
             await expect(row).to_contain_text("Complete", timeout=30_000)
             await expect(row).to_contain_text("40 / 40")
         assert (await squares.status("browser-1")).items_failed == 0
@@ -67,7 +67,7 @@ async def test_a_batch_is_followed_live_its_failures_are_retried_and_another_is_
         await page.goto(f"{stack.url}/batches/?pipeline=squares&batch=browser-2")
         await page.locator("#cancel-reason").fill("started by mistake")
         await page.get_by_role("button", name="Cancel batch").click()
-        await expect(page.locator("#notice")).to_contain_text("browser-2 was cancelled")
+        await expect(page.locator("#notice")).to_contain_text("Batch browser-2 cancelled")
         await expect(page.locator("#batch-squares-browser-2")).to_contain_text("Cancelled", timeout=20_000)
         assert (await squares.status("browser-2")).state == "cancelled"
         await page.goto(f"{stack.url}/audit/?q=batch.")
@@ -76,7 +76,7 @@ async def test_a_batch_is_followed_live_its_failures_are_retried_and_another_is_
 
         onlooker = await person("viewer", "/batches/")
         await onlooker.goto(f"{stack.url}/batches/?pipeline=squares&batch=browser-1")
-        await expect(onlooker.locator("main")).to_contain_text("Retrying and cancelling are for operators")
+        await expect(onlooker.locator("main")).to_contain_text("Only operators and admins can retry")
         assert await onlooker.get_by_role("button", name="Cancel batch").count() == 0
 
 
@@ -105,9 +105,9 @@ async def test_a_stuck_saga_shows_its_history_and_is_freed(person: People, stack
             await expect(page.locator("main")).to_contain_text("the airline does not answer")
             await expect(page.locator("main")).to_contain_text("no seat left")
             repaired.set()
-            await page.get_by_role("button", name="Retry", exact=True).click()
-            await expect(page.locator("#notice")).to_contain_text("is being tried again")
-            await expect(row).to_contain_text("Undone", timeout=30_000)
+            await page.get_by_role("button", name="Retry rollback", exact=True).click()
+            await expect(page.locator("#notice")).to_contain_text("Retrying the rollback of")
+            await expect(row).to_contain_text("Rolled back", timeout=30_000)
         finally:
             await listener.stop(5.0)
             await running

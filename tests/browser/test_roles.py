@@ -19,7 +19,7 @@ async def test_a_viewer_has_no_button_and_is_told_why(person: People, held_gate:
     for path in ("/", "/gates/"):
         page = await person("viewer", path)
         gate = page.locator(f"#gate-{GATE}")
-        await expect(gate).to_contain_text("you are signed in as viewer")
+        await expect(gate).to_contain_text("your role is viewer")
         await expect(gate.get_by_role("button")).to_have_count(0)
 
 

@@ -18,7 +18,7 @@ async def stay_ticked(page: Page, seconds: float) -> None:
     boxes = page.locator(BOXES)
     await boxes.nth(0).check()
     await boxes.nth(2).check()
-    await page.get_by_label("Name, host or queue contains").fill("half a wo")
+    await page.get_by_label("Filter by name, host or queue").fill("half a wo")
     await boxes.nth(2).focus()
     chosen = [await boxes.nth(n).get_attribute("id") for n in (0, 2)]
     await page.evaluate(
@@ -29,8 +29,8 @@ async def stay_ticked(page: Page, seconds: float) -> None:
     ticked = await page.evaluate(f"[...document.querySelectorAll('{BOXES}:checked')].map((box) => box.id)")
     assert ticked == chosen
     assert await page.evaluate("document.activeElement.id") == chosen[1]
-    await expect(page.get_by_label("Name, host or queue contains")).to_have_value("half a wo")
-    await expect(page.locator("#several")).to_contain_text("2 ticked")
+    await expect(page.get_by_label("Filter by name, host or queue")).to_have_value("half a wo")
+    await expect(page.locator("#several")).to_contain_text("2 selected")
 
 
 async def test_ticked_boxes_survive_live_updates(person: People) -> None:
@@ -48,7 +48,7 @@ async def test_ticked_workers_are_drained_and_resumed_by_keyboard_and_each_is_au
     page = await person("operator", "/workers/")
     for verb, word in (("Drain", "Draining"), ("Resume", "Running")):
         for name in ("orders-1", "orders-2"):
-            await page.get_by_label(f"Tick {name}").focus()
+            await page.get_by_label(f"Select {name}").focus()
             await page.keyboard.press("Space")
         await page.keyboard.press("Enter")  # leads to the buttons, and presses none
         await expect(page.locator("#several").get_by_role("button", name="Drain")).to_be_focused()
@@ -66,15 +66,15 @@ async def test_ticked_gates_open_in_one_go(person: People, stack: LiveStack) -> 
     page = await person("operator", "/gates/")
     for name in names:
         await page.get_by_label("Name", exact=True).fill(name)
-        await page.get_by_role("button", name="Make gate").click()
+        await page.get_by_role("button", name="Create gate").click()
         await expect(page.locator(f"#gate-{name} .state").first).to_have_text("Closed")
     for name in names:
-        await page.get_by_label(f"Tick {name}").check()
+        await page.get_by_label(f"Select {name}").check()
     await page.locator("#several").get_by_role("button", name="Unleash").click()
     await expect(page.locator("#notice")).to_contain_text("Unleashed 2 gates.")
     for name in names:
         await expect(page.locator(f"#gate-{name} .state").first).to_have_text("Open", timeout=15_000)
-        await expect(page.get_by_label(f"Tick {name}"), "an open gate is not offered").to_have_count(0)
+        await expect(page.get_by_label(f"Select {name}"), "an open gate is not offered").to_have_count(0)
 
 
 async def test_ticked_queues_are_cleared_only_after_the_typed_words_and_counts(
@@ -90,16 +90,16 @@ async def test_ticked_queues_are_cleared_only_after_the_typed_words_and_counts(
     )
     page = await person("admin", "/queues/")
     for name in names:
-        await page.get_by_label(f"Tick {name}").check()
+        await page.get_by_label(f"Select {name}").check()
     await page.locator("#several").get_by_role("button", name="Clear…").click()
     await expect(page.get_by_role("link", name="Cancel")).to_be_focused()
     for name in names:
         await expect(page.locator(".consequences")).to_contain_text(f"{name}: about 1 messages")
     await page.get_by_label("to confirm").fill("clear 3")
-    await page.get_by_role("button", name="Clear them").click()
-    await expect(page.get_by_role("alert")).to_contain_text("Nothing was done")
+    await page.get_by_role("button", name="Clear all").click()
+    await expect(page.get_by_role("alert")).to_contain_text("Nothing changed")
     await page.get_by_label("to confirm").fill("clear 2")
-    await page.get_by_role("button", name="Clear them").click()
+    await page.get_by_role("button", name="Clear all").click()
     await expect(page.locator("#notice")).to_contain_text("2 queues were cleared.")
     for name in names:
         visitor.post(f"/queues/{name}/delete", typed=name)
@@ -108,4 +108,4 @@ async def test_ticked_queues_are_cleared_only_after_the_typed_words_and_counts(
 async def test_nothing_ticked_is_said_and_does_nothing(person: People) -> None:
     page = await person("operator", "/workers/")
     await page.locator("#several").get_by_role("button", name="Stop…").click()
-    await expect(page.locator("#notice")).to_contain_text("tick one or more first")
+    await expect(page.locator("#notice")).to_contain_text("Select at least one row")

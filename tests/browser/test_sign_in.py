@@ -104,10 +104,10 @@ async def test_the_second_factor_is_set_up_without_breaking_the_policy(
     refused: list[str] = []
     page.on("console", lambda line: refused.append(line.text) if "Content Security" in line.text else None)
     await page.goto(f"{dashboard.url}/accounts/login/?next=/access/")
-    await page.get_by_label("Name").fill("adam")
+    await page.get_by_label("Username").fill("adam")
     await page.get_by_label("Password").fill(PASSWORD)
     await page.get_by_role("button", name="Sign in").click()
-    await page.get_by_role("link", name="Second factor").click()
+    await page.get_by_role("link", name="Two-factor authentication").click()
     await page.get_by_role("link", name="Activate").click()
     await page.get_by_label("Password").fill(PASSWORD)
     await page.get_by_role("button", name="Confirm").click()

@@ -25,12 +25,12 @@ FOR_OPERATORS = (
 # What went wrong, or was not found: (who, where, what the page says).
 ERRORS = (
     ("viewer", "/queues/orders-in/messages", "operator"),
-    ("admin", "/batches/?pipeline=nothing&batch=nothing#detail", "There is no batch"),
-    ("admin", "/batches/?saga=nothing&key=nothing#detail", "There is no saga"),
-    ("admin", "/queues/nothing-here/", "There is nothing at"),
-    ("admin", "/workers/?q=nobody-at-all", "No worker is like that"),
+    ("admin", "/batches/?pipeline=nothing&batch=nothing#detail", "does not exist"),
+    ("admin", "/batches/?saga=nothing&key=nothing#detail", "does not exist"),
+    ("admin", "/queues/nothing-here/", "Nothing exists at"),
+    ("admin", "/workers/?q=nobody-at-all", "No matching workers"),
     ("admin", "/sequences/?sequence=orders&number=999999999#ledger", "Sequences"),  # if one was used by now
-    ("admin", "/audit/?q=nothing-like-it", "Nothing in the audit matches"),
+    ("admin", "/audit/?q=nothing-like-it", "No entries match"),
     ("admin", "/search/?q=nothing-like-it", "nothing-like-it"),
 )
 # Every figure that comes from storage, outside a panel that is marked as old. Workers tell the dashboard themselves.
@@ -107,14 +107,14 @@ async def test_axe_finds_nothing_on_pages_that_say_what_went_wrong(person: Peopl
     await page.goto(f"{stack.url}/queues/orders-in/clear")
     await page.locator("input[name=typed]").fill("something else")
     await page.locator(".confirm .danger-button").click()
-    await expect(page.locator("main")).to_contain_text("Nothing was done")
+    await expect(page.locator("main")).to_contain_text("Nothing changed")
     found += await found_by_axe(page, "a name typed wrongly")
     await page.context.clear_cookies()
     await page.goto(f"{stack.url}/accounts/login/")
-    await page.get_by_label("Name").fill("nobody")
+    await page.get_by_label("Username").fill("nobody")
     await page.get_by_label("Password").fill("nothing")
     await page.get_by_role("button", name="Sign in").click()
-    await expect(page.locator("main, body").first).to_contain_text("do not go together")
+    await expect(page.locator("main, body").first).to_contain_text("Incorrect username or password")
     found += await found_by_axe(page, "a password typed wrongly")
     assert not found, "\n".join(found)
 

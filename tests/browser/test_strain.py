@@ -75,18 +75,18 @@ async def test_an_address_holds_filter_order_and_chosen_row_for_whoever_gets_it(
     person: People, stack: LiveStack
 ) -> None:
     page = await person("operator", "/workers/")
-    await page.get_by_label("Name, host or queue contains").fill("orders-2")
-    await page.get_by_role("button", name="Show").click()
+    await page.get_by_label("Filter by name, host or queue").fill("orders-2")
+    await page.get_by_role("button", name="Apply").click()
     await expect(page.locator("tbody tr")).to_have_count(1)
     await page.goto(f"{stack.url}/queues/")
-    await page.get_by_label("Name contains").fill("orders")
+    await page.get_by_label("Filter by name").fill("orders")
     await page.get_by_label("Sort by").select_option("depth")
-    await page.get_by_role("button", name="Show").click()
+    await page.get_by_role("button", name="Apply").click()
     address = f"{page.url}#queue-orders-in"
 
     other = await person("viewer")
     await other.goto(address)
-    await expect(other.get_by_label("Name contains")).to_have_value("orders")
+    await expect(other.get_by_label("Filter by name")).to_have_value("orders")
     await expect(other.get_by_label("Sort by")).to_have_value("depth")
     await expect(other.locator("tr:target")).to_have_attribute("id", "queue-orders-in")
     chosen = await other.locator("tr:target th").evaluate("(each) => getComputedStyle(each).backgroundColor")

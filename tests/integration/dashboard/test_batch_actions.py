@@ -27,14 +27,14 @@ async def test_what_cannot_be_done_to_a_batch_or_saga_is_said_and_in_the_audit(d
 
             told = await said("/batches/squares/b1/retry")
             assert "atch b1 of squares is running; only a partial batch has failures" in told
-            assert "There is no batch b9 of squares." in await said("/batches/squares/b9/cancel")
-            assert "There is no batch b1 of circles." in await said("/batches/circles/b1/retry")
+            assert "Batch b9 of squares does not exist." in await said("/batches/squares/b9/cancel")
+            assert "Batch b1 of circles does not exist." in await said("/batches/circles/b1/retry")
             assert "trip t1 is running, not stuck" in await said("/sagas/trip/t1/retry")
-            assert "There is no saga trip with the key t9." in await said("/sagas/trip/t9/retry")
+            assert "Saga trip with key t9 does not exist." in await said("/sagas/trip/t9/retry")
             page = html.unescape(
                 (await asyncio.to_thread(adam.get, "/batches/?pipeline=squares&batch=b9")).text
             )
-            assert "There is no batch b9 of squares." in page
+            assert "Batch b9 of squares does not exist." in page
 
             async with adam.socket("batches") as socket:
                 for target in ("squares", "squares/b1"):

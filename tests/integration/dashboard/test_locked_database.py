@@ -20,12 +20,12 @@ async def test_a_press_is_answered_while_the_database_is_still_locked(own_dashbo
                 # The lock is held until each way has answered: nothing here waits for its end.
                 page = await asyncio.to_thread(olga.post, f"/gates/{GATE}/unleash")
                 assert page.status_code == 200
-                assert "Nothing was done" in page.text
+                assert "Nothing changed" in page.text
                 await socket.send(olga.frame("unleash", GATE))
                 async with asyncio.timeout(60):
                     while '"ok": false' not in (frame := str(await socket.recv())):
                         pass
-                assert "Nothing was done" in frame
+                assert "Nothing changed" in frame
                 csrf = {"X-CSRFToken": olga.http.cookies["csrftoken"], "Referer": own_dashboard.url}
                 api = await asyncio.to_thread(
                     olga.http.post, f"{own_dashboard.url}/api/v1/gates/{GATE}/open", json={}, headers=csrf, timeout=60

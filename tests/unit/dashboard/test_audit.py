@@ -132,7 +132,7 @@ def test_an_action_nobody_knows_is_denied_to_an_admin_too() -> None:
         ("gate.close", "start-it", {"reason": "x" * 501}, "501 characters"),
         ("worker.drain", "nobody", {}, "not connected"),
         ("worker.dance", "nobody", {}, "drain, resume or stop"),
-        ("leader.step_down", "month-end", {}, "break its lease"),
+        ("leader.step_down", "month-end", {}, "force-release its lease"),
         ("queue.put", "orders-in", {"body": "{"}, "not JSON"),
     ],
 )
@@ -152,7 +152,7 @@ def test_a_message_body_is_not_in_the_audit() -> None:
 
 
 def test_an_unknown_verb_for_a_worker_is_refused() -> None:
-    with pytest.raises(ActionFailed, match="not to 'explode'"):
+    with pytest.raises(ActionFailed, match="not 'explode'"):
         worker_command(OLGA, "i-1", "explode")
 
 
@@ -185,7 +185,7 @@ def test_a_token_is_shown_once_kept_as_a_digest_and_in_the_audit_without_its_sec
     assert selectors.tokens()[0].state == "revoked"
     kept = str(list(AuditRow.objects.values())) + str(list(WorkerToken.objects.values()))
     assert token not in kept
-    with pytest.raises(ActionFailed, match="no such valid token"):
+    with pytest.raises(ActionFailed, match="No such valid token"):
         revoke_token(adam, view.id)
     with pytest.raises(Denied):
         create_token(OLGA, "mine")

@@ -84,7 +84,7 @@ def test_a_cursor_of_strange_digits_is_refused(client: Client, path: str, cursor
     "team", ["Admin", "ADMIN", "admins", "Administrator", "ad-min", "adm1n", "Adrnin", "0perator", "vievver", "Viewer s"]
 )  # fmt: skip
 def test_a_team_cannot_be_called_like_a_role(team: str) -> None:
-    with pytest.raises(ActionFailed, match="reads like one"):
+    with pytest.raises(ActionFailed, match="looks like one"):
         add_rule(ADAM, team, "gate", "*", "operator")
     assert not Group.objects.filter(name=team).exists()
 

@@ -108,7 +108,7 @@ def test_rules_and_members_are_changed_by_administrators_and_audited_with_before
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        (("admin", "gate", "*", "operator"), "admin is a role, or reads like one"),
+        (("admin", "gate", "*", "operator"), "admin is a role or looks like one"),
         (("a/b", "gate", "*", "operator"), "A team has a name"),
         (("payments", "leader", "*", "operator"), "not for 'leader'"),
         (("payments", "gate", "Pay *", "operator"), "A pattern is a name"),
@@ -130,7 +130,7 @@ def test_the_command_line_keeps_teams_too() -> None:
     call_command("team", "list", stdout=out)
     assert "payments: operator of queue pay-*" in out.getvalue()
     assert Group.objects.get(name="payments").user_set.count() == 1
-    with pytest.raises(CommandError, match="no user"):
+    with pytest.raises(CommandError, match="does not exist"):
         call_command("team", "join", "payments", "nobody")
 
 

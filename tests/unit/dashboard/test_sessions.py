@@ -149,7 +149,7 @@ def test_one_browser_is_signed_out_by_its_row() -> None:
     assert here.post(reverse("session-end", args=[other.pk])).status_code == 302
     assert there.get("/gates/").status_code == 302
     assert here.get("/gates/").status_code == 200
-    with pytest.raises(ActionFailed, match="ended already"):
+    with pytest.raises(ActionFailed, match="already ended"):
         end_session(ADAM, other.pk)
 
 
@@ -221,7 +221,7 @@ def test_no_way_round_the_pages_destroys_with_an_old_sign_in(action: str) -> Non
     from dashboard.core.dispatch import by_name
 
     stale = Actor("adam", "admin", fresh=False)
-    with pytest.raises(Denied, match="too long ago"):
+    with pytest.raises(Denied, match="too old for this action"):
         by_name(stale, action, "orders-in", {})
     row = AuditRow.objects.get()
     assert (row.action, row.outcome) == (action, "denied")
@@ -273,7 +273,7 @@ def test_a_token_makes_no_other_token(client: Client) -> None:
             assert answer.status_code in (403, 409), answer.content.decode()
         actor = tokens.actor_of_token(token)
         assert actor is not None
-        with pytest.raises(Denied, match="makes no other token"):
+        with pytest.raises(Denied, match="cannot create tokens"):
             create_token(actor, "child", scope=Scope.WORKER)
     assert WorkerToken.objects.count() == before
     assert AuditRow.objects.filter(action__startswith="token.create", outcome="denied").count() >= 6

@@ -104,13 +104,13 @@ def test_people_make_and_revoke_their_own_and_no_others() -> None:
     ("wanted", "said"),
     [
         ({"scope": "everything", "days": 1}, "not for 'everything'"),
-        ({"scope": "act", "role": "admin", "days": 1}, "no more than you have"),
+        ({"scope": "act", "role": "admin", "days": 1}, "cannot exceed your own role"),
         ({"scope": "act", "role": "owner", "days": 1}, "not 'owner'"),
         ({"scope": "act", "days": 1}, "needs a role"),
         ({"scope": "act", "role": "operator"}, "must expire"),
         ({"scope": "act", "role": "operator", "days": 367}, "up to 366"),
-        ({"scope": "worker", "days": 1}, "without an owner"),
-        ({"scope": "read", "days": 1, "team": "nobody"}, "no team 'nobody'"),
+        ({"scope": "worker", "days": 1}, "have no owner"),
+        ({"scope": "read", "days": 1, "team": "nobody"}, "Team 'nobody' does not exist"),
     ],
 )
 def test_a_token_that_cannot_be_is_answered_with_why(wanted: dict[str, object], said: str) -> None:

@@ -45,12 +45,12 @@ def test_an_operator_changes_them_and_takes_it_back_and_the_audit_tells_from_wha
 ) -> None:
     settings.DAILY_BUDGET = 9.0
     client = _signed_in()
-    assert "In force: the defaults." in client.get("/cost/").content.decode()
+    assert "Using the defaults." in client.get("/cost/").content.decode()
     assert client.post("/cost/prices", FORM).status_code == 302
     assert (pricing.in_force().prices, pricing.in_force().per_day) == (CHANGED, 2.5)
     page = client.get("/cost/").content.decode()
-    assert "those that operator-1 stored" in page
-    assert "By prices as of 2026-11 (our contract)" in page
+    assert "Prices saved by operator-1" in page
+    assert "Prices as of 2026-11 (our contract)" in page
     row = AuditRow.objects.get(action="cost.prices", outcome="done")
     assert json.loads(row.before)["per_day"] == 9.0
     assert json.loads(row.before)["prices"]["queue"] == DEFAULT_PRICES.queue
@@ -67,7 +67,7 @@ def test_an_operator_changes_them_and_takes_it_back_and_the_audit_tells_from_wha
         ("queue", "", "is not a number"),
         ("blob_write", "-1", "the price of blob_write must be 0 to 1,000"),
         ("table", "nan", "the price of table must be 0 to 1,000"),
-        ("source", " ", "where they were found"),
+        ("source", " ", "the source of the prices"),
         ("per_day", "0", "more than 0"),
         ("per_day", "inf", "at most 1,000,000 dollars"),
         ("per_day", "nan", "more than 0"),
@@ -87,7 +87,7 @@ def test_what_is_no_price_is_refused_with_what_is_wrong_and_what_was_typed_stays
 def test_viewers_see_them_and_change_nothing() -> None:
     client = _signed_in("viewer")
     page = client.get("/cost/").content.decode()
-    assert "Changing prices and budget is for operators and admins." in page
+    assert "Only operators and admins can change prices and budget." in page
     assert "/cost/prices" not in page
     with pytest.raises(Denied):
         set_prices(Actor("vera", "viewer"), PriceSettings(CHANGED))

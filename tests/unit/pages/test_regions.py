@@ -98,7 +98,7 @@ def test_the_pulse_tells_every_age_and_cannot_end_its_script_early() -> None:
 def test_unknown_is_a_dash_and_never_0() -> None:
     row = regions.render("queues", "queues", full(), "viewer")
     unread = row[row.index('id="queue-unread"') :]
-    figures = re.findall(r'data-label="(?:Depth|Poison|In/s|Out/s|In hand|Oldest)">(.*?)</td>', unread)
+    figures = re.findall(r'data-label="(?:Depth|Poison|In/s|Out/s|In flight|Oldest)">(.*?)</td>', unread)
     assert len(figures) == 6
     assert all("not known" in figure and "0" not in figure for figure in figures)
 
@@ -113,11 +113,11 @@ def test_a_batch_shows_progress_only_where_it_is_known_and_its_promise_in_words(
     assert '<progress max="1000" value="400"' in text and text.count("<progress") == 5
     for word in (
         "Running",
-        "With failures",
+        "Partially failed",
         "Complete",
         "Cancelled",
         "At risk",
-        "not counted any more",
+        "no longer counted",
         "Stalled",
         "Failed",
         "line 7 is &lt;damaged&gt;",
@@ -133,11 +133,11 @@ def test_a_batch_shows_progress_only_where_it_is_known_and_its_promise_in_words(
 
 def test_a_pool_shows_why_and_that_nobody_decides_any_more() -> None:
     text = regions.render("scaling", "pools", full(), "viewer")
-    assert "5 because 900 &lt;wait&gt;" in text and "No agent decides" not in text
+    assert "5 because 900 &lt;wait&gt;" in text and "No active scaling agent" not in text
     later = msgspec.structs.replace(full(), taken_at=NOW + 200)
-    assert "No agent decides" in regions.render("scaling", "pools", later, "viewer")
+    assert "No active scaling agent" in regions.render("scaling", "pools", later, "viewer")
     assert "5 because 900" in regions.render("scaling", "changes", full(), "viewer", "pool=orders")
-    assert "has not changed yet" in regions.render("scaling", "changes", full(), "viewer", "pool=other")
+    assert "No scaling history yet" in regions.render("scaling", "changes", full(), "viewer", "pool=other")
 
 
 def test_an_outage_says_since_when_and_keeps_the_last_figures() -> None:
@@ -166,7 +166,7 @@ def test_the_panel_of_one_batch_follows_the_batch_and_offers_what_its_state_allo
 
     assert "Retry failed items" in shown("odd") and "Cancel batch" in shown("odd")
     assert "Retry failed items" not in shown("night") and "Cancel batch" in shown("night")
-    assert "<form" not in shown("old") and "With failures" in shown("odd", "viewer")
+    assert "<form" not in shown("old") and "Partially failed" in shown("odd", "viewer")
     assert "<form" not in shown("odd", "viewer")
     assert "Batch" not in shown("of-another-month")
 
@@ -175,5 +175,5 @@ def test_the_panel_of_one_saga_offers_to_free_it_only_when_it_is_stuck() -> None
     def shown(key: str, role: str = "operator") -> str:
         return str(regions.render("batches", "saga", full(), role, f"saga=trip&key={key}"))
 
-    assert "Retry</button>" in shown("t-1") and "<form" not in shown("t-1", "viewer")
+    assert "Retry rollback</button>" in shown("t-1") and "<form" not in shown("t-1", "viewer")
     assert "<form" not in shown("t-2") and "Done" in shown("t-2")

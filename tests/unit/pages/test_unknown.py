@@ -32,8 +32,8 @@ QUERY = {"queue": "name=orders"}
 NUMBER = re.compile(r"\d+(?:[.,:\u202f]\d+)*")
 # What no storage tells: presence, which the hub knows, and the price list.
 ELSEWHERE = re.compile(
-    r"(?:OK|Late|Lost|Workers|Owners) \d+|\d+ (?:OK|owners|waiting)|Standing by nobody|process \d+|By prices as of .*"
-    r"|0 / 0 tasks, 0 in hand|(?<=not known )1$"
+    r"(?:OK|Late|Lost|Workers|Owners) \d+|\d+ (?:OK|owners|waiting)|Standbys none|process \d+|Prices as of .*"
+    r"|0 / 0 tasks, 0 in flight|(?<=not known )1$"
 )
 
 
@@ -84,7 +84,7 @@ def test_when_storage_goes_every_number_stays_and_the_page_says_since_when(page:
     cut = replace(before, storage=StorageView(before.storage.as_of, NOW - 20, "connection refused"))
     assert "Storage unreachable since" in words(page, cut)
     banner = regions.render_each(page, cut, "admin")["storage"]
-    assert "last ones read" in banner
+    assert "last read at" in banner
     # Where the page says the fleet's state in words it may change; its numbers do not.
     assert NUMBER.findall(words(page, cut)) == NUMBER.findall(words(page, before))
     old, new = (json.loads(_script(page, fleet)) for fleet in (before, cut))
