@@ -35,6 +35,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 UNHEARD_SECONDS = 1.0
+OPEN_GRANTS = ("granted", "in use", "lost")
 MOST_CLAIMED = 50
 CLAIMED_BY_ONE = 8
 """Of each kind of thing, the names shown that no reading of storage knows: in all, and for one worker."""
@@ -303,10 +304,15 @@ def _sequences(
         told = reports.get(name, [])
         view = stored.get(name) or SequenceView(name)
         runways = [status.runway_seconds for _, status in told if status.runway_seconds is not None]
-        used = {(status.first, status.last): status.last_issued for _, status in told if status.last}
+        # Of a range counts what its owner says, until storage says what became of it.
+        used = {
+            (worker, status.first, status.last): status.last_issued
+            for worker, status in told
+            if status.last and status.last_issued <= status.last
+        }
         recent = tuple(
-            replace(grant, last_issued=used[(grant.first, grant.last)], state="in use")
-            if (grant.first, grant.last) in used
+            replace(grant, last_issued=used[key], state="in use")
+            if grant.state in OPEN_GRANTS and (key := (grant.owner, grant.first, grant.last)) in used
             else grant
             for grant in view.recent
         )

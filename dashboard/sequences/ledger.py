@@ -80,7 +80,7 @@ def judge(sequence: str, grant: Grant, owners: Owners) -> GrantView:
         status = owners.alive.get((grant.owner.id, grant.owner.pid))
         if status is not None:
             state = "used" if status.first > grant.last else "in use"
-            if status.first == grant.first:
+            if status.first == grant.first and status.last_issued <= grant.last:
                 last_issued = status.last_issued or None
         else:
             # Without a single worker on the socket nothing can be said of those that only poll.

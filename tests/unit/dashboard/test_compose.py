@@ -202,3 +202,23 @@ def test_a_condition_of_many_queues_is_one_line_that_leads_to_them() -> None:
     assert "300 messages" in many[0].what
     assert "600 messages" in many[1].what
     assert "295 more" in many[1].what
+
+
+def test_of_a_range_counts_what_its_owner_says_until_storage_says_what_became_of_it() -> None:
+    recent = tuple(
+        GrantView("orders", first, first + 99, "a", NOW, state)
+        for first, state in ((1, "used"), (101, "granted"), (201, "lost"))
+    )
+    told = (
+        *(("a", SequenceStatus("orders", 1, 100, 40)), ("a", SequenceStatus("orders", 101, 200, 150))),
+        *(("z", SequenceStatus("orders", 201, 300, 299)), ("a", SequenceStatus("orders", 201, 300, 10**15))),
+    )
+    workers = [worker(f"{name}", sequences=(status,)) for name, status in told]
+    (sequence,) = fleet(
+        *workers, sequences=(SequenceView("orders", 301, recent=recent, as_of=NOW),)
+    ).sequences
+    assert [(grant.state, grant.last_issued) for grant in sequence.recent] == [
+        ("used", None),
+        ("in use", 150),
+        ("lost", None),
+    ]
