@@ -1,11 +1,12 @@
 """When to try next on a counter that others write, too. Pure: times are passed in.
 
-Who just took a range from a counter that others want as well stays away for about a window; who lost a race, for a random
-part of a share of it: a write that was lost makes nobody else's void, so the loser need not wait as long. The window is
-written with the counter, so that all writers go by the same one and nobody is crowded out by luckier ones: who wins at the
-first try narrows it, who wins after lost races widens it, both by little, so that it stays near what the crowd needs. A
-writer that meets nobody never waits, and writes on the ETag of its own last write without reading. `benchmarks/sequences.py`
-shows what the figures give.
+A writer that has taken a range from a counter that others want as well stays away for a window; a writer that lost a race,
+for a random part of a share of it: a lost write makes nobody else's void, so its writer need not wait as long. The window is
+written with the counter, so that all writers use the same one and nobody is crowded out by luckier ones: a write that wins
+at the first try narrows it, a write that wins after lost races widens it. Both change it by little: as long as it stays the
+same, writers that did not meet in one window do not meet in the next, and each has found a moment of its own. A writer that
+meets nobody never waits, and writes on the ETag of its own last write without reading. `benchmarks/sequences.py` shows
+what the figures give.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from __future__ import annotations
 import random
 
 NARROWEST_WINDOW_WRITES = 4
-LONGEST_WINDOW_WRITES, LONGEST_WINDOW_SECONDS = 200, 2.0
-WIDEN, NARROW = 0.15, 0.93
+LONGEST_WINDOW_SECONDS, LONGEST_WAIT_SECONDS = 4.0, 8.0
+WIDEN, NARROW = 0.025, 0.99
+MOST_LOSSES = 4
+"""Lost races that count: a crowd that starts at once must not widen the window far beyond what it needs."""
+CALM_WRITES = 7
+"""Writes in a row without a lost race after which the window narrows faster: the crowd has gone."""
+JITTER = 0.06
 LOSERS_SHARE, LOSERS_OWN = 0.3, 1.5
 
 
@@ -26,6 +32,7 @@ class ContentionBackoff:
         self._write_seconds = 0.005
         self._away_until = 0.0
         self._strangers = 0.0
+        self._unbroken = 0
 
     @property
     def trusts_last_write(self) -> bool:
@@ -43,21 +50,29 @@ class ContentionBackoff:
     def lost(self, window: float, times: int = 1) -> float:
         """Seconds to wait after losing so many races in a row, by the window that was to be written."""
         self.met()
-        # A window that nobody has widened yet, since nobody wins, must not keep a crowd from parting.
-        return self._rng.uniform(0.0, self._bounded(window * LOSERS_SHARE * LOSERS_OWN ** (times - 1)))
+        self._unbroken = 0
+        # Each loss in a row waits longer: a window that nobody has widened yet, since nobody wins, must not keep a crowd
+        # from parting.
+        longest = window * LOSERS_SHARE * LOSERS_OWN ** min(times - 1, 60)
+        return self._rng.uniform(0.0, min(LONGEST_WAIT_SECONDS, self._at_least(longest)))
 
     def window_after(self, window: float, lost: int) -> float:
         """The window to write, after so many races lost for this write."""
-        return self._bounded(window * (1.0 + WIDEN * lost if lost else NARROW))
+        if lost:
+            return self._bounded(window * (1.0 + WIDEN * min(lost, MOST_LOSSES)))
+        return self._bounded(window * NARROW ** (1 + max(0, self._unbroken - CALM_WRITES)))
 
     def won(self, window: float, sent: float, now: float) -> None:
         """A write sent at `sent` was confirmed at `now`."""
         self._write_seconds += 0.3 * (min(1.0, now - sent) - self._write_seconds)
         self._strangers *= 0.8
+        self._unbroken += 1
         self._away_until = now
         if self._strangers > 0.05:
-            self._away_until += self._rng.uniform(0.5, 1.5) * window
+            self._away_until += self._rng.uniform(1.0 - JITTER, 1.0 + JITTER) * window
 
     def _bounded(self, window: float) -> float:
-        longest = min(LONGEST_WINDOW_SECONDS, LONGEST_WINDOW_WRITES * self._write_seconds)
-        return min(longest, max(NARROWEST_WINDOW_WRITES * self._write_seconds, window))
+        return min(LONGEST_WINDOW_SECONDS, self._at_least(window))
+
+    def _at_least(self, window: float) -> float:
+        return max(NARROWEST_WINDOW_WRITES * self._write_seconds, window)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import random
 
 from coordinator.sequences.grants import SequenceConfig
-from coordinator.sequences.pacing import LONGEST_WINDOW_SECONDS, LOSERS_SHARE, ContentionBackoff
+from coordinator.sequences.pacing import (
+    LONGEST_WAIT_SECONDS,
+    LONGEST_WINDOW_SECONDS,
+    LOSERS_SHARE,
+    ContentionBackoff,
+)
 from coordinator.sequences.prefetch import Consumption, RefillTime, next_range_size, numbers_needed
 
 
@@ -30,14 +35,32 @@ def test_who_lost_stays_away_by_the_window_on_the_counter_whatever_it_met_before
         return sum(ContentionBackoff(random.Random(seed)).lost(window) for seed in range(300)) / 300
 
     assert 0.45 < mean(0.5) / (0.5 * LOSERS_SHARE) < 0.55
-    assert mean(1e9) <= LONGEST_WINDOW_SECONDS
+    assert mean(1e9) <= LONGEST_WAIT_SECONDS
+
+
+def test_a_crowd_that_starts_at_once_parts_before_anybody_has_won() -> None:
+    pace = ContentionBackoff(random.Random(1))
+    waits = [max(pace.lost(0.02, times) for _ in range(50)) for times in (1, 6, 12, 18)]
+    assert waits == sorted(waits)
+    assert waits[-1] > 5.0
+
+
+def test_the_window_narrows_faster_when_the_crowd_has_gone() -> None:
+    pace, window = ContentionBackoff(random.Random(1)), 4.0
+    for writes in range(100):
+        pace.met()
+        window = pace.window_after(window, 0)
+        pace.won(window, float(writes), writes + 0.005)
+        if window < 0.1:
+            break
+    assert writes < 40
 
 
 def test_after_a_write_others_that_want_the_counter_go_first() -> None:
     pace = ContentionBackoff(random.Random(1))
     pace.met()
     pace.won(0.1, 0.0, 0.005)
-    assert 0.05 <= pace.before_try(0.005) <= 0.15
+    assert 0.09 <= pace.before_try(0.005) <= 0.11
 
 
 def test_after_a_loss_the_counter_is_read_before_it_is_written() -> None:
