@@ -106,6 +106,12 @@ class Candidate:
     async def try_acquire(self) -> Term | None:
         """Take the lease if it is free and begin a term; None if another has it.
 
+        1. Acquire the lease, under an id of our own: asking again does no harm.
+        2. Raise the epoch in its record under the lease, above all that is known.
+        3. Record the epoch outside the lease. If it, or a higher one, was used before, somebody put an older record back:
+           4. outlast the leader that may act under the newer one, and go on at 2 above the highest.
+        5. Only then the term begins, and counts from when its newest request for the lease was *sent*.
+
         If storage fails in between the lease may be ours without a term: calling again completes it. Cancelled, it gives
         the lease back first. Takes a lease longer if the record turns out to have gone back: see `_outlast`.
         """
@@ -113,7 +119,7 @@ class Candidate:
         self._maybe_ours = True
         try:
             # Not cut short: a request that was given up may be carried out all the same, after we gave the lease back.
-            await uninterrupted(self._take)
+            await uninterrupted(self._take)  # 1
             begun = await self._begin(sent, now)
         except (LeaseHeld, LeaseNotHeld, PreconditionFailed):
             self._maybe_ours = False
@@ -139,32 +145,28 @@ class Candidate:
         await self._ask(lambda: self._store.acquire(self._lease_id, self.config.lease_seconds))
 
     async def _begin(self, sent: float, now: float) -> Term:
-        """Raise the epoch under the lease. 1: write it, above all that is known. 2: record it outside the lease.
-
-        3: If the record says that it, or a higher one, was used before, somebody put an older lease record back: outlast
-        whoever may still lead under the newer one, then begin at 1, above the highest.
-        """
+        """Steps 2 to 5 of `try_acquire`."""
         highest, nonce = 0, uuid.uuid4().hex
         while True:
             deadline = sent + self.config.term_seconds
-            wanted, etag = await self._raise_epoch(now, deadline, highest, nonce)
-            record = EpochRecord(self.name, wanted.epoch, self.identity, now, nonce)
-            used = await self._claim(record, deadline)
+            written, etag = await self._raise_epoch(now, deadline, highest, nonce)  # 2
+            record = EpochRecord(self.name, written.epoch, self.identity, now, nonce)
+            used = await self._claim(record, deadline)  # 3
             if not used:
                 break
             _log.error(
                 "The record of %s went back: epoch %s was used before, the highest is %s",
                 self.name,
-                wanted.epoch,
+                written.epoch,
                 used,
                 extra={"action": "lead", "resource": self.name, "epoch": used},
             )
             highest, nonce = used, uuid.uuid4().hex
-            sent, now = await self._outlast()
-        return Term(
+            sent, now = await self._outlast()  # 4
+        return Term(  # 5
             self.name,
             holder=self.identity,
-            epoch=wanted.epoch,
+            epoch=written.epoch,
             lease_id=self._lease_id,
             since=now,
             asked_at=sent,
@@ -401,26 +403,29 @@ class Candidate:
         return None if nominee is None or nominee.identity == self.identity else nominee
 
     async def hand_over(self, term: Term, nominee: Successor | None) -> str:
-        """Give the lease to that standby, with no moment between; returns who leads then.
+        """Give the lease to that standby, with no moment between; returns who leads then, "" if nobody does.
 
-        "" means that nobody could be handed it, and that it is free. A nominee that does not begin its term within
-        the patience of `LeaseConfig.hand_over_seconds` is dead: then the lease is freed, on condition that the nominee
-        has not begun after all.
+        1. End the own term: from here on nothing acts under it.
+        2. Change the lease to the id that the standby made for itself, and notify it.
+        3. Look whether it has begun its term, for `LeaseConfig.hand_over_seconds` (a lease / 7.5): the record then differs.
+        4. If it has not, it is dead: free the lease, on condition that the record is as it was, and notify everybody.
+
+        Never raises for storage: what cannot be handed over is freed, or expires.
         """
         if nominee is None or not term.has_lease:
             return await self._released(term)
         try:
-            term.end(f"it was handed over to {nominee.identity}")
-            await self._ask(lambda: self._store.change(term.lease_id, nominee.lease_id))
+            term.end(f"it was handed over to {nominee.identity}")  # 1
+            await self._ask(lambda: self._store.change(term.lease_id, nominee.lease_id))  # 2
             await self._bus().publish(Hint(topic=self._topic, epoch=term.epoch, origin=self.identity))
             started = self._clock.monotonic()
             for moment in (0.1, 0.3, 0.8, 1.0):
                 await self._clock.sleep(
                     started + moment * self.config.hand_over_seconds - self._clock.monotonic()
                 )
-                if (await self.read()).etag != term.etag:
+                if (await self.read()).etag != term.etag:  # 3
                     return nominee.identity
-            await self._ask(lambda: self._store.release(nominee.lease_id, etag=term.etag))
+            await self._ask(lambda: self._store.release(nominee.lease_id, etag=term.etag))  # 4
             await self._bus().publish(Hint(topic=self._topic, epoch=term.epoch, origin=self.identity))
         except PreconditionFailed:
             return nominee.identity

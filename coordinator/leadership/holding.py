@@ -51,7 +51,7 @@ class Hold:
         owner, self._owner = self._owner, None
         lost = self.term.loss
         try:
-            await self.give_back()
+            await self.abandon()
         finally:
             still = owner.uncancel() if self._interrupted and owner is not None else 0
         # Nobody else cancelled the task meanwhile, and the block ended by our cancellation or in spite of it.
@@ -59,10 +59,10 @@ class Hold:
         if ours and (kind is None or issubclass(kind, asyncio.CancelledError)):
             raise LeadershipLost(f"{self.name} was lost: {lost}") from error
 
-    async def give_back(self) -> None:
-        await uninterrupted(self._give_back)
+    async def abandon(self) -> None:
+        await uninterrupted(self._abandon)
 
-    async def _give_back(self) -> None:
+    async def _abandon(self) -> None:
         self._keeper.cancel()
         await asyncio.wait([self._keeper])
         await self.candidate.release(self.term)
@@ -127,9 +127,7 @@ class LeaseLock:
             yield hold.term
         finally:
             lost = hold.term.loss
-            call_blocking(
-                self._portal, f"{self.name}: hold_blocking", "async with lock.hold()", hold.give_back
-            )
+            call_blocking(self._portal, f"{self.name}: hold_blocking", "async with lock.hold()", hold.abandon)
         if lost:
             raise LeadershipLost(f"{self.name} was lost: {lost}")
 
@@ -162,7 +160,7 @@ class LeaseLock:
         """Give the lock back; harmless if it is not held."""
         held, self._held = self._held, None
         if held is not None:
-            await held.give_back()
+            await held.abandon()
 
     async def __aenter__(self) -> Term:
         term = await self.acquire()

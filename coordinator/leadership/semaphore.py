@@ -98,12 +98,12 @@ class _Places:
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
 
-        def heard(hint: Hint) -> None:
+        def on_notification(hint: Hint) -> None:
             if hint.topic != RESYNC:
                 with suppress(RuntimeError):  # the loop ended while the hint was on its way
                     loop.call_soon_threadsafe(wake.set)
 
-        unsubscribe = [self._bus().subscribe(f"election:{name}", heard) for name in self._places]
+        unsubscribe = [self._bus().subscribe(f"election:{name}", on_notification) for name in self._places]
         try:
             while True:
                 wake.clear()

@@ -70,7 +70,7 @@ class _Attempt:
     """One grant on its way: tried under one nonce, perhaps won, not yet in the ledger. `window`: see `ContentionBackoff`."""
 
     nonce: str
-    doubtful: list[Grant] = field(default_factory=list)
+    in_doubt: list[Grant] = field(default_factory=list)
     won: Grant | None = None
     window: float = 0.0
 
@@ -114,6 +114,7 @@ class RangeAllocator:
     def reserve(self, count: int) -> Grant:
         """Up to `count` numbers that nobody else will get; fewer at the upper bound or when returned ones are reused.
 
+        Takes the steps that the module's docstring numbers, again after a lost race, for `deadline_seconds` at most.
         Raises `SequenceContended`, `SequenceCorrupt`, `SequenceMissing`, `SequenceLowered`, `SequenceExhausted`, or the
         `StorageError` that lasted until the deadline.
         """
@@ -122,7 +123,7 @@ class RangeAllocator:
             base_seconds=0.05, cap_seconds=2.0, deadline_seconds=self._config.deadline_seconds
         )
         attempt = self._attempt = self._attempt or _Attempt(self._nonces())
-        fresh = bool(attempt.doubtful) or not self._pace.trusts_last_write
+        fresh = bool(attempt.in_doubt) or not self._pace.trusts_last_write
         self._wait(self._pace.before_try(started), started)
         lost = failures = 0
         while True:
@@ -168,10 +169,10 @@ class RangeAllocator:
         keys: dict[str, Grant] = {}
         for grant, through in rest:
             used, self._used = self._used, []
-            keys[self._until(ends, partial(ledger.give_back, grant, through, used))] = grant
-        self._until(ends, self.settle)
+            keys[self._retry_until(ends, partial(ledger.give_back, grant, through, used))] = grant
+        self._retry_until(ends, self.settle)
         tries = itertools.count()
-        if not keys or not self._until(ends, lambda: self._offer(keys, tries)):
+        if not keys or not self._retry_until(ends, lambda: self._offer(keys, tries)):
             return []
         return list(keys.values())
 
@@ -180,20 +181,20 @@ class RangeAllocator:
     def _try(self, attempt: _Attempt, count: int, lost: int, *, fresh: bool) -> bool:
         """One try for a grant: whether it is won."""
         known = self._known
-        counter = known if known is not None and not fresh else self._read()
+        counter = known if known is not None and not fresh else self._read()  # 1
         if counter is not known:
-            if (won := self._resolve(attempt, counter)) is not None:
+            if (won := self._resolve(attempt, counter)) is not None:  # 2
                 attempt.won, self._known = won, counter
                 return True
-            if not self._checked or counter.noted is None:
+            if not self._checked or counter.noted is None:  # 3
                 self._check(counter)
-        wanted = self._wanted(counter, lost)
-        attempt.window = wanted.window
-        if counter.tails and self._ledger is not None and self._config.return_tails:
-            return self._try_tail(self._ledger, attempt, wanted) or self._try(
+        desired = self._desired(counter, lost)
+        attempt.window = desired.window
+        if counter.tails and self._ledger is not None and self._config.return_tails:  # 4
+            return self._try_tail(self._ledger, attempt, desired) or self._try(
                 attempt, count, lost, fresh=True
             )
-        grant = wanted.granting(
+        grant = desired.granting(
             self.name,
             count=count,
             step=self._config.step,
@@ -202,39 +203,41 @@ class RangeAllocator:
             nonce=attempt.nonce,
             at=self._clock.time(),
         )
-        attempt.doubtful.append(grant)
-        if not self._write(attempt, wanted.after(grant)):
+        attempt.in_doubt.append(grant)
+        if not self._write(attempt, desired.after(grant)):  # 5
             return False
         attempt.won = grant
         return True
 
-    def _try_tail(self, ledger: Ledger, attempt: _Attempt, wanted: Counter) -> bool:
+    def _try_tail(self, ledger: Ledger, attempt: _Attempt, desired: Counter) -> bool:
         """Take the first key off the counter, then its numbers in the ledger: both must offer them."""
-        ledger.record([], wanted.jumps)
-        if not self._write(None, replace(wanted, tails=wanted.tails[1:])):
+        ledger.record([], desired.jumps)
+        if not self._write(None, replace(desired, tails=desired.tails[1:])):
             return False
         ends = self._clock.monotonic() + 2.0
         owner, at = self._owner(), self._clock.time()
-        (attempt.won,) = self._until(ends, lambda: (ledger.take(wanted.tails[0], owner, attempt.nonce, at),))
+        (attempt.won,) = self._retry_until(
+            ends, lambda: (ledger.take(desired.tails[0], owner, attempt.nonce, at),)
+        )
         return attempt.won is not None
 
-    def _write(self, attempt: _Attempt | None, wanted: Counter) -> bool:
+    def _write(self, attempt: _Attempt | None, desired: Counter) -> bool:
         """Try the write; while its answer is out, and if it stays out, its grant is in doubt."""
         sent = self._clock.monotonic()
         try:
             etag = self._store.try_optimistic_write(
-                wanted.text(), etag=wanted.etag, metadata=wanted.metadata()
+                desired.text(), etag=desired.etag, metadata=desired.metadata()
             )
         except StorageError as error:
             if attempt is not None and not error.maybe_done:
-                attempt.doubtful.pop()
+                attempt.in_doubt.pop()
             raise
         if etag is None:
             if attempt is not None:
-                attempt.doubtful.pop()
+                attempt.in_doubt.pop()
             return False
-        self._pace.won(wanted.window, sent, self._clock.monotonic())
-        self._known = replace(wanted, etag=etag)
+        self._pace.won(desired.window, sent, self._clock.monotonic())
+        self._known = replace(desired, etag=etag)
         return True
 
     def _read(self) -> Counter:
@@ -269,7 +272,7 @@ class RangeAllocator:
     def _resolve(self, attempt: _Attempt, counter: Counter) -> Grant | None:
         """Did a write of ours win whose answer was lost?"""
         on_counter = counter.find(attempt.nonce)
-        for grant in attempt.doubtful:
+        for grant in attempt.in_doubt:
             found = on_counter
             if found is None and self._ledger is not None and grant.last < counter.value:
                 found = self._ledger.row(grant.key)
@@ -294,7 +297,7 @@ class RangeAllocator:
             raise lowered_error(self.name, counter.value, below, "the ledger")
         self._checked = True
 
-    def _wanted(self, counter: Counter, lost: int) -> Counter:
+    def _desired(self, counter: Counter, lost: int) -> Counter:
         """The counter as it is to be written, without what the ledger has, but for the grant."""
         config, known = self._config, self._known
         counter = note_jump(counter, known_next=max(self._high_water, config.start))
@@ -348,24 +351,24 @@ class RangeAllocator:
         rest, jumps = [*others, *used], counter.jumps
         if alone:
             try:
-                self._head = ledger.enter(grant, others=rest, jumps=jumps, head=self._head)
+                self._head = ledger.enter(grant, others=rest, jumps=jumps, head=self._head)  # 6, alone
             except (PreconditionFailed, AlreadyExists):
                 alone = False
         if not alone:
             self._head = ""
             try:
-                self._head = ledger.enter(grant, others=rest, jumps=jumps)
+                self._head = ledger.enter(grant, others=rest, jumps=jumps)  # 6
             except AlreadyExists:
                 row = ledger.row(grant.key)
                 if row is None or (row.nonce, row.first) != (grant.nonce, grant.first):
                     found = f"the ledger (grant {grant.key} is another's)"
                     raise lowered_error(self.name, grant.first, grant.last + 1, found) from None
                 ledger.record(rest, jumps)  # an earlier try was carried out, or another wrote it for us
-            self._look(ledger, counter, grant)
+            self._check_rows(ledger, counter, grant)  # 7
         self._entered |= {grant.nonce, *(one.nonce for one in others)}
         self._used = [] if used else self._used
 
-    def _look(self, ledger: Ledger, counter: Counter, grant: Grant) -> None:
+    def _check_rows(self, ledger: Ledger, counter: Counter, grant: Grant) -> None:
         """Whether any other row means that the counter went backwards."""
         rows = self._learn(counter, min([grant.first, *(one.first for one in counter.grants)]))
         if not rows or rows[-1].last < grant.first:  # too many for one answer
@@ -406,12 +409,12 @@ class RangeAllocator:
         offered = tuple(dict.fromkeys([*counter.tails, *keys]))[:MOST_TAILS]
         if counter.etag is None or offered == counter.tails:
             return True
-        wanted = replace(note_jump(counter, known_next=self._high_water), tails=offered)
+        desired = replace(note_jump(counter, known_next=self._high_water), tails=offered)
         return bool(
-            self._store.try_optimistic_write(wanted.text(), etag=counter.etag, metadata=wanted.metadata())
+            self._store.try_optimistic_write(desired.text(), etag=counter.etag, metadata=desired.metadata())
         )
 
-    def _until(self, ends: float, call: Callable[[], R]) -> R:
+    def _retry_until(self, ends: float, call: Callable[[], R]) -> R:
         """What `call` gives, repeated while storage fails or it gives nothing, until a moment."""
         backoff = Backoff(base_seconds=0.02, cap_seconds=0.5)
         for tries in itertools.count():

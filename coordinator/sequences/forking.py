@@ -11,11 +11,11 @@ PATIENCE_SECONDS = 2.0
 
 
 class Forkable(Protocol):
-    """`io` is held while a request is under way; `begin_anew` forgets all that belongs to the parent."""
+    """`io` is held while a request is under way; `reset` forgets all that belongs to the parent."""
 
     io: threading.Lock
 
-    def begin_anew(self) -> None: ...
+    def reset(self) -> None: ...
 
 
 _watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
@@ -42,7 +42,7 @@ def _in_parent() -> None:
 def _in_child() -> None:
     _held.clear()
     for forkable in list(_watched):
-        forkable.begin_anew()
+        forkable.reset()
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

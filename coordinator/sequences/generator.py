@@ -80,10 +80,10 @@ class UniqueIdGenerator:
         self._owner = owner or (
             lambda: Owner(f"{os.uname().nodename}-{os.getpid()}", os.uname().nodename, os.getpid())
         )
-        self.begin_anew()
+        self.reset()
         watch(self)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Start from nothing: on construction, and in a forked child, whose numbers, locks and thread are its parent's."""
         now = self._clock.monotonic()
         self._lock = threading.RLock()
@@ -105,6 +105,9 @@ class UniqueIdGenerator:
         self._allocator = self._new_allocator(self._pause)
         self._aside: list[tuple[Grant, Iterator[int]]] = []
 
+    begin_anew = reset
+    """The name in release 0.1."""
+
     def _new_allocator(self, pause: Callable[[float], bool]) -> RangeAllocator:
         return RangeAllocator(
             self.name, self._store, self._ledger, self.config, owner=self._owner, clock=self._clock, pause=pause
@@ -113,14 +116,19 @@ class UniqueIdGenerator:
     # --- taking numbers -----------------------------------------------------------------------------------------
 
     def next_id(self) -> int:
-        """The next number. Blocks only while storage is slower than the runway, at most `deadline_seconds`.
+        """The next number. Blocks only while storage is slower than the runway, at most `deadline_seconds` (30).
+
+        1. Take it from the open segment: one step of the interpreter, no lock, no I/O.
+        2. If the segment is empty, open the next one, under the lock.
+        3. If memory is short, ask the refill thread for a range, and if it is empty, wait for that.
+        4. The refill thread takes the range (steps of its own in `coordinator.sequences.allocator`) and wakes who waits.
 
         Raises `SequenceClosed`, `SequenceExhausted`, `SequenceContended`, `SequenceCorrupt`, `SequenceMissing`,
         `SequenceLowered`, or the `StorageError` that kept the range from coming. May be called from a signal handler,
         where it seldom takes a range of its own and waits for it.
         """
         try:
-            return self._take()
+            return self._take()  # 1
         except StopIteration:
             return self._next_aside() if self._is_inside() else self._wait_for(self._next_from_stock)
 
@@ -146,7 +154,7 @@ class UniqueIdGenerator:
     # --- looking ------------------------------------------------------------------------------------------------
 
     def runway(self) -> Runway:
-        """How many numbers are in memory, and how long they last at the recent peak rate. No I/O."""
+        """How many numbers are in memory, and how many seconds they last at the recent peak rate (None: no rate yet). No I/O."""
         with self._lock:
             return self._runway()
 
@@ -236,7 +244,7 @@ class UniqueIdGenerator:
                 return self._take()
             except StopIteration:
                 self._account()
-                more = self._stock.open_next()
+                more = self._stock.open_next()  # 2
                 self._take = self._stock.take
                 if self._is_short():
                     self._work.notify_all()
@@ -312,7 +320,7 @@ class UniqueIdGenerator:
             self._waiters.append(wake)
             self._demand = max(self._demand, demand)
             self._halted = False
-            if self._thread is None:
+            if self._thread is None:  # 3
                 self._thread = threading.Thread(
                     target=self._run, name=f"kennel-sequence-{self.name}", daemon=True
                 )
@@ -427,7 +435,7 @@ class UniqueIdGenerator:
             with self.io:
                 for grant in finished:
                     self._allocator.used(grant)
-                grant = self._allocator.reserve(size)
+                grant = self._allocator.reserve(size)  # 4
         except Exception as caught:
             error = self._told(caught)
             with self._lock:
