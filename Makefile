@@ -40,7 +40,7 @@ lint: setup
 	$(VENV)/python scripts/dead_code.py
 	find templates -name '*.html' | xargs $(VENV)/djade --check
 	$(VENV)/codespell README.md CHANGELOG.md SECURITY.md Makefile benchmarks coordinator dashboard deploy docs examples scripts static templates tests
-	$(VENV)/python scripts/words.py docs
+	$(VENV)/python scripts/words.py
 
 test: browser lint
 	$(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)

@@ -1,4 +1,4 @@
-"""``manage.py ledger_index [--rebuild NAME]``: how far the index of each ledger has come; forget one, to be read anew."""
+"""``manage.py ledger_index [--rebuild NAME]``: how far the index of each ledger has come; forget one, to be read again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dashboard.sequences.ledger_index import clear
 
 
 class Command(BaseCommand):
-    help = "Tell how far the index of each sequence's ledger has come; with --rebuild forget one, to be read anew."
+    help = "Tell how far the index of each sequence's ledger has come; with --rebuild forget one, to be read again."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--rebuild", metavar="NAME", help="the sequence whose index is to be made anew")
+        parser.add_argument("--rebuild", metavar="NAME", help="the sequence whose index is to be made again")
 
     def handle(self, *args: Any, **options: Any) -> None:
         name = options["rebuild"]
