@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from benchmarks.scaling_pool import Pool
 
 EVERY_SECONDS = 30
-WIDTH, LEFT, RIGHT = 960, 64, 16
+WIDTH, LEFT, RIGHT = 960, 64, 24
 PANEL, GAP, TOP = 150, 46, 56
 DARK, BLUE, AMBER, GREY = "#22303c", "#1f6feb", "#b35900", "#9aa7b1"
 
