@@ -1,4 +1,4 @@
-"""Addresses. Pages are included from `dashboard.pages`."""
+"""Addresses. Those of the pages are in the packages that `dashboard.core.pages` lists."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.urls import include, path, re_path
 from dashboard.accounts import sign_in as signing_in
 from dashboard.api import health, metrics
 from dashboard.api.v1 import api
+from dashboard.core.pages import PACKAGES
 
 urlpatterns = [
     path("healthz", health.healthz, name="healthz"),
@@ -30,5 +31,5 @@ urlpatterns = [
     path("accounts/oidc/<str:provider_id>/login/", sso.login, name="openid_connect_login"),
     path("accounts/oidc/<str:provider_id>/login/callback/", sso.callback, name="openid_connect_callback"),
     path("accounts/oidc/cancelled/", social.login_cancelled, name="socialaccount_login_cancelled"),
-    path("", include("dashboard.core.urls")),
+    *(path("", include(f"dashboard.{package}.urls")) for package in PACKAGES),
 ]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
-from io import StringIO
 from typing import Any
 
 import msgspec
@@ -16,7 +13,7 @@ from django.views.decorators.http import require_safe
 
 from coordinator.config import check_name
 from coordinator.errors import ConfigurationError
-from dashboard.core.csv import cell
+from dashboard.core.csv import lines, moment
 from dashboard.core.guard import requires
 from dashboard.cost import queries as cost
 from dashboard.leaders import queries as terms
@@ -61,7 +58,7 @@ def _gates(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
         release = each.release
         return {
             "gate": each.name, "state": each.state, "epoch": each.epoch, "by": each.by, "reason": each.reason,
-            "since": _moment(each.since), "opens_at": _moment(each.not_before), "share": each.share,
+            "since": moment(each.since), "opens_at": moment(each.not_before), "share": each.share,
             "waiting": len(each.waiting), "workers": each.workers,
             "released": release.passed if release else None, "expected": release.expected if release else None,
             "p50_ms": release.p50_ms if release else None, "p99_ms": release.p99_ms if release else None,
@@ -77,7 +74,7 @@ def _queues(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
             "queue": each.name, "depth": each.depth, "oldest_seconds": each.oldest_seconds,
             "active_tasks": each.active_tasks, "total_tasks": each.total_tasks,
             "in_per_second": each.in_per_second, "out_per_second": each.out_per_second, "in_hand": each.in_hand,
-            "poison": each.poison, "workers": each.workers, "as_of": _moment(each.as_of),
+            "poison": each.poison, "workers": each.workers, "as_of": moment(each.as_of),
         }  # fmt: skip
 
     return _rows(readings.sorted_queues(fleet, query), row)
@@ -88,8 +85,8 @@ def _workers(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
         state = each.state
         return {
             "worker": each.name, "instance": each.instance, "host": each.host, "pid": each.pid,
-            "software": each.software, "presence": each.presence, "last_seen": _moment(each.last_seen),
-            "started_at": _moment(each.started_at), "mode": state.mode, "memory_bytes": state.memory_bytes or None,
+            "software": each.software, "presence": each.presence, "last_seen": moment(each.last_seen),
+            "started_at": moment(each.started_at), "mode": state.mode, "memory_bytes": state.memory_bytes or None,
             "gates": _several(f"{gate.name}:{'waiting' if gate.waiting else gate.state}" for gate in state.gates),
             "queues": _several(listener.queue for listener in state.listeners),
             "active_tasks": sum(listener.active_tasks for listener in state.listeners),
@@ -104,7 +101,7 @@ def _leaders(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
     def row(each: Any) -> Row:
         return {
             "election": each.name, "holder": each.holder, "epoch": each.epoch, "lease": each.lease,
-            "since": _moment(each.since), "standing_by": _several(each.standbys), "as_of": _moment(each.as_of),
+            "since": moment(each.since), "standing_by": _several(each.standbys), "as_of": moment(each.as_of),
             "problem": each.problem,
         }  # fmt: skip
 
@@ -114,7 +111,7 @@ def _leaders(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
 def _terms(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
     def row(each: Any) -> Row:
         return {
-            "epoch": each.epoch, "leader": each.holder, "from": _moment(each.since), "to": _moment(each.ended),
+            "epoch": each.epoch, "leader": each.holder, "from": moment(each.since), "to": moment(each.ended),
             "how": each.how,
         }  # fmt: skip
 
@@ -134,7 +131,7 @@ def _sequences(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
         return {
             "sequence": each.name, "next_number": each.next_number, "per_second": each.per_second,
             "runway_seconds": each.runway_seconds, "owners": each.owners, "problem": each.problem,
-            "as_of": _moment(each.as_of),
+            "as_of": moment(each.as_of),
         }  # fmt: skip
 
     return _rows(readings.pressing_sequences(fleet), row)
@@ -144,11 +141,11 @@ def _batches(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
     def row(each: Any) -> Row:
         return {
             "pipeline": each.pipeline, "batch": each.batch, "state": each.state, "by": each.by,
-            "started_at": _moment(each.started_at), "finished_at": _moment(each.finished_at or None),
+            "started_at": moment(each.started_at), "finished_at": moment(each.finished_at or None),
             "items_total": each.items_total, "items_sent": each.items_sent, "items_counted": each.items_counted,
             "items_failed": each.items_failed, "per_second": each.per_second, "eta_seconds": each.eta_seconds,
             "sla_seconds": each.sla_seconds or None, "sla_risk": each.sla_risk,
-            "stalled": each.is_stalled, "progressed_at": _moment(each.progressed_at or None), "cause": each.cause,
+            "stalled": each.is_stalled, "progressed_at": moment(each.progressed_at or None), "cause": each.cause,
         }  # fmt: skip
 
     return _rows(readings.sorted_batches(fleet, query), row)
@@ -158,7 +155,7 @@ def _sagas(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
     def row(each: Any) -> Row:
         return {
             "saga": each.saga, "key": each.key, "state": each.state, "runners": each.epoch,
-            "changed_at": _moment(each.changed_at),
+            "changed_at": moment(each.changed_at),
         }  # fmt: skip
 
     return _rows(fleet.work.sagas, row)
@@ -169,7 +166,7 @@ def _pools(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
         told = each.latest
         return {
             "pool": told.pool, "wanted": told.wanted, "actual": told.actual, "reason": told.reason, "agent": told.by,
-            "epoch": told.epoch, "decided_at": _moment(told.at),
+            "epoch": told.epoch, "decided_at": moment(told.at),
         }  # fmt: skip
 
     return _rows(fleet.work.pools, row)
@@ -177,8 +174,8 @@ def _pools(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
 
 def _cost(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
     bill = cost.current(fleet)
-    for by, lines in (("operation", bill.lines), ("queue", bill.queues), ("worker", bill.workers)):
-        for line in lines:
+    for by, rows in (("operation", bill.lines), ("queue", bill.queues), ("worker", bill.workers)):
+        for line in rows:
             yield {
                 "by": by, "name": line.operation, "requests": line.requests, "share": round(line.share, 6),
                 "dollars": round(line.dollars, 8),
@@ -201,22 +198,9 @@ def _rows(items: Iterable[Any], row: Callable[[Any], Row]) -> Iterable[Row]:
 
 
 def _as_csv(rows: list[Row], head: list[str]) -> str:
-    text = StringIO()
     # A row that could not be read has a column of its own.
     columns = list(dict.fromkeys((*head, *(name for row in rows for name in row))))
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows([cell(row.get(name)) for name in columns] for row in rows)
-    return text.getvalue()
-
-
-def _moment(at: float | None) -> str | None:
-    if at is None:
-        return None
-    try:
-        return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError, TypeError):
-        return "unreadable"
+    return lines([columns, *([row.get(name) for name in columns] for row in rows)])
 
 
 def _several(names: Iterable[Any]) -> str:

@@ -17,6 +17,7 @@ from dashboard.core import teams
 from dashboard.core.actions import ActionFailed
 from dashboard.core.actor import Actor
 from dashboard.core.guard import actor_of
+from dashboard.core.pages import BY_NAME
 from dashboard.live import fragments as regions
 from dashboard.live import queries as selectors
 
@@ -56,7 +57,7 @@ def act(
     if not htmx:
         return redirect(back)
     query = urlsplit(htmx.current_url or "").query[:MAX_QUERY]
-    page = page if page in regions.OWN else "other"
+    page = page if page in BY_NAME else "other"
     notice = render_to_string("live/common.html#notice", {"oob": True}, request)
     state = regions.render_all(
         page, selectors.fleet(), actor_of(request).role, query, permissions_of(request)

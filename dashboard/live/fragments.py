@@ -18,6 +18,7 @@ from django.template.backends.django import Template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
+from dashboard.core.pages import BY_NAME, NAVIGATION
 from dashboard.core.teams import Permissions
 from dashboard.cost import queries as cost
 from dashboard.live import view_models as readings
@@ -26,25 +27,6 @@ from dashboard.live.fleet import Fleet, QueueView
 log = logging.getLogger(__name__)
 
 COMMON = ("pulse", "status", "storage", "nav", "announce")
-OWN: dict[str, tuple[str, ...]] = {
-    "overview": ("attention", "gates", "queues", "leaders", "sequences", "workers"),
-    "gates": ("gates",),
-    "queues": ("queues",),
-    "queue": ("queue",),
-    "workers": ("workers",),
-    "leaders": ("leaders",),
-    "sequences": ("sequences",),
-    "batches": ("batches", "sagas", "batch", "saga"),
-    "scaling": ("pools", "changes"),
-    "cost": ("cost",),
-    "audit": (),
-    "access": (),
-    "help": (),
-    "tv": ("tv",),
-    "other": (),
-}
-HOMES = {"queue": "queues/queue.html", "tv": "overview/tv.html"}
-"""Templates of pages that share the folder of another page."""
 
 
 class UnknownRegion(LookupError):
@@ -53,9 +35,9 @@ class UnknownRegion(LookupError):
 
 def regions_of(page: str) -> tuple[str, ...]:
     """The regions of a page, the common ones first; raises `UnknownRegion` for a page that does not exist."""
-    if page not in OWN:
-        raise UnknownRegion(f"no page {page!r}; there are {', '.join(sorted(OWN))}")
-    return COMMON + OWN[page]
+    if page not in BY_NAME:
+        raise UnknownRegion(f"no page {page!r}; there are {', '.join(sorted(BY_NAME))}")
+    return COMMON + BY_NAME[page].fragments
 
 
 def context_of(
@@ -86,6 +68,8 @@ def context_of(
     }
     return {
         "page": page,
+        "section": BY_NAME[page].part_of or page,
+        "navigation": NAVIGATION,
         "fleet": fleet,
         "role": role,
         "may_act": role in ("operator", "admin"),
@@ -149,7 +133,7 @@ def render_all(
 
 @cache
 def _template(page: str, region: str) -> Template:
-    home = "live/common.html" if region in COMMON else HOMES.get(page, f"{page}/{page}.html")
+    source = "live/common.html" if region in COMMON else BY_NAME[page].template
     engine = engines["django"]
-    template: Template = engine.get_template(f"{home}#{region}")  # type: ignore[assignment]
+    template: Template = engine.get_template(f"{source}#{region}")  # type: ignore[assignment]
     return template

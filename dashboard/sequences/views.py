@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
+from channels.db import database_sync_to_async
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
+from dashboard.core import csv
 from dashboard.core.guard import requires
 from dashboard.core.views import query_of, show, whole_number
 from dashboard.live import queries as selectors
 
 ROWS = 50
+LEDGER_HEAD = (
+    "first",
+    "last",
+    "owner",
+    "state",
+    "last_issued",
+    "granted_at",
+    "host",
+    "pid",
+    "started_at",
+    "software",
+)
 
 
 @require_safe
@@ -36,3 +52,27 @@ def sequences(request: HttpRequest) -> HttpResponse:
         ledger=ledger,
         older=query_of(sequence=sequence, owner=owner, before=ledger.next) if ledger else "",
     )
+
+
+@require_safe
+@requires("page.view")
+def ledger_csv(request: HttpRequest) -> HttpResponse:
+    """The whole ledger of `sequence`, newest first, holes included, in constant memory; `owner`, `before` as on the page."""
+    sequence = request.GET.get("sequence", "")
+    owner, before = request.GET.get("owner", "").strip()[:200], whole_number(request.GET.get("before", ""))
+    if selectors.ledger(sequence, limit=1).problem:
+        text = f"the ledger of {sequence or 'no sequence'} has not been read yet\n"
+        return HttpResponse(text, status=503, content_type="text/plain; charset=utf-8")
+    return csv.streamed(f"ledger-{sequence}.csv", ledger_parts(sequence, before=before, owner=owner))
+
+
+async def ledger_parts(sequence: str, *, before: int | None = None, owner: str = "") -> AsyncIterator[str]:
+    """The file in parts of a thousand lines, each made when the one before has been taken."""
+    parts = selectors.ledger_lines(sequence, before=before, owner=owner)
+    yield csv.lines([LEDGER_HEAD])
+    while part := await database_sync_to_async(next)(parts, None):
+        yield csv.lines(
+            (g.first, g.last, g.owner, g.state, g.last_issued, csv.moment(g.granted_at), o.host, o.pid or None,
+             csv.moment(o.started_at or None), o.software)
+            for g, o in part
+        )  # fmt: skip

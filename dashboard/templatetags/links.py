@@ -11,13 +11,11 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
+from dashboard.core.pages import Page
 from dashboard.core.views import query_of
 from dashboard.templatetags.kennel import figure, icon
 
 register = template.Library()
-
-ICONS = {"access": "tokens"}
-"""Pages whose icon has another name."""
 
 
 @lru_cache(maxsize=1024)
@@ -27,23 +25,22 @@ def _page(name: str, *args: str) -> str:
 
 
 @register.simple_tag(takes_context=True)
-def page_link(
-    context: Mapping[str, Any], page: str, title: str, count: int | None = 0, tone: str = "", word: str = ""
-) -> SafeString:
+def page_link(context: Mapping[str, Any], page: Page, counts: Mapping[str, int]) -> SafeString:
     """A page in the navigation, with how many of its things need attention."""
-    here = context.get("page")
-    current = here == page or (page, here) == ("queues", "queue")
-    badge = (
+    badge = next((each for each in page.badges if counts[each.figure]), None)
+    return format_html(
+        '<a href="{}"{}{}>{}<span>{}</span>{}</a>',
+        _page(page.name),
+        format_html(' data-key="{}"', page.key) if page.key else "",
+        mark_safe(' aria-current="page"') if context.get("section") == page.name else "",
+        icon(page.icon or page.name),
+        page.title,
         format_html(
             '<span class="count tone-{}"><span class="visually-hidden">: </span>{} <span class="count-word">{}</span></span>',
-            tone, figure(count), word,
+            badge.tone, figure(counts[badge.figure]), badge.word,
         )
-        if count
-        else ""
-    )  # fmt: skip
-    return format_html(
-        '<a href="{}"{}>{}<span>{}</span>{}</a>',
-        _page(page), mark_safe(' aria-current="page"') if current else "", icon(ICONS.get(page, page)), title, badge,
+        if badge
+        else "",
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 // Shortcuts of single keys. They can be switched off (on the help page), and never act while somebody types.
 
-const PLACES = { o: "/", g: "/gates/", q: "/queues/", w: "/workers/", l: "/leaders/", s: "/sequences/", b: "/batches/", n: "/scaling/", c: "/cost/", a: "/audit/" };
+const place = (key) => document.querySelector(`.nav [data-key="${CSS.escape(key)}"]`)?.href;
 const PREFIX_MS = 1500;
 
 const read = () => { try { return localStorage.getItem("kennel-keys") !== "off"; } catch { return true; } };
@@ -22,7 +22,7 @@ document.addEventListener("keydown", (event) => {
   if (event.target.closest("input, select, textarea, [contenteditable]")) return;
   const second = performance.now() - prefixAt < PREFIX_MS;
   prefixAt = -Infinity;
-  if (second && PLACES[event.key]) location.assign(PLACES[event.key]);
+  if (second && place(event.key)) location.assign(place(event.key));
   else if (event.key === "g") prefixAt = performance.now();
   else if (event.key === "/") document.getElementById("find")?.focus();
   else if (event.key === "?") location.assign("/help/");

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from dashboard.audit import heads as audit_heads
 from dashboard.audit import log as audit
 from dashboard.core.actions import ActionFailed
 from dashboard.core.actor import Actor
-from dashboard.core.csv import cell
+from dashboard.core.csv import lines
 from dashboard.core.storage import call, storage
 from dashboard.models import AuditRow
 
@@ -142,13 +140,10 @@ class Command(BaseCommand):
 
 def _csv(rows: Iterator[str]) -> Iterator[str]:
     names = (*audit.FIELDS, "previous", "digest")
-    yield ",".join(names)
+    yield lines([names]).rstrip("\r\n")
     for row in rows:
-        line = StringIO()
-        csv.DictWriter(line, names, extrasaction="ignore", lineterminator="").writerow(
-            {key: cell(value) for key, value in json.loads(row).items()}
-        )
-        yield line.getvalue()
+        values = json.loads(row)
+        yield lines([[values.get(name) for name in names]]).rstrip("\r\n")
 
 
 _ACTOR = Actor("command line", "admin")

@@ -9,10 +9,11 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from dashboard.audit import log as audit
-from dashboard.core import csv as export
+from dashboard.audit import views as export
 from dashboard.core.actor import Actor
-from dashboard.core.csv import _lines, _streamed, cell
+from dashboard.core.csv import cell, lines, streamed
 from dashboard.live import queries as selectors
+from dashboard.sequences.views import ledger_parts
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1"])
@@ -25,12 +26,12 @@ def test_figures_and_plain_text_stay_as_they_are() -> None:
 
 
 async def test_a_file_is_named_safely() -> None:
-    answer = _streamed('ledger-a"/../b.csv', export.ledger_parts("a"))
+    answer = streamed('ledger-a"/../b.csv', ledger_parts("a"))
     assert answer["Content-Disposition"] == 'attachment; filename="ledger-a..b.csv"'
 
 
 def test_what_needs_it_is_quoted() -> None:
-    assert _lines([("owner",), ("a,b",), (None,)]).splitlines() == ["owner", '"a,b"', '""']
+    assert lines([("owner",), ("a,b",), (None,)]).splitlines() == ["owner", '"a,b"', '""']
 
 
 async def _parts(q: str, before: int | None) -> list[list[str]]:
@@ -40,7 +41,7 @@ async def _parts(q: str, before: int | None) -> list[list[str]]:
 @pytest.mark.django_db
 @pytest.mark.parametrize("q", ["", "olga"])
 def test_the_audit_comes_whole_and_a_page_at_a_time(monkeypatch: pytest.MonkeyPatch, q: str) -> None:
-    monkeypatch.setattr(export, "PAGE", 3)
+    monkeypatch.setattr(export, "FILE_ROWS", 3)
     for number in range(8):
         audit.denied(Actor("olga", "viewer", request_id=f"request-{number}"), "gate.open", f"gate-{number}")
     audit.denied(Actor("vera", "viewer"), "gate.open", "gate-8")

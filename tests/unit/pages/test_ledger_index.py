@@ -26,11 +26,11 @@ from coordinator.sequences.grants import (
 )
 from coordinator.sequences.ledger import LedgerReader
 from coordinator.testing.sequences import MemoryLedger, MemoryStore
-from dashboard.core.csv import ledger_parts
 from dashboard.hub.presence import Presence
 from dashboard.models import LedgerBook, LedgerRow
 from dashboard.sequences import ledger, ledger_index
 from dashboard.sequences.ledger_index import read_span
+from dashboard.sequences.views import ledger_parts
 
 pytestmark = pytest.mark.django_db
 ANN, BOB = Owner("ann", "here", 11, 5, "1.0"), Owner("bob", "there", 12)

@@ -10,11 +10,12 @@ import warnings
 import msgspec
 import pytest
 
+from dashboard.core import pages
 from dashboard.live import fragments as regions
 from dashboard.live.fleet import Fleet, GateView
 from tests.unit.pages.fleets import NOW, full, nothing
 
-PAGES = tuple(regions.OWN)
+PAGES = tuple(pages.BY_NAME)
 ROLES = ("viewer", "operator", "admin")
 
 

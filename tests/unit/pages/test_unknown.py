@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from coordinator.realtime.protocol import ListenerStatus, WorkerState
+from dashboard.core import pages
 from dashboard.live import fragments as regions
 from dashboard.live.fleet import (
     Fleet,
@@ -27,7 +28,7 @@ from dashboard.live.fleet import (
 from tests.unit.pages.fleets import NOW, full
 
 # Without figures of the fleet: help, and what has no regions of its own.
-PAGES = sorted(page for page in regions.OWN if regions.OWN[page])
+PAGES = sorted(page.name for page in pages.PAGES if page.fragments)
 QUERY = {"queue": "name=orders"}
 NUMBER = re.compile(r"\d+(?:[.,:\u202f]\d+)*")
 # What no storage tells: presence, which the hub knows, and the price list.

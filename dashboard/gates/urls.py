@@ -1,0 +1,15 @@
+"""Addresses."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from dashboard.core import bulk
+from dashboard.gates import views
+
+urlpatterns = [
+    path("gates/", views.gates, name="gates"),
+    path("gates/<str:name>/unleash", views.unleash, name="gate-unleash"),
+    path("gates/<str:name>/leash", views.leash, name="gate-leash"),
+    path("several/gates/unleash", bulk.unleash, name="gates-unleash"),
+]
