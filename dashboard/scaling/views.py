@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse
+import re
+
+from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
@@ -11,11 +13,15 @@ from dashboard.core.views import act, query_of, show, text
 from dashboard.live import queries as selectors
 from dashboard.scaling import queries as agents
 
+NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
+
 
 @require_safe
 @requires("page.view")
 def scaling(request: HttpRequest) -> HttpResponse:
     asked = request.GET.get("pool", "")[:63]
+    if asked and not NAME.fullmatch(asked):
+        raise Http404(asked)
     pools = selectors.fleet().work.pools
     name = asked or (pools[0].name if pools else "")
     policy, problem = agents.policy_of(name) if name else ("", "")

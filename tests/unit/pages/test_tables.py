@@ -90,3 +90,11 @@ def test_names_in_links_are_quoted() -> None:
     assert worker_url("a&b c") == f"{reverse('workers')}?q=a%26b+c"
     assert ranges_url("a&b", "orders") == f"{reverse('sequences')}?sequence=orders&owner=a%26b#ledger"
     assert audit_url("a=b") == f"{reverse('audit')}?q=a%3Db"
+
+
+@pytest.mark.django_db
+def test_a_pool_that_can_have_no_such_name_is_not_found(client: Client) -> None:
+    user = User.objects.create_user("vera")
+    user.groups.add(Group.objects.get(name="viewer"))
+    client.force_login(user)
+    assert client.get("/scaling/?pool=../../etc/passwd").status_code == 404
