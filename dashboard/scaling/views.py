@@ -13,7 +13,7 @@ from dashboard.core.views import act, query_of, show, text
 from dashboard.live import queries as selectors
 from dashboard.scaling import queries as agents
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 @require_safe
