@@ -408,7 +408,7 @@ class CounterListing:
                 async for blob in list_blobs(self._storage, self._container.container_name):
                     last = self._last.get(blob.name)
                     if last is None or last.etag != blob.etag:
-                        last = await self._info(blob)
+                        last = self._last[blob.name] = await self._info(blob)
                     found.append(last)
         except NotFound:
             found = []
