@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from django.http import QueryDict
 
+from dashboard.live import fragments
 from dashboard.live import view_models as readings
-from dashboard.live.fleet import Fleet, GateView, QueueView, Release
+from dashboard.live.fleet import Attention, Fleet, GateView, QueueView, Release
 from dashboard.overview.search import find
 from dashboard.templatetags import kennel
 from tests.unit.pages.fleets import full
@@ -119,3 +120,16 @@ def test_an_order_number_leads_to_its_range_and_a_name_to_its_page() -> None:
     assert find(full(), "99999") == ([], 0), "a number that was not handed out yet has no range"
     assert {hit.kind for hit in find(full(), "orders")[0]} == {"Sequence", "Queue"}
     assert find(full(), "nightly")[0][0].url == "/gates/?q=nightly#gate-nightly"
+
+
+def test_overview_lists_the_most_severe_conditions_and_counts_all() -> None:
+    many = tuple(
+        Attention("critical" if n < 3 else "warning", f"condition {n}", "Do it.") for n in range(300)
+    )
+    html = fragments.render(
+        "overview", "attention", msgspec.structs.replace(full(), attention=many), "viewer"
+    )
+    assert html.count('class="issue-what"') == 20
+    assert "condition 0" in html
+    assert "The 20 most severe of 300." in html
+    assert len(html) < 20_000
