@@ -61,8 +61,14 @@ def ledger_csv(request: HttpRequest) -> HttpResponse:
     sequence = request.GET.get("sequence", "")
     owner, before = request.GET.get("owner", "").strip()[:200], whole_number(request.GET.get("before", ""))
     if selectors.ledger(sequence, limit=1).problem:
-        text = f"the ledger of {sequence or 'no sequence'} has not been read yet\n"
-        return HttpResponse(text, status=503, content_type="text/plain; charset=utf-8")
+        if all(each.name != sequence for each in selectors.fleet().sequences):
+            text, status = "no such sequence: ask for /ledger.csv?sequence=NAME\n", 404
+        else:
+            text, status = (
+                f"the ledger of {sequence} has not been read yet: try again in a few seconds\n",
+                503,
+            )
+        return HttpResponse(text, status=status, content_type="text/plain; charset=utf-8")
     return csv.streamed(f"ledger-{sequence}.csv", ledger_parts(sequence, before=before, owner=owner))
 
 

@@ -255,3 +255,14 @@ def test_a_page_is_whole_but_for_the_region_that_fails(
     assert f'<div id="region-{region}">' in page
     assert "unreadable: OverflowError" in page
     assert still in page
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("query", "status"), [("", 404), ("?sequence=no-such", 404), ("?sequence=orders", 503)]
+)
+def test_the_file_of_a_missing_ledger_differs_from_one_not_read_yet(
+    olga: Client, monkeypatch: pytest.MonkeyPatch, query: str, status: int
+) -> None:
+    monkeypatch.setattr(queries, "fleet", full)
+    assert olga.get(f"/ledger.csv{query}").status_code == status
