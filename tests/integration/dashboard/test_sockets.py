@@ -471,4 +471,4 @@ async def test_a_worker_called_like_a_part_of_the_page_takes_nothing_from_it(das
             page = (await asyncio.to_thread(olga.get, "/workers/")).text
     ids = re.findall(r'\sid="([^"]+)"', page)
     assert sorted(ids) == sorted(set(ids))
-    assert page.count(">several</a>") == 2
+    assert len(re.findall(r">\s*several\s*</a", page)) == 2
