@@ -17,7 +17,7 @@ from coordinator.scaling.drivers import DryRunDriver
 from coordinator.scaling.figure import figure_app
 from coordinator.scaling.history import ScalingHistory
 from coordinator.scaling.local import LocalProcessDriver
-from coordinator.scaling.observing import QueueObserver
+from coordinator.scaling.observing import PoolObserver, QueueObserver
 from coordinator.scaling.policy import ScalingPolicy
 from coordinator.tables.table import Table
 from coordinator.testing.clock import ManualClock
@@ -48,6 +48,24 @@ def test_figures_that_anybody_may_read_or_that_are_always_too_old_are_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match="a token that scrapers bear, and a max_age_seconds above 0"):
         figure_app(read_nothing, **options)
+
+
+@pytest.mark.parametrize("options", [{"drain_seconds": 0.0}, {"kill_seconds": -1.0}], ids=str)
+def test_a_pool_of_processes_without_time_to_drain_is_refused(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match="drain_seconds must be above 0"):
+        LocalProcessDriver("billing", ["worker"], state=tmp_path, **options)
+
+
+def test_a_pool_without_a_queue_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="a pool needs a queue"):
+        PoolObserver([])
+
+
+def test_a_policy_that_is_idle_before_it_begins_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="idle_seconds"):
+        ScalingPolicy(idle_seconds=-1.0)
 
 
 async def test_a_dry_run_says_how_many_there_are_if_it_can_know() -> None:
