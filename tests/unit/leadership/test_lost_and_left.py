@@ -188,6 +188,8 @@ def semaphore(
     clock: ManualClock, stores: Sequence[MemoryLeaseStore], bus: LocalBus
 ) -> BlobDistributedSemaphore:
     async def look() -> list[LeaderInfo]:
+        for store in stores:
+            store.asked.append("look")
         return [
             LeaderInfo(store.name, lease_state="leased" if store.holder_id else "available")
             for store in stores
