@@ -94,7 +94,7 @@ def test_the_worker_of_its_page_starts_and_stops(emulator: str, tmp_path: Path) 
     with log.open("w") as output:
         worker = subprocess.Popen(words, env=env, cwd=tmp_path, stdout=output, stderr=subprocess.STDOUT)
     try:
-        wait_until(lambda: "Waiting at the gate" in log.read_text(), "the worker waits at the gate")
+        wait_until(lambda: "Waiting at gate" in log.read_text(), "the worker waits at the gate")
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0, log.read_text()
     finally:
@@ -130,7 +130,7 @@ def test_a_newcomer_follows_readme_and_tutorial_with_the_wheel(emulator: str, tm
         script.append(text.replace("tickets:worker &", "tickets:worker >>log 2>&1 &"))
     script += re.findall(r"`(python -m coordinator leash [^`]+|kill %2 %3)`", until_dashboard)
     script += ["kill %1", "wait", "python quick.py", "kennel run billing:worker >billing.log 2>&1 &"]
-    script += ['until grep -q "Waiting at the gate" billing.log; do sleep 0.2; done']
+    script += ['until grep -q "Waiting at gate" billing.log; do sleep 0.2; done']
     script += [line.split("#")[0] for line in typed((PROJECT / "README.md").read_text())[-1].splitlines()[1:]]
     script += ['until [ "$(grep -c "^order " billing.log)" = 2 ]; do sleep 0.2; done', "kill %%", "wait"]
     done = subprocess.run(
