@@ -261,5 +261,5 @@ def test_the_command_line_wants_both_or_none_and_the_token_says_who(api: Dashboa
     one = _command(api, "release", "start-it", token="")
     assert (one.exit_code, "KENNEL_API_TOKEN is missing" in one.stderr) == (2, True)
     by = _command(api, "release", "start-it", "--by", "somebody")
-    assert (by.exit_code, "the token says who" in by.stderr) == (2, True)
+    assert (by.exit_code, "the token identifies you" in by.stderr) == (2, True)
     assert TOKENS["olga"] not in by.stdout + by.stderr

@@ -18,7 +18,7 @@ from coordinator.realtime.protocol import LeadershipStatus, WorkerState
 from coordinator.storage import Storage
 from tests.support.dashboard import BareWorker, Dashboard, Person, until
 
-CLAIM = "w-1 says that it leads with epoch 2; storage does not say so"
+CLAIM = "w-1 reports that it leads with epoch 2; storage does not confirm it"
 Fault = Callable[[Any], Awaitable[None]]
 
 
