@@ -27,7 +27,9 @@ def test_each_import_rule_breaks_on_an_import_that_it_forbids(tmp_path: Path) ->
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "coordinator" / "gates" / "stray.py").write_text("import azure.storage.blob\n")
-    (tmp_path / "coordinator" / "stray.py").write_text("import django\nimport dashboard\nimport coordinator.stray_too\n")
+    (tmp_path / "coordinator" / "stray.py").write_text(
+        "import django\nimport dashboard\nimport coordinator.stray_too\n"
+    )
     (tmp_path / "coordinator" / "stray_too.py").write_text("import coordinator.stray\n")
     (tmp_path / "dashboard" / "stray.py").write_text("import azure.storage.blob\n")
     code, said = lint_imports(tmp_path)
