@@ -98,7 +98,7 @@ async def test_a_page_answers_within_about_a_second_while_storage_is_away_from_w
         assert max(took.values()) < 2.5, took
         leaders, queue = olga.get(pages[0]).text, olga.get(pages[1]).text
         assert "node-7" in leaders and "As read at" in leaders
-        assert "a target" in queue and "As read at" in queue
+        assert "<strong>target drain time</strong> of" in queue and "As read at" in queue
         assert olga.get("/tables/terms.csv?election=month-end").status_code == 503
 
 

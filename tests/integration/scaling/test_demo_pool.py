@@ -79,6 +79,7 @@ def test_a_burst_adds_workers_with_a_reason_and_quiet_retires_all_but_the_leader
             "300 orders that wait for the gate are not taken for a burst",
         )
         visitor = stack.sign_in()
+        put_in_force(visitor, minimum=1, target_seconds=1)  # no single worker is quick enough for that
         visitor.post("/gates/start-order-processing/unleash")
         wait_until(lambda: len(pool.names()) == 3, "the burst has brought two more")
         grown = next(each for each in changes(stack) if each[1] == 3)
