@@ -6,7 +6,6 @@ need it: they reach storage themselves.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 from typing import Annotated, Any, Self, TypeVar
@@ -306,23 +305,8 @@ class Client:
         return self._tried(method, path, kind, params=params, data=content, headers=headers)
 
     def _tried(self, method: str, path: str, kind: type[T], **request: Any) -> T:
-        wait = 0.0
-
-        def once() -> T:
-            nonlocal wait
-            try:
-                return self._once(method, path, kind, **request)
-            except ApiUnavailable as error:
-                wait = error.retry_after_seconds
-                if wait >= self._backoff.deadline_seconds:
-                    raise ApiError(str(error), status=error.status, request_id=error.request_id) from error
-                raise
-
         return retry_blocking(
-            once,
-            backoff=self._backoff,
-            on=(ApiUnavailable,),
-            sleep=lambda pause: time.sleep(max(pause, wait)),
+            lambda: self._once(method, path, kind, **request), backoff=self._backoff, on=(ApiUnavailable,)
         )
 
     def _once(self, method: str, path: str, kind: type[T], **request: Any) -> T:

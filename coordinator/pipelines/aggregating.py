@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from coordinator.backoff import TRANSIENT
+from coordinator.backoff import TRANSIENT, Backoff
 from coordinator.clock import Clock
 from coordinator.errors import AlreadyExists, ConfigurationError, NotFound, PreconditionFailed
 from coordinator.pipelines.ledger import Ledger, Versioned, insert_result
@@ -27,6 +26,7 @@ from coordinator.tables.stepping import said
 _log = logging.getLogger("coordinator.pipelines")
 # So often in a row may the initiator, the controller or the reporter fail.
 STUMBLES = 5
+_CONTENDED = Backoff(base_seconds=0.02, cap_seconds=1.0)
 
 Fold = Callable[[Any, list[Any]], Any]
 Reporter = Callable[[Any], bytes]
@@ -166,7 +166,7 @@ class ResultAggregator:
                     del pending[row]
                 continue
             conflicts += 1
-            await self._clock.sleep(random.uniform(0, min(1.0, 0.02 * 2**conflicts)))
+            await self._clock.sleep(_CONTENDED.delay(conflicts))
 
     def _added(self, counted: Counted, results: Sequence[ChunkResult]) -> Counted:
         now = self._clock.time()

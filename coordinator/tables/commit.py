@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from coordinator.backoff import TRANSIENT, Backoff
+from coordinator.backoff import TRANSIENT, Backoff, Tries
 from coordinator.errors import (
     AlreadyExists,
     ConfigurationError,
@@ -38,8 +38,7 @@ async def commit(table: Table, *operations: Operation, backoff: Backoff = BACKOF
     marked = [each if isinstance(each, Delete) else replace(each, nonces=(nonce,)) for each in operations]
     check_transaction(marked)
     clock = table.store.clock
-    started = clock.monotonic()
-    unsure, attempt = False, 0
+    tries, unsure = Tries(backoff, clock.monotonic), False
     while True:
         try:
             if len(marked) == 1:
@@ -57,11 +56,9 @@ async def commit(table: Table, *operations: Operation, backoff: Backoff = BACKOF
             with suppress(*TRANSIENT):
                 if await _is_ours(table, witnesses, nonce):
                     return await _etags(table, marked)
-        pause = backoff.delay(attempt)
-        if clock.monotonic() + pause - started >= backoff.deadline_seconds:
+        if (pause := tries.pause(last)) is None:
             raise last
         await clock.sleep(pause)
-        attempt += 1
 
 
 async def _is_ours(table: Table, witnesses: Sequence[Key], nonce: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coordinator.backoff import TRANSIENT, Backoff
+from coordinator.backoff import TRANSIENT, Backoff, Tries
 from coordinator.errors import (
     AlreadyExists,
     NotFound,
@@ -113,11 +113,12 @@ async def optimistic_update(
     """
     place = check_key(key)
     clock = table.store.clock
-    started = clock.monotonic()
+    patience = Tries(backoff, clock.monotonic)
     nonce = secrets.token_hex(4)
     tries = conflicts = 0
     doubtful: Doubtful | None = None
     lost = 0
+    wait_for: StorageError | None = None
     while True:
         tries += 1
         asked = clock.monotonic()
@@ -138,12 +139,11 @@ async def optimistic_update(
                 if found == "refused":
                     doubtful = None
                     conflicts += 1
-                elif lost > 1:
-                    pause = backoff.delay(lost)
-                    if clock.monotonic() + pause - started >= backoff.deadline_seconds:
-                        raise last
+                elif wait_for is not None:
+                    if (pause := patience.pause(wait_for, attempt=lost)) is None:
+                        raise wait_for
                     await clock.sleep(pause)
-                    lost = 1
+                    lost, wait_for = 1, None
                     continue
             if row is None and create is None:
                 raise NotFound(f"update {place} of table {table.name}: row not found", resource=table.name)
@@ -170,15 +170,14 @@ async def optimistic_update(
                 if error.maybe_done:
                     was_refused = isinstance(error, StorageBusy)
                     doubtful, lost = Doubtful(row, changed is None, was_refused), lost + 1
+                    wait_for = error if lost > 1 or error.retry_after_seconds else None
                     continue  # look at once: each moment lets others write over what proves ours
         # The slower a try, the longer others can come between its read and its write: wait in proportion.
         stretch = min(MAX_STRETCH, max(1.0, (clock.monotonic() - asked) / QUICK_SECONDS))
-        pause = backoff.delay(tries - 1) * stretch
-        elapsed = clock.monotonic() - started
-        if elapsed + pause >= backoff.deadline_seconds:
+        if (pause := patience.pause(last, attempt=tries - 1, stretch=stretch)) is None:
             if not isinstance(last, TRANSIENT):
                 raise PreconditionFailed(
-                    f"update {place} in table {table.name}: others won all {tries} tries in {elapsed:.1f} s",
+                    f"update {place} in table {table.name}: others won all {tries} tries in {patience.elapsed:.1f} s",
                     resource=table.name,
                     status=last.status,
                     code=last.code,

@@ -7,10 +7,15 @@ import pytest
 from coordinator.azure.errors import refused
 from coordinator.backoff import Backoff, retry, retry_blocking
 from coordinator.errors import StorageBusy
+from coordinator.tables.commit import commit
+from coordinator.tables.operations import Insert
+from coordinator.tables.optimistic import optimistic_update
+from coordinator.tables.table import Table
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.faults import FaultyStore, throttled
 from coordinator.testing.queues import MemoryQueueTransport
 from coordinator.testing.sequences import MemoryStore
+from coordinator.testing.tables import MemoryTableStore
 
 
 @pytest.mark.parametrize(
@@ -49,6 +54,26 @@ async def test_a_wait_beyond_the_deadline_is_an_error_at_once():
     queue.once(throttled(31))
     with pytest.raises(StorageBusy):
         await retry(queue.count, backoff=Backoff(deadline_seconds=30), clock=clock)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda table: commit(table, Insert(("p", "r"), {"n": 1})),
+        lambda table: optimistic_update(table, ("p", "r"), lambda values: values | {"n": 1}, create={}),
+    ],
+    ids=["commit", "optimistic_update"],
+)
+async def test_a_conditional_write_waits_as_long_as_it_was_asked_to(write):
+    clock = ManualClock()
+    store = MemoryTableStore(clock=clock)
+    store.fail_next(refused(503, "ServerBusy", "", "write", "memory", retry_after="7"), done=False)
+    writing = asyncio.create_task(write(Table(store)))
+    await clock.advance(6.9)
+    assert not writing.done()
+    await clock.advance(0.2)
+    await writing
+    assert store.rows["p", "r"].values == {"n": 1}
 
 
 def test_threads_wait_as_asked_as_well():
