@@ -1,41 +1,14 @@
-"""Kennel's library for workers: gates, order numbers, leaders and queues over an Azure Storage account."""
+"""Kennel's library for workers: gates, order numbers, leaders and queues over an Azure Storage account.
 
-from coordinator.cost import Budget, Prices, Spending
-from coordinator.errors import GateTimeout, KennelError, LeadershipLost
-from coordinator.gates.gate import Gate, GateConfig, Release
-from coordinator.gates.releases import GlobalFlag, ListeningRelease, PollingRelease
-from coordinator.gates.state import GateState
-from coordinator.leadership.election import Election
-from coordinator.leadership.mutex import BlobDistributedMutex
-from coordinator.leadership.term import Term
-from coordinator.pipelines.messages import BatchDone
-from coordinator.pipelines.pipeline import Pipeline
-from coordinator.queues.delivery import Done, Reject, Retry
-from coordinator.queues.envelope import PoisonRecord
-from coordinator.queues.handlers import MessageContext, current_batch, current_message
-from coordinator.queues.listener import ActiveDequeueTasks, QueueListener, QueueState
-from coordinator.queues.polling import Idle, IdleBackoff, QueueEmpty, queue_empty
-from coordinator.queues.queue import Queue, QueueConfig, keeping, process_inline
-from coordinator.queues.requeue import requeue_poison
-from coordinator.queues.rules import ScalingRule, Steps, TargetLatency, WorkDetected, work_detected
-from coordinator.queues.settling import RetryPolicy
-from coordinator.queues.shards import ShardedQueue
-from coordinator.scaling.agent import ScalingAgent
-from coordinator.scaling.drivers import DryRunDriver
-from coordinator.scaling.local import LocalProcessDriver
-from coordinator.scaling.policy import ScalingPolicy
-from coordinator.sequences.generator import UniqueIdGenerator
-from coordinator.sequences.grants import SequenceConfig
-from coordinator.sequences.store import OptimisticSyncStore
-from coordinator.storage import Storage
-from coordinator.tables.idempotency import idempotent, once
-from coordinator.tables.operations import ANY, Delete, Insert, Merge, Put, Replace, Upsert
-from coordinator.tables.optimistic import Update, optimistic_update
-from coordinator.tables.outbox import Outbox
-from coordinator.tables.rows import Key, Row
-from coordinator.tables.saga import Saga, SagaContext
-from coordinator.tables.table import Table
-from coordinator.worker import Worker
+The names are imported together when the first of them is asked for: a program that needs one module of the library, such as the
+command line, does not wait for the Azure SDK.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coordinator.public import *
 
 __all__ = [
     "ANY",
@@ -109,3 +82,14 @@ __all__ = [
     "requeue_poison",
     "work_detected",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module("coordinator.public"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

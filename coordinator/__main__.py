@@ -1,40 +1,54 @@
-"""``python -m coordinator``: run a worker, and steer a fleet from the shell."""
+"""``python -m coordinator``: run a worker, and steer a fleet from the shell.
+
+A command's module is imported when the command is called, so the help answers before the Azure SDK is loaded.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import getpass
 import importlib
-import os
-import sys
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from coordinator import logs
-from coordinator.cli import remote
-from coordinator.cli.batch import prune
-from coordinator.cli.doctor import doctor
-from coordinator.cli.ids import ids
-from coordinator.cli.queue import queue
-from coordinator.cli.scale import scale
-from coordinator.client import Client
 from coordinator.errors import KennelError
-from coordinator.gates.gate import Gate
-from coordinator.storage import Storage
-from coordinator.worker import Worker
 
-T = TypeVar("T")
-PATIENCE_SECONDS = 1.5
+# The module of each command in `coordinator.cli`, and the first sentence of its help.
+COMMANDS = {
+    "doctor": ("doctor", "Check settings, storage, rights, clock, versions and hub."),
+    "ids": ("ids", "Order numbers: search, verify, export and repair the ledger of a sequence."),
+    "leash": ("gates", "Close GATE: workers finish what they hold and take nothing new."),
+    "prune": (
+        "batch",
+        "Delete batches and sagas that ended long ago, and old decisions of scaling agents.",
+    ),
+    "queue": ("queue", "Send, view and clear messages."),
+    "release": ("gates", "Open GATE: waiting workers pass."),
+    "run": ("run", "Run the worker that MODULE defines, until SIGTERM or Ctrl-C."),
+    "scale": ("scale", "Keep POOL as large as its policy asks for."),
+}
 
 
 class _Commands(click.Group):
     """Kennel's own errors end a command with one line and exit code 1, never with a trace."""
 
-    def invoke(self, context: click.Context) -> Any:
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"coordinator.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(context)
+            return super().invoke(ctx)
         except KennelError as error:
             raise click.ClickException(str(error)) from error
 
@@ -60,102 +74,14 @@ def main(
 ) -> None:
     """Kennel: gates, order numbers, leaders and queues over an Azure Storage account."""
     logs.configure(level=log_level, as_json=log_json)
-    remote.use_api(context, api, api_token)
+    if bool(api) != bool(api_token):
+        missing = "KENNEL_API_TOKEN" if api else "KENNEL_API_URL"
+        raise click.UsageError(f"{missing} is missing: set both to use the API, or neither")
+    if api and api_token:
+        context.obj = (api, api_token)
 
 
-@main.command()
-@click.argument("target", metavar="MODULE:WORKER")
-def run(target: str) -> None:
-    """Run the worker that MODULE defines, until SIGTERM or Ctrl-C."""
-    asyncio.run(load(target).run())
-
-
-@main.command()
-@click.argument("gate")
-@click.option("--by", help="Who opens it (default: you).")
-@click.option("--reason", default="", help="Reason, shown to everybody.")
-def release(gate: str, by: str | None, reason: str) -> None:
-    """Open GATE: waiting workers pass."""
-    _change(
-        gate,
-        by,
-        lambda client: client.open_gate(gate, reason=reason),
-        lambda stored, who: stored.open(by=who, reason=reason),
-    )
-
-
-@main.command()
-@click.argument("gate")
-@click.option("--by", help="Who closes it (default: you).")
-@click.option("--reason", required=True, help="Reason, shown to everybody.")
-def leash(gate: str, by: str | None, reason: str) -> None:
-    """Close GATE: workers finish what they hold and take nothing new."""
-    _change(
-        gate,
-        by,
-        lambda client: client.close_gate(gate, reason=reason),
-        lambda stored, who: stored.close(by=who, reason=reason),
-    )
-
-
-def _change(
-    name: str,
-    by: str | None,
-    through_api: Callable[[Client], Any],
-    on_storage: Callable[[Gate, str], Awaitable[Any]],
-) -> None:
-    """Open or close a gate through the API if it is set, else in storage, and print what it is now."""
-    if (client := remote.api()) is not None:
-        remote.refuse_by(by)
-        state = through_api(client)
-    else:
-        who = by or getpass.getuser()
-        state = _with_storage(lambda storage: on_storage(storage.gate(name), who))
-    click.echo(f"{name} is {state.state} (epoch {state.epoch})")
-
-
-main.add_command(doctor)
-main.add_command(ids)
-main.add_command(prune)
-main.add_command(queue)
-main.add_command(scale)
-
-
-def load(target: str) -> Worker:
-    """The worker named ``MODULE:NAME``; the working directory is searched first, as with ``python -m``."""
-    module_name, _, name = target.partition(":")
-    if not module_name or not name:
-        raise click.BadParameter(
-            f"{target!r}: name a module and a worker in it, such as examples.orders:worker"
-        )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and module_name.startswith(error.name):
-            raise click.BadParameter(
-                f"there is no module {error.name!r} here; run from the folder that holds it"
-            ) from error
-        raise
-    worker = getattr(module, name, None)
-    if not isinstance(worker, Worker):
-        raise click.BadParameter(f"{module_name} has no Worker called {name!r}")
-    return worker
-
-
-def _with_storage(action: Callable[[Storage], Awaitable[T]]) -> T:
-    async def act() -> T:
-        async with Storage.from_env() as storage:
-            acting = asyncio.ensure_future(action(storage))
-            if not (await asyncio.wait([acting], timeout=PATIENCE_SECONDS))[0]:
-                click.echo("Storage has not answered yet; still trying.", err=True)
-            return await acting
-
-    return asyncio.run(act())
-
-
-__all__ = ["load", "main"]
+__all__ = ["main"]
 
 if __name__ == "__main__":
     main()

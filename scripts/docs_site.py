@@ -159,7 +159,7 @@ def benchmarks() -> str:
 def reference() -> dict[str, str]:
     """The text of each page of the reference by its name."""
     rooms: dict[str, list[str]] = defaultdict(list)
-    for node in ast.parse((ROOT / "coordinator" / "__init__.py").read_text()).body:
+    for node in ast.parse((ROOT / "coordinator" / "public.py").read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module != "coordinator.errors":
             rooms[node.module.split(".")[1]] += [f"{node.module}.{alias.name}" for alias in node.names]
     rooms["config"].append("coordinator.config.StorageConfig")
@@ -198,7 +198,8 @@ def command_line() -> str:
         text.write(f"\n{'#' * depth} {path}\n\n```text\n{command.get_help(context)}\n```\n")
         if isinstance(command, click.Group):
             for name in command.list_commands(context):
-                describe(command.commands[name], f"{path} {name}", min(depth + 1, 4))
+                if below := command.get_command(context, name):
+                    describe(below, f"{path} {name}", min(depth + 1, 4))
 
     describe(main, "kennel", 2)
     return text.getvalue()

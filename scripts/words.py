@@ -270,7 +270,8 @@ def helps() -> Iterator[tuple[str, str]]:
         yield f"{path} --help", command.get_help(context)
         if isinstance(command, click.Group):
             for name in command.list_commands(context):
-                yield from of(command.commands[name], f"{path} {name}")
+                if below := command.get_command(context, name):
+                    yield from of(below, f"{path} {name}")
 
     yield from of(kennel, "kennel")
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")

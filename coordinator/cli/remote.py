@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from coordinator.client import Client
 
 
-def use_api(context: click.Context, url: str | None, token: str | None) -> None:
-    """Keep a client for the commands below if both are given."""
-    if bool(url) != bool(token):
-        missing = "KENNEL_API_TOKEN" if url else "KENNEL_API_URL"
-        raise click.UsageError(f"{missing} is missing: set both to use the API, or neither")
-    if url and token:
-        client = Client(url, token)
-        context.call_on_close(client.close)
-        context.obj = client
-
-
 def api() -> Client | None:
-    """The client that the command line was started with, if any."""
-    found: Any = click.get_current_context().find_object(Client)
-    return found if isinstance(found, Client) else None
+    """The client of the API whose address and token the command line was started with, if any."""
+    root = click.get_current_context().find_root()
+    if isinstance(root.obj, tuple):
+        root.obj = client = Client(*root.obj)
+        root.call_on_close(client.close)
+    return root.obj if isinstance(root.obj, Client) else None
 
 
 def refuse_by(by: str | None) -> None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from coordinator import Storage
 from coordinator import __main__ as shell
+from coordinator.cli import gates
 from coordinator.config import StorageConfig
 from coordinator.testing.azurite import Azurite
 from coordinator.testing.faults import FaultProxy, answer_delayed
@@ -44,7 +45,7 @@ async def test_a_gate_is_opened_and_closed_by_whoever_typed_it(account: str, con
 def test_a_command_that_waits_says_so_and_goes_on(
     account: str, azurite: Azurite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(gates, "PATIENCE_SECONDS", 0.05)
     with FaultProxy(azurite.connection_string) as proxy:
         monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", proxy.connection_string)
         proxy.once(answer_delayed(0.3), service="blob")

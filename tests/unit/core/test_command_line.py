@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from coordinator import __main__ as shell
 from coordinator.cli import queue as queue_commands
 from coordinator.cli import remote
+from coordinator.cli.run import load
 from coordinator.client import Act, Client, Gate
 from coordinator.queues.requeue import Moved
 from coordinator.worker import Worker
@@ -52,6 +54,16 @@ class Dashboard(Client):
     def _did(self, what: str, name: str) -> Act:
         self.asked.append((what, name))
         return Act(done=what, target=name, request_id="r")
+
+
+def test_the_help_quotes_the_first_sentence_of_each_command_without_loading_it() -> None:
+    context = click.Context(shell.main)
+    for name, (_module, sentence) in shell.COMMANDS.items():
+        command = shell.main.get_command(context, name)
+        assert command is not None and command.name == name and command.help is not None
+        assert " ".join(command.help.split()).startswith(sentence.removesuffix(".")), name
+        assert name in kennel("--help").stdout
+    assert kennel("no-such-command").exit_code == 2
 
 
 @pytest.fixture
@@ -147,7 +159,7 @@ def test_a_module_that_a_worker_lacks_is_not_taken_for_the_workers_own(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
-        shell.load("lacking_something:worker")
+        load("lacking_something:worker")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,12 @@
 """What users may import from `coordinator`. A change here is a change of the public API: say so in the CHANGELOG."""
 
+import subprocess
+import sys
+
+import pytest
+
 import coordinator
+from coordinator import public
 from tests.support.signatures import PINNED, text
 
 FROM_THE_SOURCES = {
@@ -27,7 +33,27 @@ def test_the_names_of_the_source_documents_can_be_imported():
 
 def test_the_public_names_are_these_and_no_others():
     assert sorted(coordinator.__all__) == sorted(PUBLIC)
+    assert coordinator.__all__ == public.__all__
     assert all(hasattr(coordinator, name) for name in PUBLIC)
+    assert set(PUBLIC) < set(dir(coordinator))
+
+
+def test_a_name_that_is_not_there_is_missed_as_in_any_module():
+    with pytest.raises(ImportError, match="cannot import name 'Lock' from 'coordinator'"):
+        from coordinator import Lock  # noqa: F401
+    with pytest.raises(AttributeError, match="module 'coordinator' has no attribute 'Lock'"):
+        _ = coordinator.Lock
+
+
+@pytest.mark.parametrize(
+    "program", ["import coordinator", "import coordinator.__main__", "import coordinator.errors"]
+)
+def test_the_command_line_and_the_errors_do_not_wait_for_the_azure_sdk(program):
+    asked = f"import sys; {program}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert {"azure", "aiohttp", "requests", "asyncio"} & set(loaded) == set()
 
 
 def test_the_signatures_of_the_public_names_are_pinned():

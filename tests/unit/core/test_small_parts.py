@@ -13,8 +13,8 @@ import click
 import pytest
 
 from coordinator import Worker
-from coordinator.__main__ import load
 from coordinator.azure.metering import Meter, Request
+from coordinator.cli.run import load
 from coordinator.doctor import hub, software
 from coordinator.doctor.findings import Finding
 from coordinator.errors import InvalidRequest, StorageUnreachable
