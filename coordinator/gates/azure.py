@@ -228,40 +228,55 @@ class GateReading:
     problem: str = ""
 
 
-async def read_gates(storage: Account) -> list[GateReading]:
-    """All gates, by name; one request for up to 5,000 of them, and one for each that another program wrote.
+class GateListing:
+    """All gates of an account.
 
-    What does not hold a gate is an item with its problem. Of others' gates the first `MOST_FOREIGN` are read.
+    A look takes one request for up to 5,000 gates, and one more for each that another program wrote, or damaged, and that
+    has changed since the look before. Of those the first `MOST_FOREIGN` are read.
     """
-    container = storage.config.container("gates")
-    found: list[GateReading] = []
-    unknown: list[str] = []
-    try:
-        with translated("list the gates in", container):
-            async for blob in list_blobs(storage, container):
-                try:
-                    mirror = blob.metadata.get(_MIRROR, "")
-                    found.append(GateReading(blob.name, rules.decode(blob.name, mirror)))
-                except GateCorrupt:
-                    unknown.append(blob.name)
-    except NotFound:
-        return []
-    for name in unknown[MOST_FOREIGN:]:
-        found.append(
-            GateReading(
-                name, None, f"not read: it is one of more than {MOST_FOREIGN} that Kennel did not write"
-            )
-        )
-    for name in unknown[
-        :MOST_FOREIGN
-    ]:  # written by somebody else's program, or damaged: the blob itself decides
+
+    def __init__(self, storage: Account) -> None:
+        self._storage = storage
+        self._foreign: dict[str, tuple[str, GateReading]] = {}
+
+    async def read(self) -> list[GateReading]:
+        """The gates by name; what does not hold a gate is an item with its problem."""
+        container = self._storage.config.container("gates")
+        found: list[GateReading] = []
+        foreign: dict[str, str] = {}
         try:
-            answer = await BlobGateStore(storage, name).read("")
+            with translated("list the gates in", container):
+                async for blob in list_blobs(self._storage, container):
+                    try:
+                        mirror = blob.metadata.get(_MIRROR, "")
+                        found.append(GateReading(blob.name, rules.decode(blob.name, mirror)))
+                    except GateCorrupt:
+                        foreign[blob.name] = blob.etag
+        except NotFound:
+            foreign = {}
+        self._foreign = {name: known for name, known in self._foreign.items() if name in foreign}
+        for place, (name, etag) in enumerate(foreign.items()):
+            if place >= MOST_FOREIGN:
+                why = f"not read: it is one of more than {MOST_FOREIGN} that Kennel did not write"
+                found.append(GateReading(name, None, why))
+                continue
+            if self._foreign.get(name, ("",))[0] != etag:
+                self._foreign[name] = etag, await self._read(name)
+            found.append(self._foreign[name][1])
+        return sorted(found, key=lambda reading: reading.name)
+
+    async def _read(self, name: str) -> GateReading:
+        """As the blob itself says."""
+        try:
+            answer = await BlobGateStore(self._storage, name).read("")
         except GateCorrupt as error:
-            found.append(GateReading(name, None, f"unreadable: {error}"))
-        else:
-            found.append(GateReading(name, answer.state))
-    return sorted(found, key=lambda reading: reading.name)
+            return GateReading(name, None, f"unreadable: {error}")
+        return GateReading(name, answer.state)
+
+
+async def read_gates(storage: Account) -> list[GateReading]:
+    """All gates, by name, once; see `GateListing`."""
+    return await GateListing(storage).read()
 
 
 async def list_gates(storage: Account) -> list[GateState]:

@@ -20,7 +20,7 @@ from coordinator.azure.account import Account
 from coordinator.azure.errors import refused, translated
 from coordinator.azure.listing import ListedBlob, list_blobs
 from coordinator.azure.metering import Request
-from coordinator.azure.rest import BlockingRest, RestResponse, error_code
+from coordinator.azure.rest import BlockingRest, RestResponse, SignedRest, error_code
 from coordinator.backoff import Backoff, retry_blocking
 from coordinator.config import check_blob, check_container
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, SequenceError, StorageUnreachable
@@ -397,15 +397,16 @@ class CounterListing:
 
     def __init__(self, storage: Account) -> None:
         self._storage = storage
-        self._container = storage.aio.blobs.get_container_client(storage.config.container(CONTAINER))
+        self._container = storage.config.container(CONTAINER)
+        self._rest = SignedRest(storage, storage.endpoints.blob)
         self._last: dict[str, CounterInfo] = {}
 
     async def read(self) -> list[CounterInfo]:
         """The sequences now; none if the container does not exist."""
         found: list[CounterInfo] = []
         try:
-            with translated("list the counters in", self._container.container_name):
-                async for blob in list_blobs(self._storage, self._container.container_name):
+            with translated("list the counters in", self._container):
+                async for blob in list_blobs(self._storage, self._container):
                     last = self._last.get(blob.name)
                     if last is None or last.etag != blob.etag:
                         last = self._last[blob.name] = await self._info(blob)
@@ -429,12 +430,17 @@ class CounterListing:
         return CounterInfo(name, counter.value, counter, etag=etag)
 
     async def _text(self, name: str) -> str:
-        try:
-            with translated("read the counter", name):
-                downloaded = await self._container.download_blob(name, offset=0, length=READ_BYTES)
-                return (await downloaded.readall()).decode("utf-8", "replace")
-        except NotFound:
-            return ""  # deleted since it was listed
+        answer = await self._rest.send(
+            "read the counter of sequence",
+            name,
+            Request("blob", "GetBlob", self._container),
+            "GET",
+            f"/{self._container}/{quote(name, safe='')}",
+            headers={"x-ms-range": f"bytes=0-{READ_BYTES - 1}"},
+            accepted_statuses=(404, 416),
+        )
+        # Since it was listed it may have been deleted (404) or emptied (416).
+        return "" if answer.status in (404, 416) else answer.content.decode("utf-8", "replace")
 
 
 def _software() -> str:

@@ -123,6 +123,12 @@ def whole_number(value: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 
+def cards_query(request: HttpRequest) -> str:
+    """What the live cards of a page depend on: `q` is part of a name, `after` the place to continue."""
+    # A blob's name has at most 1,024 characters.
+    return query_of(q=request.GET.get("q", "")[:1024], after=request.GET.get("after", "")[:1026])
+
+
 def query_of(**values: object) -> str:
     """A query string of those values that say something."""
     return urlencode({key: str(value) for key, value in values.items() if value not in (None, "")})

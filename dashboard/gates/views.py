@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from dashboard.core.guard import requires
-from dashboard.core.views import act, query_of, show, text
+from dashboard.core.views import act, cards_query, show, text
 from dashboard.gates import actions
 
 
@@ -22,9 +22,7 @@ def gates(request: HttpRequest) -> HttpResponse:
 
 @requires("page.view")
 def index(request: HttpRequest) -> HttpResponse:
-    given = request.GET
-    query = query_of(q=given.get("q", "")[:63], after=given.get("after", "")[:70])
-    return show(request, "gates/gates.html", "gates", query=query)
+    return show(request, "gates/gates.html", "gates", query=cards_query(request))
 
 
 @requires("gate.create")

@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard.core.guard import requires
-from dashboard.core.views import act, confirm, is_confirmed, show
+from dashboard.core.views import act, cards_query, confirm, is_confirmed, show
 from dashboard.leaders import queries as terms
 from dashboard.live import queries as selectors
 from dashboard.live.view_models import OWN_ELECTION
@@ -26,6 +26,7 @@ def leaders(request: HttpRequest) -> HttpResponse:
         request,
         "leaders/leaders.html",
         "leaders",
+        query=cards_query(request),
         election=election,
         terms=terms.newest(election) if election else None,
         now=selectors.fleet().taken_at,

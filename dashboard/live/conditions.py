@@ -206,7 +206,7 @@ def _leaders(fleet: Fleet) -> Iterator[Attention]:
                 "A standby takes over within one lease. If none does, check that standbys can reach storage."
                 if leader.standbys
                 else "Start a worker that takes part in the election.",
-                f"/leaders/#election-{quote(leader.name)}",
+                f"/leaders/?q={quote(leader.name)}#election-{quote(leader.name)}",
             )
 
 

@@ -64,6 +64,8 @@ def context_of(
         "pressing_gates": lambda: readings.pressing_gates(fleet),
         "found_gates": lambda: readings.found_gates(fleet, asked),
         "pressing_leaders": lambda: readings.pressing_leaders(fleet),
+        "found_leaders": lambda: readings.found_leaders(fleet, asked),
+        "found_sequences": lambda: readings.found_sequences(fleet, asked),
         "pressing_sequences": lambda: readings.pressing_sequences(fleet),
     }
     return {

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from coordinator.config import check_name
 from coordinator.errors import ConfigurationError, KennelError, NotFound
-from coordinator.gates.azure import read_gates
 from coordinator.leadership.azure import list_leaders
 from coordinator.queues.azure import list_queues
 from coordinator.sequences.azure import CounterListing
@@ -43,11 +42,6 @@ async def attempt(read: Callable[[], Awaitable[T]], seconds: float) -> Result:
             return Result(await read())
     except (KennelError, TimeoutError) as error:
         return Result(None, error)
-
-
-async def gates(storage: Storage) -> Any:
-    """All gates: one request."""
-    return await read_gates(storage)
 
 
 async def leaders(storage: Storage, at: float) -> tuple[LeaderView, ...]:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import KennelError, StorageError
+from coordinator.gates.azure import GateListing
 from coordinator.realtime.bus import Hint
 from coordinator.realtime.protocol import ListenerStatus
 from coordinator.sequences.azure import CounterListing
@@ -52,6 +53,7 @@ class Sampler:
         self, storage: Storage, board: FleetState, link: Backplane, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.storage, self.board, self.link, self.clock = storage, board, link, clock
+        self._gates = GateListing(storage)
         self._counters = CounterListing(storage)
         self.recorder = Recorder()
         self._waker = QueueNotifier()
@@ -113,7 +115,7 @@ class Sampler:
         at, began = self.clock.time(), self.clock.monotonic()
         before, storage = self.board.sample, self.storage
         gates, leaders, sequences, names = await asyncio.gather(
-            reading.attempt(lambda: reading.gates(storage), READ_SECONDS),
+            reading.attempt(self._gates.read, READ_SECONDS),
             reading.attempt(lambda: reading.leaders(storage, at), READ_SECONDS),
             reading.attempt(lambda: reading.sequences(self._counters, self.board.presence, at), READ_SECONDS),
             reading.attempt(self._queue_names, READ_SECONDS),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from django.http import QueryDict
 
@@ -18,7 +18,7 @@ from dashboard.live.fleet import Fleet, GateView, LeaderView, QueueView, Sequenc
 ANNOUNCED_STEPS = 4
 ROWS = 50
 CARDS = 24
-"""Gates shown at once: a card is some thirty times a row's work."""
+"""Gates, elections or sequences shown at once: a card is some thirty times a row's work."""
 MOST_SERIES = 6
 OWN_ELECTION = "dashboard-sampler"
 
@@ -226,44 +226,70 @@ def pressing_gates(fleet: Fleet) -> list[GateView]:
 
     Of the gates that hold workers, those in storage come first: any worker can claim to wait at a gate that nobody created.
     """
-    return sorted(fleet.gates, key=_gate_key)
-
-
-def _gate_key(gate: GateView) -> tuple[int, str]:
-    rank = {"armed": 2, "open": 3}.get(gate.state, 4)
-    if is_holding(gate):
-        rank = 0 if gate.epoch or gate.problem else 1
-    return rank, gate.name
-
-
-class GateCards(NamedTuple):
-    """The gates that the Gates page shows. `next` continues (as `after`); "" at the end."""
-
-    rows: list[GateView]
-    found: int
-    next: str
-
-
-def found_gates(fleet: Fleet, query: QueryDict, limit: int = CARDS) -> GateCards:
-    """The gates that the query asks for, the most urgent first: `q` is part of the name, `after` the place to continue."""
-    part, after = query.get("q", "").strip().lower(), query.get("after", "")
-    found = [gate for gate in pressing_gates(fleet) if part in gate.name.lower()]
-    rows = [gate for gate in found if _gate_place(gate) > after] if after else found
-    return GateCards(rows[:limit], len(found), _gate_place(rows[limit - 1]) if len(rows) > limit else "")
+    return sorted(fleet.gates, key=_gate_place)
 
 
 def _gate_place(gate: GateView) -> str:
-    rank, name = _gate_key(gate)
-    return f"{rank}:{name}"
+    rank = {"armed": 2, "open": 3}.get(gate.state, 4)
+    if is_holding(gate):
+        rank = 0 if gate.epoch or gate.problem else 1
+    return f"{rank}:{gate.name}"
 
 
 def pressing_leaders(fleet: Fleet) -> list[LeaderView]:
     """Elections without a leader first, the dashboard's own last."""
-    return sorted(
-        fleet.leaders, key=lambda leader: (bool(leader.holder), leader.name == OWN_ELECTION, leader.name)
-    )
+    return sorted(fleet.leaders, key=_leader_place)
+
+
+def _leader_place(leader: LeaderView) -> str:
+    return f"{2 * bool(leader.holder) + (leader.name == OWN_ELECTION)}:{leader.name}"
 
 
 def pressing_sequences(fleet: Fleet) -> list[SequenceView]:
     """Sequences in trouble first."""
-    return sorted(fleet.sequences, key=lambda sequence: (not sequence.problem, sequence.name))
+    return sorted(fleet.sequences, key=_sequence_place)
+
+
+def _sequence_place(sequence: SequenceView) -> str:
+    return f"{int(not sequence.problem)}:{sequence.name}"
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Thing = TypeVar("Thing", bound=Named)
+
+
+class Cards(NamedTuple, Generic[Thing]):
+    """What a page of cards shows. `next` continues (as `after`); "" at the end."""
+
+    rows: list[Thing]
+    found: int
+    next: str
+
+
+def found_gates(fleet: Fleet, query: QueryDict, limit: int = CARDS) -> Cards[GateView]:
+    """The gates that the query asks for, the most urgent first."""
+    return _cards(pressing_gates(fleet), _gate_place, query, limit)
+
+
+def found_leaders(fleet: Fleet, query: QueryDict, limit: int = CARDS) -> Cards[LeaderView]:
+    """The elections that the query asks for, the most urgent first."""
+    return _cards(pressing_leaders(fleet), _leader_place, query, limit)
+
+
+def found_sequences(fleet: Fleet, query: QueryDict, limit: int = CARDS) -> Cards[SequenceView]:
+    """The sequences that the query asks for, those in trouble first."""
+    return _cards(pressing_sequences(fleet), _sequence_place, query, limit)
+
+
+def _cards(
+    things: Iterable[Thing], place: Callable[[Thing], str], query: QueryDict, limit: int
+) -> Cards[Thing]:
+    """Those whose name has `q` in it, from the place `after` on; the things come in the order of their places."""
+    part, after = query.get("q", "").strip().lower(), query.get("after", "")
+    found = [thing for thing in things if part in thing.name.lower()]
+    rows = [thing for thing in found if place(thing) > after] if after else found
+    return Cards(rows[:limit], len(found), place(rows[limit - 1]) if len(rows) > limit else "")

@@ -14,7 +14,7 @@ from dashboard.core.guard import requires
 from dashboard.core.views import query_of, show, whole_number
 from dashboard.live import queries as selectors
 from dashboard.live.fleet import Fleet
-from dashboard.templatetags.links import gate_url, queue_url, worker_url
+from dashboard.templatetags.links import election_url, gate_url, queue_url, worker_url
 
 MOST = 50
 
@@ -52,7 +52,7 @@ def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
         ("Gate", fleet.gates, gate_url),
         ("Queue", fleet.queues, queue_url),
         ("Worker", fleet.workers, worker_url),
-        ("Election", fleet.leaders, lambda name: f"{reverse('leaders')}#election-{name}"),
+        ("Election", fleet.leaders, election_url),
         ("Sequence", fleet.sequences, lambda name: f"{reverse('sequences')}?{query_of(sequence=name)}"),
     )  # fmt: skip
     found = sorted(

@@ -157,7 +157,7 @@ def book_of(name: str, source: str, counter: Counter) -> LedgerBook:
     book, _ = LedgerBook.objects.get_or_create(
         name=name, defaults={"source": source, "start": start, "next": start}
     )
-    if book.source != source or counter.value < book.next:
+    if book.source != source or (counter.value < book.next and book.next > start):
         clear(book, source, start)
     return book
 
@@ -241,8 +241,8 @@ class LedgerIndex:
                 if info.counter.value >= known.get(info.name, 0):
                     behind |= await self._read(info, info.counter)
                 else:
-                    await _in_thread(book_of, info.name, self.source, info.counter)
-                    behind = True
+                    book = await _in_thread(book_of, info.name, self.source, info.counter)
+                    behind |= book.next <= info.counter.value
             except (KennelError, DatabaseError) as error:
                 log.info("The index of the ledger of %s waits: %s", info.name, error)
             except Exception:

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard.core import csv
 from dashboard.core.guard import requires
-from dashboard.core.views import query_of, show, whole_number
+from dashboard.core.views import cards_query, query_of, show, whole_number
 from dashboard.live import queries as selectors
 
 ROWS = 50
@@ -46,6 +46,7 @@ def sequences(request: HttpRequest) -> HttpResponse:
         request,
         "sequences/sequences.html",
         "sequences",
+        query=cards_query(request),
         sequence=sequence,
         number=number,
         owner=owner,

@@ -51,6 +51,12 @@ def gate_url(name: str) -> str:
 
 
 @register.filter
+def election_url(name: str) -> str:
+    """The election of that name among the elections."""
+    return f"{_page('leaders')}?{query_of(q=name)}#election-{name}"
+
+
+@register.filter
 def queue_url(name: str) -> str:
     """The page of a queue."""
     return _page("queue", name)

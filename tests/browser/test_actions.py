@@ -107,7 +107,7 @@ async def test_search_goes_straight_to_what_it_finds_and_slash_leads_there(perso
     await expect(page.locator("#find")).to_be_focused()
     await page.keyboard.type("daily-rep")
     await page.keyboard.press("Enter")
-    await page.wait_for_url("**/leaders/#election-daily-report")
+    await page.wait_for_url("**/leaders/?q=daily-report#election-daily-report")
 
 
 async def test_single_keys_can_be_switched_off(person: People) -> None:

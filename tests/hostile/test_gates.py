@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.config import StorageConfig
 from coordinator.errors import ConfigurationError, GateCorrupt, GateTimeout
-from coordinator.gates.azure import list_gates, read_gates
+from coordinator.gates.azure import GateListing, list_gates, read_gates
 from coordinator.gates.gate import Gate
 from coordinator.storage import Storage
 from tests.support.reliability import Cell, Table
@@ -245,3 +245,21 @@ async def test_one_damaged_gate_hides_no_other(site: HostileGate) -> None:
         readings = await read_gates(site.storage)
         assert [(r.name, r.state is None) for r in readings] == [(NAME, True), ("other", False)], number
         assert readings[1].state == other
+
+
+async def test_a_damaged_gate_is_read_once_and_again_when_it_changes(site: HostileGate) -> None:
+    def reads() -> int:
+        return site.storage.meter.by_operation().get("blob.GetBlob", 0)
+
+    listing = GateListing(site.storage)
+    before = reads()
+    for damage in list(DAMAGE.values())[:2]:
+        await damage(site)
+        for _ in range(3):
+            assert [reading.problem != "" for reading in await listing.read()] == [True]
+    assert reads() == before + 2
+    await site.fresh().close(by="olga")
+    assert [(reading.problem, reading.state and reading.state.state) for reading in await listing.read()] == [
+        ("", "closed")
+    ]
+    assert reads() == before + 2

@@ -236,7 +236,7 @@ def test_metrics_have_all_values_but_the_bad_ones() -> None:
 @pytest.mark.parametrize(
     ("path", "broken", "region", "still"),
     [
-        ("/leaders/", "pressing_leaders", "leaders", "All elections"),
+        ("/leaders/", "found_leaders", "leaders", "All elections"),
         ("/gates/", "found_gates", "gates", "region-pulse"),
         ("/queues/", "sorted_queues", "queues", "region-status"),
         ("/", "pressing_gates", "gates", "region-workers"),

@@ -13,6 +13,7 @@ from django.db import connection
 
 from coordinator.clock import SYSTEM_CLOCK
 from coordinator.sequences.allocator import RangeAllocator
+from coordinator.sequences.azure import CounterInfo
 from coordinator.sequences.grants import (
     FREE,
     GRANTED,
@@ -25,11 +26,12 @@ from coordinator.sequences.grants import (
     SequenceConfig,
 )
 from coordinator.sequences.ledger import LedgerReader
+from coordinator.storage import Storage
 from coordinator.testing.sequences import MemoryLedger, MemoryStore
 from dashboard.hub.presence import Presence
 from dashboard.models import LedgerBook, LedgerRow
 from dashboard.sequences import ledger, ledger_index
-from dashboard.sequences.ledger_index import read_span
+from dashboard.sequences.ledger_index import LedgerIndex, read_span
 from dashboard.sequences.views import ledger_parts
 
 pytestmark = pytest.mark.django_db
@@ -190,6 +192,23 @@ def test_a_lowered_counter_or_another_account_begins_the_index_anew() -> None:
     assert kept() == [(1, 10, "bob", USED)]
     copy(rows, Counter(21, '"1"', noted=21, start=1), source="elsewhere")
     assert [row[2] for row in kept()] == ["ann", "ann"]
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_an_index_that_has_reached_a_counter_below_its_start_waits_for_the_next_look() -> None:
+    class Counters:
+        value = 0
+
+        async def read(self) -> list[CounterInfo]:
+            return [CounterInfo("orders", self.value, Counter(self.value, '"1"'))]
+
+    counters = Counters()
+    async with Storage.from_connection_string("UseDevelopmentStorage=true") as storage:
+        index = LedgerIndex(storage)
+        index._counters = counters  # type: ignore[assignment]
+        assert [await index.step() for _ in range(3)] == [False, False, False]
+        counters.value = 1
+        assert await index.step() is False
 
 
 @pytest.mark.parametrize("seed", range(2))

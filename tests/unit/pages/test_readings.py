@@ -5,10 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 from django.http import QueryDict
+from django.test import RequestFactory
+from django.utils.http import urlencode
 
+from dashboard.core.views import cards_query
 from dashboard.live import fragments
 from dashboard.live import view_models as readings
-from dashboard.live.fleet import Attention, Fleet, GateView, QueueView, Release
+from dashboard.live.fleet import Attention, Fleet, GateView, LeaderView, QueueView, Release, SequenceView
 from dashboard.overview.search import find
 from dashboard.templatetags import kennel
 from tests.unit.pages.fleets import full
@@ -53,6 +56,49 @@ def test_pages_of_gates_continue_where_the_last_one_ended_and_are_filtered_by_na
     assert cards.next == ""
     found = readings.found_gates(fleet, QueryDict("q=Sale"), limit=2)
     assert ([gate.name for gate in found.rows], found.found) == (["sale-0", "sale-1"], 5)
+
+
+def test_elections_and_sequences_are_paged_like_gates_with_those_in_trouble_first() -> None:
+    leaders = (
+        LeaderView(readings.OWN_ELECTION, "dashboard-1", 2, "leased"),
+        LeaderView("report", "w-1", 2, "leased"),
+        *(LeaderView(f"odd-{n}", "", 0, "available") for n in range(3)),
+    )
+    sequences = (SequenceView("orders"), *(SequenceView(f"odd-{n}", problem="unreadable") for n in range(4)))
+    fleet = msgspec.structs.replace(full(), leaders=leaders, sequences=sequences)
+    first = readings.found_leaders(fleet, QueryDict(), limit=4)
+    assert ([row.name for row in first.rows], first.found) == (["odd-0", "odd-1", "odd-2", "report"], 5)
+    rest = readings.found_leaders(fleet, QueryDict(urlencode({"after": first.next})), limit=4)
+    assert ([row.name for row in rest.rows], rest.next) == ([readings.OWN_ELECTION], "")
+    cards = readings.found_sequences(fleet, QueryDict("q=ODD"), limit=3)
+    assert ([row.name for row in cards.rows], cards.found, bool(cards.next)) == (
+        ["odd-0", "odd-1", "odd-2"],
+        4,
+        True,
+    )
+
+
+def test_a_name_as_long_as_a_blobs_is_a_place_to_continue(rf: RequestFactory) -> None:
+    leaders = tuple(LeaderView(f"{'x' * 1000}-{n}", "", 0, "available") for n in range(3))
+    fleet = msgspec.structs.replace(full(), leaders=leaders)
+    first = readings.found_leaders(fleet, QueryDict(), limit=2)
+    asked = QueryDict(cards_query(rf.get("/leaders/", {"after": first.next})))
+    assert [row.name[-1] for row in readings.found_leaders(fleet, asked, limit=2).rows] == ["2"]
+
+
+@pytest.mark.parametrize("page", ["gates", "leaders", "sequences"])
+def test_a_page_of_a_thousand_cards_is_not_much_larger_than_one_of_thirty(page: str) -> None:
+    def drawn(number: int) -> int:
+        names = [f"odd-{n}" for n in range(number)]
+        fleet = msgspec.structs.replace(
+            full(),
+            gates=tuple(GateView(name, "unknown", 0, problem="unreadable") for name in names),
+            leaders=tuple(LeaderView(name, "", 0, "unknown", problem="unreadable") for name in names),
+            sequences=tuple(SequenceView(name, problem="unreadable") for name in names),
+        )
+        return len(fragments.render_all(page, fleet, "admin"))
+
+    assert drawn(1000) < drawn(30) * 1.1
 
 
 @pytest.mark.parametrize(
