@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from coordinator.clock import SystemClock
-from coordinator.errors import ConfigurationError, SequenceClosed, SequenceError
+from coordinator.errors import ConfigurationError, SequenceClosed, SequenceError, SequenceLowered
 from coordinator.sequences import generator
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
@@ -48,6 +48,49 @@ def test_an_unforeseen_error_is_told_and_does_not_end_the_refills() -> None:
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
         store.surprises = False
         assert ids.next_id() > 5
+
+
+class LoweredOnce(MemoryStore):
+    """The write that `hold` announces waits until it is let go, and is refused then; the others succeed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hold = False
+        self.waiting, self.go = threading.Event(), threading.Event()
+
+    def try_optimistic_write(self, data: str, *, etag: str | None, metadata: Mapping[str, str]) -> str | None:
+        if self.hold:
+            self.hold = False
+            self.waiting.set()
+            assert self.go.wait(60)
+            raise SequenceLowered("the counter was lowered", sequence="orders")
+        return super().try_optimistic_write(data, etag=etag, metadata=metadata)
+
+
+def test_a_call_is_refused_only_for_what_a_refill_saw_after_it_began() -> None:
+    store = LoweredOnce()
+    with memory_generator(store=store, range_size=10, max_range_size=10) as ids:
+        ids.next_id()
+        store.hold = True
+        got: list[object] = []
+
+        def call() -> None:
+            try:
+                got.append(len(ids.next_ids(1000)))
+            except SequenceLowered as error:
+                got.append(error)
+
+        early, late = threading.Thread(target=call), threading.Thread(target=call)
+        early.start()
+        assert store.waiting.wait(60)
+        blocked = ids.blocked_calls
+        late.start()  # an operator has just repaired the counter
+        wait_for(lambda: ids.blocked_calls > blocked)
+        store.go.set()
+        early.join(60)
+        late.join(60)
+        assert isinstance(got[0], SequenceLowered)
+        assert got[1:] == [1000]
 
 
 class Slow(MemoryStore):
