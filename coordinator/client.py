@@ -41,6 +41,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     by: KeyText = ""
     reason: Remark = ""
     not_before: Figure | None = None
+    until: Figure | None = None
     share: Figure = 1.0
     waiting: Annotated[tuple[KeyText, ...], Meta(max_length=_MANY)] = ()
 
@@ -192,10 +193,20 @@ class Client:
         return self._act("POST", "/gates", Gate, {"name": name, "reason": reason})
 
     def open_gate(
-        self, name: str, *, reason: str = "", at: float | None = None, share: float = 1.0, epoch: int | None = None
-    ) -> Gate:  # fmt: skip
-        """Open a gate: now or `at` a moment (seconds since 1970), for all or a share; with `epoch` only if it still has it."""
-        body = {"reason": reason, "at": at, "share": share}
+        self,
+        name: str,
+        *,
+        reason: str = "",
+        at: float | None = None,
+        share: float = 1.0,
+        until: float | None = None,
+        epoch: int | None = None,
+    ) -> Gate:
+        """Open a gate: now or `at` a moment to come (seconds since 1970), until a moment, for all or a share.
+
+        With `epoch` only if the gate still has it.
+        """
+        body = {"reason": reason, "at": at, "share": share, "until": until}
         return self._act("POST", f"/gates/{_part(name)}/open", Gate, body, epoch=epoch)
 
     def close_gate(self, name: str, *, reason: str, epoch: int | None = None) -> Gate:

@@ -450,6 +450,7 @@ class Gate:
             by: Who opens it, 1 to 100 characters.
             reason: Why, for people, at most 500 characters.
             at: Open at this time, by each worker's own clock; an aware datetime or seconds since 1970 (default: now).
+                More than 60 s ago is refused.
             share: Let only this part of the fleet through, above 0 to 1 (default 1). The same part every time; open again to widen.
             until: Close by itself at this time; as `at` (default: stay open).
             epoch: Only if the gate has this epoch when it is written.

@@ -40,6 +40,8 @@ MAX_BY = 100
 MAX_REASON = 500
 MAX_BYTES = 16 * 1024
 REMEMBERED = 8
+LATE_SECONDS = 60.0
+"""How long ago the time of an opening may be: a slow answer, or a clock that is off, and no slip of the year."""
 
 
 class GateState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -254,10 +256,17 @@ def opened(
     share: float = 1.0,
     until: float | None = None,
 ) -> GateState:
-    """The state after `open`; the same object if nothing changes. A time `at` that has passed opens at once."""
+    """The state after `open`; the same object if nothing changes.
+
+    A time `at` that has just passed opens at once; one that passed more than `LATE_SECONDS` ago is refused.
+    """
     if not is_number(share) or not 0 < share <= 1:
         raise ConfigurationError(
             f"gate {state.name}: share must be above 0 and at most 1, got {_shown(share)}"
+        )
+    if at is not None and at < now - LATE_SECONDS:
+        raise ConfigurationError(
+            f"gate {state.name}: at is {now - at:.0f} s in the past; leave it out to open now"
         )
     later = at if at is not None and at > now else None
     _check_until(state, until, after=later or now)

@@ -37,8 +37,10 @@ def by_name(actor: Actor, action: str, target: str, options: dict[str, Any]) -> 
     name = alias.get(action, action)
     done: Any = None
     if name == "gate.open":
-        at, share = _number(options, "at"), _number(options, "share")
-        done = unleash(actor, target, reason=reason, at=at, share=1.0 if share is None else share)
+        at, until, share = (_number(options, name) for name in ("at", "until", "share"))
+        done = unleash(
+            actor, target, reason=reason, at=at, until=until, share=1.0 if share is None else share
+        )
     elif name in simple:
         done = simple[name](actor, target, reason=reason)
     elif name.startswith("worker."):

@@ -58,7 +58,8 @@ def _gates(fleet: Fleet, query: QueryDict) -> Iterable[Row]:
         release = each.release
         return {
             "gate": each.name, "state": each.state, "epoch": each.epoch, "by": each.by, "reason": each.reason,
-            "since": moment(each.since), "opens_at": moment(each.not_before), "share": each.share,
+            "since": moment(each.since), "opens_at": moment(each.not_before), "closes_at": moment(each.until),
+            "share": each.share,
             "waiting": len(each.waiting), "workers": each.workers,
             "released": release.passed if release else None, "expected": release.expected if release else None,
             "p50_ms": release.p50_ms if release else None, "p99_ms": release.p99_ms if release else None,
@@ -208,7 +209,7 @@ def _several(names: Iterable[Any]) -> str:
 
 
 _HEADS = {
-    "gates": "gate state epoch by reason since opens_at share waiting workers released expected p50_ms p99_ms problem",
+    "gates": "gate state epoch by reason since opens_at closes_at share waiting workers released expected p50_ms p99_ms problem",
     "queues": "queue depth oldest_seconds active_tasks total_tasks in_per_second out_per_second in_hand poison workers as_of",
     "workers": "worker instance host pid software presence last_seen started_at mode memory_bytes gates queues active_tasks in_hand leads",
     "leaders": "election holder epoch lease since standing_by as_of problem",

@@ -14,9 +14,7 @@ from dashboard.core.actions import ActionFailed, audited
 from dashboard.core.actor import Actor
 from dashboard.core.runtime import current
 from dashboard.core.storage import call
-
-FAR_SECONDS = 4_102_444_800.0
-"""The end of 2099: later is a moment in milliseconds."""
+from dashboard.gates.plans import problem_of
 
 
 def unleash(
@@ -26,20 +24,20 @@ def unleash(
     reason: str = "",
     at: float | None = None,
     share: float = 1.0,
+    until: float | None = None,
     epoch: int | None = None,
 ) -> GateState:
-    """Open a gate: now, at a moment (seconds since 1970), or for a share of the fleet. Opening what is open is harmless.
+    """Open a gate: now or `at` a moment (seconds since 1970), until a moment, for all or a share of the fleet.
 
-    With `epoch` only if the gate still has it when it is written.
+    Opening what is open is harmless. With `epoch` only if the gate still has it when it is written. A moment that has
+    passed is refused: it is a slip, and would release the fleet at once.
     """
     with audited(actor, "gate.open", gate, reason) as act:
         check_name("gate", gate)
-        if at is not None and not 0 <= at <= FAR_SECONDS:
-            raise ActionFailed(
-                f"The time {at:g} is not between 1970 and 2100: use seconds since 1970, not milliseconds."
-            )
+        if problem := problem_of(at=at, until=until, now=time.time()):
+            raise ActionFailed(f"Nothing changed. {problem}")
         act.before = _known(gate)
-        state = call(_open, gate, actor.name, reason, at, share, epoch)
+        state = call(_open, gate, actor.name, reason, at, share, until, epoch)
         act.after = _told(state)
     return state
 
@@ -64,12 +62,19 @@ def create_gate(actor: Actor, gate: str, *, reason: str = "") -> GateState:
 
 
 async def _open(
-    gate: str, by: str, reason: str, at: float | None, share: float, epoch: int | None
+    gate: str,
+    by: str,
+    reason: str,
+    at: float | None,
+    share: float,
+    until: float | None,
+    epoch: int | None,
 ) -> GateState:
     runtime = current()
     stored, above = runtime.gate(gate), runtime.gates.peak(gate)
     return await runtime.releases.release(
-        gate, lambda: stored.open(by=by, reason=reason, at=at, share=share, epoch=epoch, above=above)
+        gate,
+        lambda: stored.open(by=by, reason=reason, at=at, share=share, until=until, epoch=epoch, above=above),
     )
 
 
@@ -103,6 +108,8 @@ def _told(state: GateState) -> str:
     told: dict[str, Any] = {"state": phase(state, time.time()), "epoch": state.epoch}
     if state.not_before is not None:
         told["not_before"] = state.not_before
+    if state.until is not None:
+        told["until"] = state.until
     if state.share < 1:
         told["share"] = state.share
     return json.dumps(told)

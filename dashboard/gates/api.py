@@ -31,6 +31,7 @@ class GateChanged(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     changed_at: float
     not_before: float | None
+    until: float | None
     share: float
     by: str
     reason: str
@@ -59,11 +60,17 @@ def create_gate(request: HttpRequest, body: NewGate) -> HttpResponse:
 
 @router.post("/gates/{name}/open", **acts(GateChanged, "open_gate", action="gate.open", if_match=True))
 def open_gate(request: HttpRequest, name: Name, body: Opening) -> HttpResponse:
-    """Open a gate (unleash): now or at a moment, for all or a share. Opening what is open changes nothing."""
+    """Open a gate (unleash): now or at a moment to come, until a moment, for all or a share. Opening what is open changes nothing."""
     epoch = answering.epoch_of(request.headers)
     try:
         state = actions.unleash(
-            _actor(request), name, reason=body.reason, at=body.at, share=body.share, epoch=epoch
+            _actor(request),
+            name,
+            reason=body.reason,
+            at=body.at,
+            share=body.share,
+            until=body.until,
+            epoch=epoch,
         )
     except ActionFailed as error:
         if isinstance(error.__cause__, ConfigurationError):  # the gate's state does not allow this change

@@ -80,6 +80,11 @@ def quantile(ordered: list[float], share: float) -> float | None:
     return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * int(share * 100) // 100) - 1))]
 
 
+def _admitted(gate: str, waiting: dict[str, str], share: float) -> dict[str, str]:
+    """Those of them that the share lets through."""
+    return {key: name for key, name in waiting.items() if share >= 1 or rollout_bucket(gate, name) < share}
+
+
 class ReleaseTracker:
     """Owns the life of every release, whoever opens the gate and in whatever order the news of it come.
 
@@ -145,8 +150,15 @@ class ReleaseTracker:
         self._noticed[gate] = (epoch, self._waiting_at(gate))  # 1
 
     def sampled(self, states: Iterable[GateState]) -> None:
-        """Notice the openings that nobody announced."""
+        """Notice the openings that nobody announced, and who waits for one that is armed: that changes until its time."""
         for state in states:
+            release = self._releases.get(state.name)
+            if (
+                release is not None
+                and release.epoch == state.epoch
+                and release.written_at > self._clock.time()
+            ):
+                release.expected = _admitted(state.name, self._waiting_at(state.name), state.share)
             if state.state != "closed" and state.name not in self._releases and self._waiting_at(state.name):
                 self.notice(state.name, state.epoch)
 
@@ -176,8 +188,7 @@ class ReleaseTracker:
             noticed_epoch, noticed = self._noticed.get(gate, (0, {}))
             if expected is None:
                 expected = noticed if noticed_epoch == epoch else self._waiting_at(gate)
-            if share < 1:
-                expected = {key: name for key, name in expected.items() if rollout_bucket(gate, name) < share}
+            expected = _admitted(gate, expected, share)
             known = self._releases[gate] = ReleaseProgress(
                 gate, epoch, expected, written_at or self._clock.time()
             )

@@ -10,6 +10,7 @@ from dashboard.gates import views
 urlpatterns = [
     path("gates/", views.gates, name="gates"),
     path("gates/<str:name>/unleash", views.unleash, name="gate-unleash"),
+    path("gates/<str:name>/opening", views.opening, name="gate-opening"),
     path("gates/<str:name>/leash", views.leash, name="gate-leash"),
     path("several/gates/unleash", bulk.unleash, name="gates-unleash"),
 ]

@@ -5,14 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard.core.guard import requires
 from dashboard.core.views import act, cards_query, show, text
 from dashboard.gates import actions
+from dashboard.gates.plans import Plan, written
+from dashboard.live import queries as selectors
+
+INVALID = "a time or the share is not valid. Write a time as 2026-07-31 18:00:00."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -40,27 +44,46 @@ def create(request: HttpRequest) -> HttpResponse:
 @require_POST
 @requires("gate.open")
 def unleash(request: HttpRequest, name: str) -> HttpResponse:
-    """Open a gate: now, or `at` a moment (UTC), for all or a `share`. Pressing twice opens once."""
+    """Open a gate: now or `at` a moment (UTC), `until` one, for all or a `share`. Pressing twice opens once.
+
+    Who has not seen what a schedule will do (no JavaScript) is shown it first.
+    """
     page = text(request, "page")
     back = reverse("gates") if page == "gates" else reverse("overview")
     try:
-        at = _moment(text(request, "at"))
-        share = float(text(request, "share") or 1)
+        at, until, share = _schedule(request.POST)
     except (ValueError, OverflowError):
-        messages.error(
-            request,
-            "Nothing changed: the time or the share is not valid. Write the time as 2026-07-31 18:00:00.",
-        )
+        messages.error(request, f"Nothing changed: {INVALID}")
         return redirect(back)
-    how = f"{name} opens at {at:%Y-%m-%d %H:%M:%S} UTC." if at else f"Unleashed {name}."
+    planned = selectors.opening(name, at=at, until=until, share=share)
+    is_scheduled = (at, until, share) != (None, None, 1.0)
+    if is_scheduled and not (planned.problem or getattr(request, "htmx", None) or text(request, "seen")):
+        return show(
+            request, "gates/opening.html", "other", live=False, plan=planned, given=request.POST, back=back
+        )
     return act(
         request,
         lambda actor: actions.unleash(
-            actor, name, reason=text(request, "reason"), at=at.timestamp() if at else None, share=share
+            actor, name, reason=text(request, "reason"), at=at, share=share, until=until
         ),
-        how,
+        "" if planned.problem else _done(planned),
         back=back,
         page=page,
+    )
+
+
+@require_safe
+@requires("page.view")
+def opening(request: HttpRequest, name: str) -> HttpResponse:
+    """What an opening would do: the same fields as `unleash`, which it is shown beside."""
+    try:
+        at, until, share = _schedule(request.GET)
+    except (ValueError, OverflowError):
+        return render(request, "gates/_plan.html", {"invalid": INVALID})
+    return render(
+        request,
+        "gates/_plan.html",
+        {"plan": selectors.opening(name[:63], at=at, until=until, share=share)},
     )
 
 
@@ -83,8 +106,22 @@ def leash(request: HttpRequest, name: str) -> HttpResponse:
     )
 
 
-def _moment(written: str) -> datetime | None:
-    if not written:
+def _done(plan: Plan) -> str:
+    opened = f"{plan.gate} opens {written(plan.at)}" if plan.at is not None else f"Unleashed {plan.gate}"
+    return f"{opened}." if plan.until is None else f"{opened}, closes {written(plan.until)}."
+
+
+def _schedule(given: QueryDict) -> tuple[float | None, float | None, float]:
+    """When a gate opens and closes (seconds since 1970) and for which share; raises `ValueError` for what is none."""
+    at, until = _moment(given.get("at", "")), _moment(given.get("until", ""))
+    share = float(given.get("share") or 1)
+    if not 0 < share <= 1:
+        raise ValueError(f"no share: {share}")
+    return at, until, share
+
+
+def _moment(given: str) -> float | None:
+    if not given.strip():
         return None
-    at = datetime.fromisoformat(written)
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    at = datetime.fromisoformat(given.strip())
+    return (at.replace(tzinfo=UTC) if at.tzinfo is None else at).timestamp()

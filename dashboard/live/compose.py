@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from coordinator.gates.state import phase
 from coordinator.realtime.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus
+from dashboard.gates.plans import admitted
 from dashboard.live.conditions import attention, messages
 from dashboard.live.conditions import workers as count_of_workers
 from dashboard.live.fleet import (
@@ -185,23 +186,33 @@ def _gates(
             known = "closed" if sample.gates_as_of is not None else "unknown"
             view = GateView(name, known, 0)
         else:
+            shown = phase(state, now)
             view = GateView(
                 name,
-                phase(state, now),
+                shown,
                 state.epoch,
                 by=state.by,
                 reason=state.reason,
                 since=state.changed_at or None,
                 not_before=state.not_before,
+                until=state.until,
                 share=state.share,
-                release=releases.get(name),
+                # What is armed has not opened: nobody was released, and nobody is late.
+                release=releases.get(name) if shown != "armed" else None,
             )
         if name in went_back and not view.problem:
             view = replace(
                 view,
                 problem=f"epoch went back from {went_back[name]} to {view.epoch}: storage was restored?",
             )
-        return replace(view, waiting=waiting, workers=len(told), as_of=sample.gates_as_of)
+        names = [worker for worker, _ in told]
+        return replace(
+            view,
+            waiting=waiting,
+            workers=len(told),
+            admitted=admitted(name, names, view.share),
+            as_of=sample.gates_as_of,
+        )
 
     return _each(
         stored.keys() | reports.keys() | sample.odd_gates.keys() | went_back.keys(),

@@ -38,7 +38,9 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 class GateView(msgspec.Struct, frozen=True, gc=False):
     """A gate. `state` is "closed", "armed", "open" or "unknown"; `waiting` names the workers held at it now.
 
-    `problem` says what is wrong with what is stored: it cannot be read, or its epoch went back.
+    It opens at `not_before` if it is armed, and closes by itself at `until`. Of the `workers` connected, the share lets
+    `admitted` pass. `release` is how the opening goes; what has not begun has none. `problem` says what is wrong with
+    what is stored: it cannot be read, or its epoch went back.
     """
 
     name: str
@@ -48,6 +50,8 @@ class GateView(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
     since: float | None = None
     not_before: float | None = None
+    until: float | None = None
+    admitted: int = 0
     share: float = 1.0
     waiting: tuple[str, ...] = ()
     workers: int = 0

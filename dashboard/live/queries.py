@@ -15,6 +15,8 @@ from coordinator.sequences.grants import Owner
 from dashboard.audit import log as trail
 from dashboard.audit import search as audit_search
 from dashboard.core.runtime import current
+from dashboard.gates import plans
+from dashboard.gates.plans import Plan
 from dashboard.hub.allowance import Allowance, decode
 from dashboard.live import history as past
 from dashboard.live.fleet import Fleet, GrantView, Point
@@ -51,6 +53,11 @@ def fleet() -> Fleet:
     runtime = current()
     runtime.looked = runtime.clock.monotonic()
     return runtime.board.fleet()
+
+
+def opening(gate: str, *, at: float | None, until: float | None, share: float) -> Plan:
+    """What an opening of that gate would do now."""
+    return plans.plan(glance(), gate, at=at, until=until, share=share, now=time.time())
 
 
 def glance() -> Fleet:

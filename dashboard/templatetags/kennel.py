@@ -13,6 +13,7 @@ from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from dashboard.gates.plans import written
 from dashboard.live.fleet import GateView, GrantView, LeaderView, QueueView
 from dashboard.live.view_models import is_holding
 
@@ -220,6 +221,12 @@ def day_and_time(at: float | datetime | None) -> str:
 
 
 @register.filter
+def planned(at: float | datetime | None) -> str:
+    """A moment to come, with its weekday: "Fri 27 Nov 2026 09:00 UTC"; the browser adds the reader's own time, and how long until then."""
+    return _moment(at, "planned")
+
+
+@register.filter
 def since(at: float | datetime | None) -> str:
     """A moment that the browser shows as "3 min ago"."""
     return _moment(at, "since")
@@ -244,12 +251,13 @@ def _moment(at: float | datetime | None, style: str) -> str:
         when = at.astimezone(UTC) if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
     except (ValueError, OverflowError, OSError, TypeError):
         return format_html('<span class="bad">{}</span>', "unreadable")
-    said = when.strftime("%H:%M:%S" if style == "clock" else "%Y-%m-%d %H:%M:%S")
+    said = (
+        written(when.timestamp())
+        if style == "planned"
+        else when.strftime("%H:%M:%S UTC" if style == "clock" else "%Y-%m-%d %H:%M:%S UTC")
+    )
     return format_html(
-        '<time datetime="{}" data-moment="{}">{} UTC</time>',
-        when.isoformat(timespec="milliseconds"),
-        style,
-        said,
+        '<time datetime="{}" data-moment="{}">{}</time>', when.isoformat(timespec="milliseconds"), style, said
     )
 
 

@@ -20,12 +20,12 @@ let keeper = null;
 
 // --- swapping ------------------------------------------------------------------------------------------------------
 
-// What a reader typed, ticked or opened is theirs; moments that did not change keep the text written here.
+// What a reader typed, ticked, opened or asked for is theirs; moments that did not change keep the text written here.
 // Not `ignoreActiveValue`: it would leave a focused button with the word of one state and the action of the next.
 Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node, kind) =>
   !((["value", "checked"].includes(name) && node.matches("input:not([type=hidden]), textarea")) || (name === "selected" && node.matches("option")) || (name === "open" && node.matches("details")) || (name === "title" && kind === "remove" && node.matches("time")));
 Idiomorph.defaults.callbacks.beforeNodeMorphed = (before, after) =>
-  !(before.nodeName === "TIME" && after.nodeName === "TIME" && before.dateTime === after.dateTime && before.dataset.moment === after.dataset.moment);
+  !before.dataset?.hasOwnProperty("asked") && !(before.nodeName === "TIME" && after.nodeName === "TIME" && before.dateTime === after.dateTime && before.dataset.moment === after.dataset.moment);
 
 // Idiomorph's own extension takes every kind of swap for one of the whole element, so that #notice landed within #notice.
 htmx.defineExtension("morph", {

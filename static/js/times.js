@@ -35,6 +35,36 @@ function written(date, style) {
   return (style === "clock" ? "" : day) + clock + (local ? "" : " UTC");
 }
 
+const WEEKDAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+function parts(date, utc) {
+  const get = (part) => (utc ? date[`getUTC${part}`]() : date[`get${part}`]());
+  const seconds = get("Seconds") ? `:${pad(get("Seconds"))}` : "";
+  return {
+    day: `${WEEKDAYS[get("Day")]} ${get("Date")} ${MONTHS[get("Month")]} ${get("FullYear")}`,
+    clock: `${pad(get("Hours"))}:${pad(get("Minutes"))}${seconds}`,
+  };
+}
+
+// A moment to come, in both zones, and how long until then: nobody opens a gate twelve hours off.
+function planned(date, present) {
+  const [there, here] = [parts(date, true), parts(date, false)];
+  const own = there.day === here.day ? here.clock : `${here.day} ${here.clock}`;
+  const zones = date.getTimezoneOffset() === 0 ? "" : ` (${own} your time)`;
+  const s = Math.floor(date.getTime() / 1000 - present);
+  return `${there.day} ${there.clock} UTC${zones}${s > 0 ? `, in ${ahead(s)}` : ""}`;
+}
+
+function ahead(s) {
+  for (const [size, unit, smaller, below] of [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]]) {
+    if (s < size) continue;
+    const rest = Math.floor((s % size) / smaller);
+    return `${Math.floor(s / size)} ${unit}${rest ? ` ${rest} ${below}` : ""}`;
+  }
+  return `${s} s`;
+}
+
 // Whole seconds that are left for certain. What is stale is no countdown: its holder may have renewed long since.
 const left = (at, present) => Math.max(0, Math.floor(at - present));
 const isStale = (element) => element.closest("[data-stale]") !== null;
@@ -59,9 +89,9 @@ export function writeMoments(within = document) {
     const date = new Date(element.dateTime);
     const style = element.dataset.moment;
     const age = present - date.getTime() / 1000;
-    const said = style === "since" ? ago(age) : style === "uptime" ? span(age) : written(date, style);
+    const said = style === "since" ? ago(age) : style === "uptime" ? span(age) : style === "planned" ? planned(date, present) : written(date, style);
     if (style !== "ends" && element.textContent !== said) element.textContent = said;
-    if (style !== "full") element.title = written(date, "full");
+    if (style !== "full" && style !== "planned") element.title = written(date, "full");
   }
   countDown(within);
 }

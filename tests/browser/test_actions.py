@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 import pytest
@@ -143,3 +144,28 @@ async def test_a_scaling_rule_is_put_in_force_from_the_queues_page(person: Peopl
     await expect(rule).to_contain_text("target drain time of 10")
     await rule.get_by_role("button", name="Use default rule").click()
     await expect(rule).to_contain_text("the workers' default rule")
+
+
+async def test_a_schedule_shows_what_it_will_do_and_the_armed_gate_counts_down(person: People) -> None:
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    page = await person("operator", "/gates/", timezone_id="Europe/Berlin")
+    await page.get_by_label("Name", exact=True).fill(name)
+    await page.get_by_role("button", name="Create gate").click()
+    await page.goto(page.url.partition("?")[0] + f"?q={name}")
+    card = page.locator(f"#gate-{name}")
+    await card.get_by_text("Schedule or roll out gradually…").click()
+    await expect(card.get_by_role("status")).to_contain_text("Opens immediately")
+    await card.get_by_label("Open at (UTC)").fill("2020-01-01T09:00")
+    await expect(card.get_by_role("status")).to_contain_text("Wed 1 Jan 2020 09:00 UTC has passed")
+    await card.get_by_label("Open at (UTC)").fill("2096-11-27T09:00")
+    await card.get_by_label("Share").select_option("0.1")
+    planned = re.compile(
+        r"Opens Tue 27 Nov 2096 09:00 UTC \(10:00 your time\), in \d+ d( \d+ h)?; 10 % of\s+workers"
+    )
+    await expect(card.get_by_role("status")).to_contain_text(planned)
+    await card.get_by_role("button", name="Schedule opening").click()
+    await expect(card.locator(".state").first).to_have_text("Armed")
+    await expect(card.locator(".gate-body .gate-plan")).to_contain_text(
+        re.compile(r"09:00 UTC \(10:00 your time\), in \d+ d")
+    )
+    await expect(card.locator(".release")).to_have_count(0)

@@ -12,7 +12,7 @@ from coordinator.cost import DEFAULT_PRICES
 from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.scaling.policy import ScalingPolicy
 from dashboard.api.v1.schema import described
-from dashboard.gates.actions import FAR_SECONDS
+from dashboard.gates.plans import FAR_SECONDS
 from dashboard.hub.allowance import NEW
 
 # As `coordinator.config.check_name`, without looking ahead.
@@ -77,9 +77,10 @@ class NewGate(Why):
 
 
 class Opening(Why):
-    """How a gate opens: now or `at` a moment (seconds since 1970), for all or for a `share` of the fleet."""
+    """How a gate opens: now or `at` a moment to come (seconds since 1970), `until` one, for all or for a `share` of the fleet."""
 
     at: Annotated[float, Field(ge=0, le=FAR_SECONDS)] | None = None
+    until: Annotated[float, Field(ge=0, le=FAR_SECONDS)] | None = None
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 

@@ -35,6 +35,7 @@ OWN = {
 }  # fmt: skip
 READ = {
     "overview", "cost", "batches", "scaling", "tv", "help", "search", "ledger-csv", "audit-csv", "gates", "queues", "queue", "workers", "leaders", "sequences", "audit", "history", "table", "metrics",
+    "gate-opening",
     "access",
 }  # fmt: skip
 # name of the address → (arguments, action) for everything that changes something
@@ -73,7 +74,11 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("team-rule-remove", {"rule": 7}, "team.rule"),
     ("team-member", {}, "team.member"),
 ]
-ARGUMENTS = {"queue": {"name": "orders-in"}, "table": {"name": "queues", "form": "csv"}}
+ARGUMENTS = {
+    "gate-opening": {"name": "start-it"},
+    "queue": {"name": "orders-in"},
+    "table": {"name": "queues", "form": "csv"},
+}
 ROLES = ("", "viewer", "operator", "admin")
 
 
