@@ -7,8 +7,7 @@ the container that allows protected append writes keeps lines from being removed
 
 from __future__ import annotations
 
-from coordinator.azure.account import Account
-from coordinator.azure.ensure import ensure_container
+from coordinator.azure.account import Account, ensure_container
 from coordinator.azure.errors import translated
 from coordinator.errors import NotFound
 

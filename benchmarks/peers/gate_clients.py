@@ -25,9 +25,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.gates.azure import BlobGateStore
-from coordinator.gates.gate import Gate
+from coordinator.gates.gate import Answer, Gate
 from coordinator.gates.state import GateState
-from coordinator.gates.store import Answer
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import RESYNC, LocalBus, Notification
 from coordinator.realtime.hub_client import HubConnection

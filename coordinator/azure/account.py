@@ -7,7 +7,7 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -24,16 +24,17 @@ from azure.storage.queue import QueueServiceClient
 from azure.storage.queue.aio import QueueServiceClient as AioQueueServiceClient
 
 from coordinator.azure.credentials import AioCredential, Endpoints
-from coordinator.azure.metering import Meter
-from coordinator.azure.transport import (
+from coordinator.azure.errors import translated
+from coordinator.azure.metering import (
     CountingAioTransport,
     CountingRequestsTransport,
+    Meter,
     aio_session,
     blocking_session,
 )
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.config import StorageConfig
-from coordinator.errors import ConfigurationError
+from coordinator.errors import AlreadyExists, ConfigurationError, NotFound
 from coordinator.realtime.bus import Bus, LocalBus
 
 T = TypeVar("T")
@@ -289,3 +290,25 @@ def _in_forked_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_forked_child)
+
+
+async def ensure_container(storage: Account, container: str, write: Callable[[], Awaitable[T]]) -> T:
+    """What `write` gives; after `NotFound` the container is made and `write` called once more."""
+    try:
+        return await write()
+    except NotFound:
+        with suppress(AlreadyExists), translated("create the container", container):
+            await storage.aio.blobs.create_container(container)
+    return await write()
+
+
+async def ensure_table(storage: Account, table: str, write: Callable[[], Awaitable[T]]) -> T:
+    """What `write` gives; if the table (not a row) is missing, it is made and `write` called once more."""
+    try:
+        return await write()
+    except NotFound as error:
+        if error.code != "TableNotFound":
+            raise
+        with suppress(AlreadyExists), translated("create the table", table):
+            await storage.aio.tables.create_table(table)
+    return await write()

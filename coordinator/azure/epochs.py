@@ -8,8 +8,7 @@ from typing import Any
 from azure.core import MatchConditions
 from azure.data.tables import UpdateMode
 
-from coordinator.azure.account import Account
-from coordinator.azure.ensure import ensure_table
+from coordinator.azure.account import Account, ensure_table
 from coordinator.azure.errors import translated
 from coordinator.epochs import COUNTED, EpochRecord
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, StorageBusy

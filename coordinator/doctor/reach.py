@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from coordinator.azure.credentials import Endpoints
-from coordinator.clock import Clock
+from coordinator.clock import Clock, ClockOffset, parse_date
 from coordinator.doctor.findings import Finding
-from coordinator.offset import ClockOffset, parse_date
 
 SERVICES = ("blob", "queue", "table")
 QUESTIONS = {"blob": "/?comp=list", "queue": "/?comp=list", "table": "/Tables"}

@@ -10,21 +10,19 @@ from urllib.parse import quote
 
 from anyio.from_thread import BlockingPortal
 
-from coordinator.azure.account import Account
-from coordinator.azure.ensure import ensure_container
+from coordinator.azure.account import Account, ensure_container
 from coordinator.azure.epochs import TableEpochs
 from coordinator.azure.errors import translated
 from coordinator.azure.listing import list_blobs
 from coordinator.azure.metering import Request
 from coordinator.azure.rest import RestResponse, SignedRest
 from coordinator.blocking import call_blocking
+from coordinator.clock import parse_date
 from coordinator.config import check_blob, check_container
-from coordinator.errors import GateCorrupt, NotFound
+from coordinator.errors import GateCorrupt, KennelError, NotFound
 from coordinator.gates import state as rules
-from coordinator.gates.gate import Gate, GateConfig
+from coordinator.gates.gate import Answer, Gate, GateConfig, GateStore
 from coordinator.gates.state import GateState
-from coordinator.gates.store import Answer, SharedReads
-from coordinator.offset import parse_date
 
 _MIRROR = "gate"
 MOST_FOREIGN = 20
@@ -101,6 +99,44 @@ class BlobGateStore:
                 return await self._rest.send(
                     action, self.name, counted, method, self._path, headers=headers, body=body, accepted_statuses=accepted_statuses
                 )  # fmt: skip
+
+
+class SharedReads:
+    """Reads of one gate, joined.
+
+    Guarantees that an answer belongs to a request that was sent after `read` was called: a caller never joins a request
+    that is on its way already, but the one after it. So any number of callers costs at most two requests in a row.
+    """
+
+    def __init__(self, store: GateStore) -> None:
+        self._store = store
+        self._flying: asyncio.Task[Answer] | None = None
+        self._next: asyncio.Task[Answer] | None = None
+        self._etag = ""
+        self._state: GateState | None = None
+
+    async def read(self, etag: str) -> Answer:
+        if self._next is None:
+            self._next = asyncio.create_task(self._ask(self._flying), name=f"read gate {self._store.name}")
+            self._next.add_done_callback(_retrieve)
+        answer = await asyncio.shield(self._next)
+        return Answer(None, etag, answer.date) if etag and etag == answer.etag else answer
+
+    async def _ask(self, before: asyncio.Task[Answer] | None) -> Answer:
+        if before is not None and not before.done():
+            await asyncio.wait([before])
+        self._flying, self._next = self._next, None
+        answer = await self._store.read(self._etag)
+        if answer.state is None:
+            return Answer(self._state, self._etag, answer.date)
+        self._state, self._etag = answer.state, answer.etag
+        return answer
+
+
+def _retrieve(task: asyncio.Task[Answer]) -> None:
+    # Whoever asked may be gone; then nobody else takes the error.
+    if not task.cancelled() and isinstance(task.exception(), KennelError):
+        return
 
 
 class SharedGateStore:

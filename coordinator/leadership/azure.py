@@ -15,12 +15,12 @@ from azure.core import MatchConditions
 from azure.data.tables import UpdateMode
 from azure.storage.blob.aio import BlobClient, BlobLeaseClient
 
-from coordinator.azure.account import Account
-from coordinator.azure.ensure import ensure_container, ensure_table
+from coordinator.azure.account import Account, ensure_container, ensure_table
 from coordinator.azure.epochs import TableEpochs, table_key
 from coordinator.azure.errors import translated
 from coordinator.azure.listing import ListedBlob, list_blobs
 from coordinator.bounds import LAST_MOMENT, MAX_COUNT, is_moment, one_line
+from coordinator.clock import parse_date
 from coordinator.config import check_blob, check_container
 from coordinator.epochs import EpochRecord
 from coordinator.errors import (
@@ -38,7 +38,6 @@ from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.semaphore import BlobDistributedSemaphore
 from coordinator.leadership.term import LeaseConfig, Term
 from coordinator.leadership.terms import RAN_OUT, TermLog, TermRecord
-from coordinator.offset import parse_date
 from coordinator.realtime.bus import Hint
 
 # Beside the leased blob, because only the leader may write that. Names of elections have no dot.

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from coordinator.backoff import TRANSIENT, Backoff
-from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.clock import SYSTEM_CLOCK, Clock, ClockOffset
 from coordinator.epochs import EpochLog, EpochRecord
 from coordinator.errors import (
     LeaseCorrupt,
@@ -25,7 +25,6 @@ from coordinator.errors import (
 )
 from coordinator.leadership.lease import LeaderInfo, LeaseStore, Successor
 from coordinator.leadership.term import LeaseConfig, Term
-from coordinator.offset import ClockOffset
 from coordinator.realtime.bus import RESYNC, Bus, Hint
 from coordinator.uninterrupted import uninterrupted
 

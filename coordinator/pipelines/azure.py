@@ -9,8 +9,7 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 from azure.storage.blob import ContentSettings
 
-from coordinator.azure.account import Account
-from coordinator.azure.ensure import ensure_container
+from coordinator.azure.account import Account, ensure_container
 from coordinator.azure.errors import translated
 from coordinator.backoff import Backoff, retry
 from coordinator.bounds import is_moment, one_line

@@ -16,8 +16,7 @@ import msgspec
 from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError
 
-from coordinator.azure.account import Account
-from coordinator.azure.ensure import ensure_container
+from coordinator.azure.account import Account, ensure_container
 from coordinator.azure.errors import translated
 from coordinator.azure.metering import Request
 from coordinator.azure.rest import SignedRest

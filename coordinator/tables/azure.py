@@ -12,8 +12,7 @@ from uuid import UUID
 from azure.core import MatchConditions
 from azure.data.tables import EdmType, EntityProperty, UpdateMode
 
-from coordinator.azure.account import Account
-from coordinator.azure.ensure import ensure_table
+from coordinator.azure.account import Account, ensure_table
 from coordinator.azure.errors import translated
 from coordinator.bounds import is_moment, one_line
 from coordinator.clock import Clock

@@ -7,8 +7,8 @@ import itertools
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import PreconditionFailed
+from coordinator.gates.gate import Answer
 from coordinator.gates.state import GateState
-from coordinator.gates.store import Answer
 
 
 class MemoryGateStore:

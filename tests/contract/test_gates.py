@@ -10,9 +10,9 @@ from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import AlreadyExists, PreconditionFailed
 from coordinator.gates.azure import BlobGateStore, list_gates
+from coordinator.gates.gate import GateStore
 from coordinator.gates.releases import GlobalFlag
 from coordinator.gates.state import GateState
-from coordinator.gates.store import GateStore
 from coordinator.testing.gates import MemoryFlag, MemoryGateStore
 
 CONFLICT = (PreconditionFailed, AlreadyExists)

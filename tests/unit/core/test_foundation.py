@@ -3,8 +3,7 @@ import random
 import pytest
 
 from coordinator.azure.credentials import AZURITE_KEY, Endpoints
-from coordinator.azure.metering import Meter, Request
-from coordinator.azure.transport import classify
+from coordinator.azure.metering import Meter, Request, classify
 from coordinator.backoff import Backoff
 from coordinator.config import StorageConfig, check_name
 from coordinator.errors import ConfigurationError

@@ -9,10 +9,10 @@ from azure.storage.blob import StorageErrorCode as BlobErrorCode
 from azure.storage.queue import StorageErrorCode as QueueErrorCode
 
 from coordinator.azure.errors import BY_CODE, translate, translated
-from coordinator.azure.metering import Meter
-from coordinator.azure.transport import (
+from coordinator.azure.metering import (
     CountingAioTransport,
     CountingRequestsTransport,
+    Meter,
     aio_session,
     blocking_session,
 )

@@ -11,10 +11,10 @@ import pytest
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
 from coordinator.cli.doctor import describe
+from coordinator.clock import ClockOffset
 from coordinator.doctor import rights, software
 from coordinator.doctor.findings import Finding
 from coordinator.doctor.reach import judge
-from coordinator.offset import ClockOffset
 
 PROJECT = Path(__file__).resolve().parents[3]
 

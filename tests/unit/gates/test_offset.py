@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.offset import ClockOffset, parse_date
+from coordinator.clock import ClockOffset, parse_date
 
 
 def test_clocks_that_agree_are_left_alone() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from coordinator.errors import StorageUnreachable
+from coordinator.gates.azure import SharedReads
 from coordinator.gates.state import GateState
-from coordinator.gates.store import SharedReads
 from coordinator.testing.gates import MemoryGateStore
 
 

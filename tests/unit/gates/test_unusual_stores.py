@@ -6,9 +6,9 @@ import asyncio
 import dataclasses
 
 from coordinator.epochs import EpochRecord
-from coordinator.gates.cache import GateCache
+from coordinator.gates.azure import SharedReads
+from coordinator.gates.gate import Answer, GateCache
 from coordinator.gates.state import GateState
-from coordinator.gates.store import Answer, SharedReads
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.gates import MemoryGateStore
 
