@@ -47,7 +47,8 @@ test: browser lint
 
 coverage: setup
 	rm -rf .kennel/coverage
-	$(VENV)/coverage run -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(LIBRARY_TESTS) $(PYTEST_ARGS)
+	$(VENV)/coverage run -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow and not seconds' \
+		$(LIBRARY_TESTS) $(PYTEST_ARGS)
 	$(VENV)/coverage combine -q
 	@$(VENV)/coverage json -q --fail-under=0 -o .kennel/coverage/figures.json
 	@$(VENV)/python -c 'import json; t = json.load(open(".kennel/coverage/figures.json"))["totals"]; \

@@ -135,6 +135,7 @@ async def strike_again(pair: Pair) -> None:
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 
+@pytest.mark.seconds
 async def test_after_kill_9_another_leads_within_a_lease_and_a_second(play: Play) -> None:
     late = [line["at"] - play.killed.struck_at for line in play.killed.second.events("begin")]
     assert len(late) == KILLED

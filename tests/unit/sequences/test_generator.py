@@ -284,7 +284,7 @@ SIGNALLED = """
 import faulthandler, signal
 from coordinator.testing.sequences import memory_generator
 
-faulthandler.dump_traceback_later(90, exit=True)
+faulthandler.dump_traceback_later(300, exit=True)  # it is stuck; a busy machine needs a minute
 ids = memory_generator(range_size=2, max_range_size=2)
 numbers, signals = [], 0
 
