@@ -19,6 +19,7 @@ from dashboard.live.fleet import WorkerView
 OK_SECONDS = 3.0
 LATE_SECONDS = 10.0
 FORGET_SECONDS = 600.0
+MOST_GONE = 1_000
 OTHER = "other"
 # Names that the workers of one token may bring into the sums; what is beyond is summed up under `OTHER`.
 MOST_OPERATIONS, MOST_QUEUES = 200, 1_000
@@ -56,6 +57,7 @@ class Presence:
         self.clock = clock
         self.version = 0
         self.entries: dict[str, Entry] = {}
+        self._gone: dict[tuple[str, int], float] = {}
         self.requests: Counter[str] = Counter()
         self.queue_requests: Counter[str] = Counter()
         self.queue_traffic: Counter[str] = Counter()
@@ -87,7 +89,7 @@ class Presence:
                 and not other.connected
                 and other.token == token
             ):
-                del self.entries[instance]
+                self._remove(instance)
         self.version += 1
 
     def told(self, instance: str, state: WorkerState) -> None:
@@ -104,15 +106,32 @@ class Presence:
         if entry is not None:
             entry.connected = False
             if entry.state.mode == "stopping":
-                del self.entries[instance]
+                self._remove(instance)
             self.version += 1
 
     def forget(self) -> None:
         """Drop workers that have been gone for ten minutes."""
         limit = self.clock.monotonic() - FORGET_SECONDS
         for instance in [key for key, entry in self.entries.items() if entry.seen < limit]:
-            del self.entries[instance]
+            self._remove(instance)
             self.version += 1
+
+    def _remove(self, instance: str) -> None:
+        entry = self.entries.pop(instance)
+        ended = self.clock.time() - (self.clock.monotonic() - entry.seen)
+        self._gone[entry.hello.worker, entry.hello.pid] = ended
+        while len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+
+    def gone(self) -> dict[tuple[str, int], float]:
+        """The processes that ended, by name and process id, with when they were last heard of (wall clock)."""
+        now, wall = self.clock.monotonic(), self.clock.time()
+        silent = {
+            (entry.hello.worker, entry.hello.pid): wall - (now - entry.seen)
+            for entry in list(self.entries.values())
+            if now - entry.seen > LATE_SECONDS
+        }
+        return dict(self._gone) | silent
 
     def waiting_at(self, gate: str) -> dict[str, str]:
         """Instances (with their names) that wait at a gate and were heard of lately."""

@@ -169,4 +169,4 @@ def ledger_lines(
     owners = ranges.owners_of(current().presence, sequence)
     rows = map(ranges.grant_of, ranges.newest_first(book, before=before, owner=owner))
     while part := list(islice(rows, ranges.CHUNK)):
-        yield [(ranges.judge(sequence, grant, owners), grant.owner) for grant in part]
+        yield [(ranges.judge(sequence, grant, owners, book.read_at), grant.owner) for grant in part]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from channels.db import database_sync_to_async
 from msgspec.structs import replace
 
 from coordinator.config import check_name
@@ -17,7 +18,7 @@ from coordinator.storage import Storage
 from dashboard.hub.presence import Presence
 from dashboard.live.fleet import LeaderView, SequenceView
 from dashboard.live.sample import Depth
-from dashboard.sequences.ledger import judge, owners_of
+from dashboard.sequences.ledger import owners_of, settle
 
 T = TypeVar("T")
 
@@ -61,21 +62,20 @@ async def leaders(storage: Storage, at: float) -> tuple[LeaderView, ...]:
 
 
 async def sequences(counters: CounterListing, presence: Presence, at: float) -> tuple[SequenceView, ...]:
-    """All counters with their newest grants."""
-    views = []
-    for info in await counters.read():
-        grants = info.counter.grants[-GRANTS_SHOWN:] if info.counter is not None else ()
-        owners = owners_of(presence, info.name)
-        views.append(
-            SequenceView(
-                info.name,
-                next_number=info.next,
-                recent=tuple(judge(info.name, grant, owners) for grant in reversed(grants)),
-                problem=info.problem,
-                as_of=at,
-            )
+    """All counters with their newest grants, and what the ledger says of those whose owner is gone."""
+    found = await counters.read()
+    grants = {
+        info.name: info.counter.grants[: -GRANTS_SHOWN - 1 : -1] if info.counter is not None else ()
+        for info in found
+    }
+    owners = {info.name: owners_of(presence, info.name) for info in found}
+    recent = await database_sync_to_async(settle)(grants, owners)
+    return tuple(
+        SequenceView(
+            info.name, next_number=info.next, recent=recent[info.name], problem=info.problem, as_of=at
         )
-    return tuple(views)
+        for info in found
+    )
 
 
 async def queue_names(storage: Storage) -> tuple[str, ...]:

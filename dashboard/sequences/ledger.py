@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import msgspec
+from django.db import DatabaseError
 from django.db.models import QuerySet
 
 from coordinator.realtime.protocol import SequenceStatus
@@ -15,6 +18,8 @@ from coordinator.sequences.grants import FREE, GRANTED, RETURNED, USED, Grant, O
 from dashboard.hub.presence import LATE_SECONDS, Presence
 from dashboard.live.fleet import GrantView
 from dashboard.models import LedgerBook, LedgerOwner, LedgerRow
+
+log = logging.getLogger(__name__)
 
 _STATES = {USED: "used", RETURNED: "returned", FREE: "free"}
 FEW_OWNERS = 20
@@ -56,10 +61,14 @@ class LedgerPage(msgspec.Struct, frozen=True):
 
 
 class Owners(NamedTuple):
-    """Which processes take numbers of a sequence: those alive (with what they say of it), and whether any is."""
+    """Which processes take numbers of a sequence: those alive (with what they say of it), and whether any is known.
+
+    `gone` has when those that ended were last heard of (wall clock).
+    """
 
     alive: dict[tuple[str, int], SequenceStatus]
     somebody: bool
+    gone: Mapping[tuple[str, int], float] = {}
 
 
 def owners_of(presence: Presence, sequence: str) -> Owners:
@@ -70,11 +79,15 @@ def owners_of(presence: Presence, sequence: str) -> Owners:
     for entry in entries:
         own = next((s for s in entry.state.sequences if s.name == sequence), SequenceStatus(sequence))
         alive[(entry.hello.worker, entry.hello.pid)] = own
-    return Owners(alive, bool(presence.entries))
+    return Owners(alive, bool(presence.entries), presence.gone())
 
 
-def judge(sequence: str, grant: Grant, owners: Owners) -> GrantView:
-    """What became of a grant. A process that ended without settling its grant lost what it had not issued."""
+def judge(sequence: str, grant: Grant, owners: Owners, read_at: float | None) -> GrantView:
+    """What became of a grant, by the ledger as it was at `read_at` (None: the ledger was not asked).
+
+    A process that ended without settling its grant lost what it had not issued. Only the ledger can say so, and only
+    as it was after the end: what a stopping process returns is written there.
+    """
     state, last_issued = _STATES.get(grant.outcome), grant.issued_through
     if grant.outcome == GRANTED:
         status = owners.alive.get((grant.owner.id, grant.owner.pid))
@@ -84,7 +97,8 @@ def judge(sequence: str, grant: Grant, owners: Owners) -> GrantView:
                 last_issued = status.last_issued or None
         else:
             # Without a single worker on the socket nothing can be said of those that only poll.
-            state = "lost" if owners.somebody else "granted"
+            ended = owners.gone.get((grant.owner.id, grant.owner.pid), 0.0)
+            state = "lost" if owners.somebody and read_at is not None and read_at > ended else "granted"
     return GrantView(
         sequence=sequence,
         first=grant.first,
@@ -126,7 +140,7 @@ def page(
                 *rows[:limit],
                 *(row for row in _turns(book, rows[limit - 1].last) if row not in rows[:limit]),
             ]
-    views = tuple(judge(sequence, grant_of(row), owners) for row in rows)
+    views = tuple(judge(sequence, grant_of(row), owners, book.read_at) for row in rows)
     return LedgerPage(
         views,
         views[-1].last if more else None,
@@ -138,6 +152,49 @@ def page(
         day=granted_since(book, now - 86400),
         answer=answer,
     )
+
+
+def settle(
+    grants: Mapping[str, Sequence[Grant]], owners: Mapping[str, Owners]
+) -> dict[str, tuple[GrantView, ...]]:
+    """What became of the newest grants of each sequence, as its counter has them, newest first. Blocking.
+
+    The counter is not told what becomes of a grant afterwards. The index of the ledger is asked about each that its owner
+    does not have now, and has the returned end as a range of its own.
+    """
+    asked = {
+        (name, grant.last)
+        for name, newest in grants.items()
+        for grant in newest
+        if _may_be_over(grant, owners[name])
+    }
+    rows: dict[tuple[str, int], list[tuple[Grant, float | None]]] = defaultdict(list)
+    try:
+        for row in _rows_at(asked):
+            if (row.book.name, row.last) in asked:
+                rows[row.book.name, row.last].append((grant_of(row), row.book.read_at))
+    except DatabaseError as error:
+        log.info("What became of the newest ranges is not known: %s", error)
+    return {
+        name: tuple(
+            judge(name, turn, owners[name], read_at)
+            for grant in newest
+            for turn, read_at in rows.get((name, grant.last), [(grant, None)])
+        )
+        for name, newest in grants.items()
+    }
+
+
+def _may_be_over(grant: Grant, owners: Owners) -> bool:
+    status = owners.alive.get((grant.owner.id, grant.owner.pid))
+    return grant.outcome == GRANTED and (status is None or status.first != grant.first)
+
+
+def _rows_at(places: Collection[tuple[str, int]]) -> QuerySet[LedgerRow]:
+    """The rows of these ranges and of some others, by (sequence, last number); the newest turn first."""
+    names, lasts = {name for name, _ in places}, {last for _, last in places}
+    rows = LedgerRow.objects.filter(book__name__in=names, last__in=lasts, owner__isnull=False)
+    return rows.select_related("owner", "book").order_by("-turn")
 
 
 def _turns(book: LedgerBook, last: int) -> list[LedgerRow]:
@@ -158,7 +215,7 @@ def _holding(book: LedgerBook, number: int) -> list[LedgerRow]:
 def _answer(book: LedgerBook, number: int, rows: list[LedgerRow], owners: Owners) -> Answer:
     if rows:
         grant = grant_of(rows[0])
-        view = judge(book.name, grant, owners)
+        view = judge(book.name, grant, owners, book.read_at)
         return Answer(view.state, view, grant.owner.host, grant.owner.pid)
     if number < book.start:
         return Answer("before")

@@ -160,7 +160,7 @@ async def test_a_schedule_shows_what_it_will_do_and_the_armed_gate_counts_down(p
     await card.get_by_label("Open at (UTC)").fill("2096-11-27T09:00")
     await card.get_by_label("Share").select_option("0.1")
     planned = re.compile(
-        r"Opens Tue 27 Nov 2096 09:00 UTC \(10:00 your time\), in \d+ d( \d+ h)?; 10 % of\s+workers"
+        r"Opens Tue 27 Nov 2096 09:00 UTC \(10:00 your time\), in \d+ d( \d+ h)?;\s+10 %\s+of\s+workers"
     )
     await expect(card.get_by_role("status")).to_contain_text(planned)
     await card.get_by_role("button", name="Schedule opening").click()

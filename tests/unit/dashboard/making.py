@@ -17,13 +17,13 @@ from dashboard.live.fleet_state import FleetState
 NOW = 1_700_000_000.0
 
 
-def hello(name: str, *, instance: str = "", state: WorkerState | None = None) -> Hello:
+def hello(name: str, *, instance: str = "", pid: int = 1, state: WorkerState | None = None) -> Hello:
     return Hello(
         version=protocol.VERSION,
         worker=name,
         instance=instance or f"i-{name}",
         host="host",
-        pid=1,
+        pid=pid,
         started_at=NOW,
         software="test",
         prefix="t-",

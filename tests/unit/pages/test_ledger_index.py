@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from coordinator.clock import SYSTEM_CLOCK
+from coordinator.realtime.protocol import SequenceStatus, WorkerState
 from coordinator.sequences.allocator import RangeAllocator
 from coordinator.sequences.azure import CounterInfo
 from coordinator.sequences.grants import (
@@ -24,15 +25,18 @@ from coordinator.sequences.grants import (
     Jump,
     Owner,
     SequenceConfig,
+    tail_of,
 )
 from coordinator.sequences.ledger import LedgerReader
 from coordinator.storage import Storage
+from coordinator.testing.clock import ManualClock
 from coordinator.testing.sequences import MemoryLedger, MemoryStore
 from dashboard.hub.presence import Presence
 from dashboard.models import LedgerBook, LedgerRow
 from dashboard.sequences import ledger, ledger_index
 from dashboard.sequences.ledger_index import LedgerIndex, read_span
 from dashboard.sequences.views import ledger_parts
+from tests.unit.dashboard.making import hello
 
 pytestmark = pytest.mark.django_db
 ANN, BOB = Owner("ann", "here", 11, 5, "1.0"), Owner("bob", "there", 12)
@@ -289,3 +293,68 @@ async def test_the_file_of_a_ledger_takes_no_more_memory_for_five_times_the_rows
 async def test_nor_for_200_000_rows_than_for_10_000() -> None:
     small = await peak(10_000)
     assert await peak(200_000) < 1.1 * small
+
+
+# --- what became of the newest ranges --------------------------------------------------------------------------------
+
+
+def recent(grants: tuple[Grant, ...], presence: Presence) -> list[tuple[int, int, str, int | None]]:
+    owners = {"orders": ledger.owners_of(presence, "orders")}
+    views = ledger.settle({"orders": grants[::-1]}, owners)["orders"]
+    return [(view.first, view.last, view.state, view.last_issued) for view in views]
+
+
+def with_a_worker(name: str = "somebody-else", clock: ManualClock | None = None) -> Presence:
+    presence = Presence("here", clock=clock or SYSTEM_CLOCK)
+    presence.joined(hello(name))
+    return presence
+
+
+def test_a_range_that_was_returned_is_not_lost_though_the_counter_does_not_say_so() -> None:
+    """As after every scale-in: the newest grants of the counter name their owner, who is gone."""
+    taken = grant(1, 1000, ANN, outcome=GRANTED)
+    rows = MemoryLedger()
+    rows.record([taken.settled(RETURNED, 400), tail_of(taken, 400)])
+    copy(rows, Counter(1001, '"1"', (taken,), noted=1001, start=1))
+    assert recent((taken,), with_a_worker()) == [(401, 1000, "free", None), (1, 1000, "returned", 400)]
+
+
+def test_a_range_whose_owner_crashed_is_lost_once_the_ledger_was_read_after_the_crash() -> None:
+    clock = ManualClock(start=time.time() + 100)
+    presence = with_a_worker(clock=clock)
+    presence.joined(hello("ann", instance="i-ann", pid=11, state=WorkerState(mode="stopping")))
+    presence.left("i-ann")
+    taken = grant(1, 1000, ANN, outcome=GRANTED)
+    rows = MemoryLedger()
+    rows.record([taken])
+    book = copy(rows, Counter(1001, '"1"', (taken,), noted=1001, start=1))
+    assert recent((taken,), presence) == [(1, 1000, "granted", None)], "the ledger is older than the end"
+    LedgerBook.objects.filter(pk=book.pk).update(read_at=clock.time() + 1)
+    assert recent((taken,), presence) == [(1, 1000, "lost", None)]
+
+
+def test_before_the_ledger_was_read_no_range_is_called_lost() -> None:
+    taken = grant(1, 1000, ANN, outcome=GRANTED)
+    assert recent((taken,), with_a_worker()) == [(1, 1000, "granted", None)]
+
+
+def test_a_living_owner_that_returned_its_range_did_not_use_it_up() -> None:
+    taken = grant(1, 1000, ANN, outcome=GRANTED)
+    presence = with_a_worker()
+    status = SequenceStatus("orders", first=2001, last=3000, last_issued=2010)
+    presence.joined(hello("ann", pid=11, state=WorkerState(sequences=(status,))))
+    assert recent((taken,), presence) == [(1, 1000, "used", None)]
+    rows = MemoryLedger()
+    rows.record([taken.settled(RETURNED, 400), tail_of(taken, 400)])
+    copy(rows, Counter(1001, '"1"', (taken,), noted=1001, start=1))
+    assert [row[2] for row in recent((taken,), presence)] == ["free", "returned"]
+
+
+def test_ranges_of_two_sequences_are_not_confused() -> None:
+    taken = grant(1, 1000, ANN, outcome=GRANTED)
+    rows = MemoryLedger()
+    rows.record([taken.settled(RETURNED, 400), tail_of(taken, 400)])
+    copy(rows, Counter(1001, '"1"', (taken,), noted=1001, start=1))
+    owners = {name: ledger.owners_of(with_a_worker(), name) for name in ("orders", "others")}
+    found = ledger.settle({"orders": [taken], "others": [taken]}, owners)
+    assert [view.state for view in found["others"]] == ["granted"]
