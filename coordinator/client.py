@@ -142,15 +142,32 @@ class _Problem(msgspec.Struct):
 
 
 class Client:
-    """The API at `url` (such as ``https://kennel.example.org``), as the owner of `token`.
+    """The dashboard's API, for programs. Blocking. The dashboard decides and records each act as done by the owner of
+    the token.
 
-    Guarantees that an act is done at most once however often it is tried: each carries a key of its own, by which the
-    dashboard knows a repetition for a day. Tries again while there is no answer, storage is away (503) or the limit is
-    reached (429, after as long as was said), until `backoff` ends. Does not follow redirects, so that the token goes
-    nowhere else. Not for several threads at the same time.
+    Guarantees that an act is done at most once however often it is sent: each carries a key of its own, by which the
+    dashboard recognises a repetition for a day. Retries while there is no answer, storage is unreachable (503) or the
+    limit is reached (429, after the time that the dashboard names), until `backoff` ends. Does not follow redirects,
+    so the token goes nowhere else.
 
-    Methods raise `ApiError` with what the dashboard said, `ApiUnavailable` when trying again did not help; `maybe_done`
-    says that an act may have been carried out all the same. `timeout_seconds` bounds one try.
+    Does not guarantee that an act was not done if a method raises: see `maybe_done`. Not for several threads at the
+    same time.
+
+    Args:
+        url: The dashboard, such as ``https://kennel.example.org``.
+        token: A token of the Access page.
+        timeout_seconds: Bound of one attempt in seconds (default 30).
+        backoff: Delays between attempts, and `deadline_seconds` for the whole (default 30).
+
+    Raises:
+        ConfigurationError: The address or the token is invalid.
+        ApiError: The dashboard refused; the message says why. Also raised by each method.
+        ApiUnavailable: No attempt until the deadline got an answer. With `maybe_done` an act may have been carried
+            out.
+
+    Examples:
+        >>> with Client("https://kennel.example.org", token) as kennel:
+        ...     kennel.open_gate("start-order-processing", reason="tickets on sale")
     """
 
     def __init__(
@@ -171,6 +188,7 @@ class Client:
         self._http.headers["Authorization"] = f"Bearer {token}"
 
     def close(self) -> None:
+        """Close the connections."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -186,10 +204,26 @@ class Client:
         return self._pages("/gates", Gate)
 
     def gate(self, name: str) -> Gate:
+        """One gate.
+
+        Args:
+            name: The gate.
+
+        Returns:
+            Its state and the workers that wait at it.
+        """
         return self._get(f"/gates/{_part(name)}", Gate)
 
     def create_gate(self, name: str, *, reason: str = "") -> Gate:
-        """Make a gate, closed."""
+        """Create a gate, closed.
+
+        Args:
+            name: The gate.
+            reason: For the audit log (default "").
+
+        Returns:
+            The gate.
+        """
         return self._act("POST", "/gates", Gate, {"name": name, "reason": reason})
 
     def open_gate(
@@ -202,15 +236,33 @@ class Client:
         until: float | None = None,
         epoch: int | None = None,
     ) -> Gate:
-        """Open a gate: now or `at` a moment to come (seconds since 1970), until a moment, for all or a share.
+        """Open a gate (unleash).
 
-        With `epoch` only if the gate still has it.
+        Args:
+            name: The gate.
+            reason: For the audit log (default "").
+            at: A time to come, in seconds since 1970 (default: now).
+            share: Share of the workers, above 0 to 1 (default 1).
+            until: When it closes by itself, in seconds since 1970 (default: never).
+            epoch: Only if the gate has this epoch (default: any).
+
+        Returns:
+            The gate.
         """
         body = {"reason": reason, "at": at, "share": share, "until": until}
         return self._act("POST", f"/gates/{_part(name)}/open", Gate, body, epoch=epoch)
 
     def close_gate(self, name: str, *, reason: str, epoch: int | None = None) -> Gate:
-        """Close a gate."""
+        """Close a gate (leash).
+
+        Args:
+            name: The gate.
+            reason: For the audit log.
+            epoch: Only if the gate has this epoch (default: any).
+
+        Returns:
+            The gate.
+        """
         return self._act("POST", f"/gates/{_part(name)}/close", Gate, {"reason": reason}, epoch=epoch)
 
     # --- queues ---------------------------------------------------------------------------------------------------
@@ -220,26 +272,75 @@ class Client:
         return self._pages("/queues", Queue)
 
     def queue(self, name: str) -> Queue:
+        """One queue.
+
+        Args:
+            name: The queue.
+
+        Returns:
+            Its figures.
+        """
         return self._get(f"/queues/{_part(name)}", Queue)
 
     def create_queue(self, name: str, *, reason: str = "") -> Act:
-        """Make a queue; harmless if it exists."""
+        """Create a queue; harmless if it exists.
+
+        Args:
+            name: The queue.
+            reason: For the audit log (default "").
+
+        Returns:
+            What was done.
+        """
         return self._act("POST", "/queues", Act, {"name": name, "reason": reason})
 
     def delete_queue(self, name: str, *, reason: str = "") -> Act:
-        """Delete a queue with all its messages."""
+        """Delete a queue with all its messages.
+
+        Args:
+            name: The queue.
+            reason: For the audit log (default "").
+
+        Returns:
+            What was done.
+        """
         return self._act("DELETE", f"/queues/{_part(name)}", Act, params={"reason": reason})
 
     def clear_queue(self, name: str, *, reason: str = "") -> Act:
-        """Delete all messages of a queue."""
+        """Delete all messages of a queue.
+
+        Args:
+            name: The queue.
+            reason: For the audit log (default "").
+
+        Returns:
+            What was done.
+        """
         return self._act("POST", f"/queues/{_part(name)}/clear", Act, {"reason": reason})
 
     def put(self, name: str, item: Any, *, reason: str = "") -> Act:
-        """Put one item: anything that msgspec can encode, 64 KiB at most."""
+        """Send one item.
+
+        Args:
+            name: The queue.
+            item: Anything that msgspec can encode as JSON, 64 KiB at most.
+            reason: For the audit log (default "").
+
+        Returns:
+            What was done.
+        """
         return self._act("POST", f"/queues/{_part(name)}/messages", Act, {"item": item, "reason": reason})
 
     def requeue_poison(self, name: str, *, reason: str = "") -> Moved:
-        """Put the messages of the poison queue back; how many, and how many others are left or in doubt."""
+        """Requeue the messages of the poison queue.
+
+        Args:
+            name: The queue.
+            reason: For the audit log (default "").
+
+        Returns:
+            How many were moved, and how many are left or in doubt.
+        """
         answer = self._act("POST", f"/queues/{_part(name)}/requeue", _Moved, {"reason": reason})
         return Moved(answer.moved, left=answer.left, in_doubt=answer.in_doubt)
 
@@ -250,15 +351,39 @@ class Client:
         return self._pages("/workers", Worker)
 
     def drain_worker(self, instance: str, *, reason: str = "") -> Act:
-        """Ask a worker to finish what it has and take nothing new."""
+        """Have a worker finish what is in flight and take nothing new.
+
+        Args:
+            instance: The worker's `instance`.
+            reason: For the audit log (default "").
+
+        Returns:
+            What was done.
+        """
         return self._command(instance, "drain", reason)
 
     def resume_worker(self, instance: str, *, reason: str = "") -> Act:
-        """Ask a drained worker to work again."""
+        """Have a drained worker take messages again.
+
+        Args:
+            instance: The worker's `instance`.
+            reason: For the audit log (default "").
+
+        Returns:
+            What was done.
+        """
         return self._command(instance, "resume", reason)
 
     def stop_worker(self, instance: str, *, reason: str = "") -> Act:
-        """Ask a worker to end its process."""
+        """Have a worker end its process.
+
+        Args:
+            instance: The worker's `instance`.
+            reason: For the audit log (default "").
+
+        Returns:
+            What was done.
+        """
         return self._command(instance, "stop", reason)
 
     def leaders(self) -> Iterator[Leader]:
@@ -266,11 +391,27 @@ class Client:
         return self._pages("/leaders", Leader)
 
     def step_down(self, election: str, *, reason: str = "") -> Act:
-        """Ask the leader to step down."""
+        """Have the leader step down (graceful).
+
+        Args:
+            election: The election.
+            reason: For the audit log (default "").
+
+        Returns:
+            What was done.
+        """
         return self._act("POST", f"/leaders/{_part(election)}/step-down", Act, {"reason": reason})
 
     def break_lease(self, election: str, *, reason: str = "") -> Act:
-        """Take the lease from its holder by force; the epoch rises."""
+        """Force-release the lease of a leader; the epoch rises.
+
+        Args:
+            election: The election.
+            reason: For the audit log (default "").
+
+        Returns:
+            What was done.
+        """
         return self._act("POST", f"/leaders/{_part(election)}/break", Act, {"reason": reason})
 
     # --- records --------------------------------------------------------------------------------------------------
@@ -280,11 +421,27 @@ class Client:
         return self._pages("/sequences", Sequence)
 
     def ledger(self, sequence: str, *, number: int | None = None, owner: str = "") -> Iterator[Grant]:
-        """Who was granted which numbers, newest first."""
+        """Who was granted which numbers, newest first.
+
+        Args:
+            sequence: The sequence.
+            number: Only the grant that holds this number (default: all).
+            owner: Only grants of this owner (default: all).
+
+        Yields:
+            Each grant.
+        """
         return self._pages(f"/sequences/{_part(sequence)}/ledger", Grant, number=number, owner=owner)
 
     def audit(self, q: str = "") -> Iterator[Audited]:
-        """The audit, newest first; `q` as on the page."""
+        """The audit log, newest first.
+
+        Args:
+            q: A search, as on the page (default: all).
+
+        Yields:
+            Each entry.
+        """
         return self._pages("/audit", Audited, q=q)
 
     # --- how ------------------------------------------------------------------------------------------------------

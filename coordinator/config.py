@@ -16,9 +16,15 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-)){1,46}[a-z0-9]")
 class StorageConfig:
     """How Kennel uses the storage account.
 
-    `prefix` starts the names of Kennel's containers (default ``kennel-``); two fleets with different prefixes share
-    an account without meeting. `connect_seconds` and `read_seconds` bound one request: too small turns a slow answer
-    into an ambiguous write, too large makes callers wait on a dead connection. Leases derive their own, shorter ones.
+    Attributes:
+        prefix: Start of the names of Kennel's containers and tables (default ``kennel-``). Two fleets with different
+            prefixes share an account without meeting.
+        connect_seconds: Bound of one connection attempt, 0.05 to 300 (default 5).
+        read_seconds: Bound of one answer, 0.05 to 300 (default 10). Too small turns a slow answer into an ambiguous
+            write, too large makes callers wait on a dead connection. Leases derive their own, shorter ones.
+
+    Raises:
+        ConfigurationError: A value is out of bounds.
     """
 
     prefix: str = "kennel-"
@@ -36,11 +42,26 @@ class StorageConfig:
                 raise ConfigurationError(f"{field} must be between 0.05 and 300 seconds, got {value}")
 
     def container(self, kind: str) -> str:
-        """The blob container for one kind of thing: ``kennel-gates``, ``kennel-leases``, …"""
+        """The blob container for one kind of thing: ``kennel-gates``, ``kennel-leases``, …
+
+        Args:
+            kind: The kind, such as ``gates``.
+
+        Returns:
+            The name of the container.
+        """
         return f"{self.prefix}{kind}"
 
     def table(self, kind: str) -> str:
-        """The table for one kind of thing: table names allow no dash, so ``kennel-`` + ``ledger`` is ``kennelledger``."""
+        """The table for one kind of thing. Table names allow no dash, so ``kennel-`` and ``ledger`` give
+        ``kennelledger``.
+
+        Args:
+            kind: The kind, such as ``ledger``.
+
+        Returns:
+            The name of the table.
+        """
         return f"{self.prefix}{kind}".replace("-", "")
 
 

@@ -15,9 +15,21 @@ DAY_SECONDS = 86_400.0
 
 
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Dollars for 10,000 requests, by kind. `as_of` and `source` say where the figures come from: check them.
+    """Prices for 10,000 requests. The defaults are those of a general-purpose v2 account, hot tier, locally redundant:
+    check them.
 
-    The defaults are those of a general-purpose v2 account, hot tier, locally redundant.
+    Attributes:
+        queue: Any request to a queue.
+        blob_write: A write of a blob, its metadata or its lease, or the creation of a container.
+        blob_read: A read of a blob.
+        blob_list: A list of blobs.
+        table: Any request to a table.
+        as_of: When the prices were read.
+        source: Where.
+        currency: Their currency.
+
+    Raises:
+        ConfigurationError: A price is out of bounds.
     """
 
     queue: Figure = 0.004
@@ -60,9 +72,16 @@ def price_of(request: Request, prices: Prices = DEFAULT_PRICES) -> float:
 
 @dataclass(frozen=True)
 class Budget:
-    """Money a day. Above `warn_share` of it a warning is due; above all of it idle polling may be slowed, never work.
+    """Money a day. Past it idle polling may slow down; work never does.
 
-    `slowest_seconds` is the longest that idle polling is stretched to.
+    Attributes:
+        per_day: The budget, in the currency of the `Prices`.
+        warn_share: Share of it from which a warning is due (default 0.8).
+        slow_idle_polling: Whether idle polling slows down past the budget (default False).
+        slowest_seconds: Longest pause of slowed polling (default 60).
+
+    Raises:
+        ConfigurationError: A value is out of bounds.
     """
 
     per_day: float
@@ -78,20 +97,41 @@ class Budget:
             )
 
     def verdict(self, spent_today: float) -> str:
-        """ "ok", "warn" or "over"."""
+        """Compare the budget with what was spent.
+
+        Args:
+            spent_today: Money since midnight, UTC.
+
+        Returns:
+            "ok", "warn" or "over".
+        """
         if spent_today > self.per_day:
             return "over"
         return "warn" if spent_today > self.warn_share * self.per_day else "ok"
 
     def idle_seconds(self, spent_today: float, usual: float) -> float:
-        """How long an idle queue's poll may wait: as usual, or stretched by how far the budget is exceeded."""
+        """The pause between two polls of an idle queue.
+
+        Args:
+            spent_today: Money since midnight, UTC.
+            usual: The pause within the budget, in seconds.
+
+        Returns:
+            Seconds: as usual, or stretched by how far the budget is exceeded.
+        """
         if not self.slow_idle_polling or spent_today <= self.per_day:
             return usual
         return min(max(usual, self.slowest_seconds), usual * spent_today / self.per_day)
 
 
 class Spending:
-    """What this process has spent since midnight (UTC), by its meter; what was spent before it started is not known."""
+    """What this process has spent since midnight (UTC). What was spent before it started is not known.
+
+    Args:
+        meter: Counts the requests: `storage.meter`.
+        clock: The clock, for tests.
+        prices: The prices.
+    """
 
     def __init__(self, meter: Meter, *, clock: Clock = SYSTEM_CLOCK, prices: Prices = DEFAULT_PRICES) -> None:
         self._meter, self._clock, self._prices = meter, clock, prices

@@ -145,7 +145,7 @@ class SequenceClosed(SequenceError):
 
 
 class LeadershipLost(KennelError):
-    """The term is over: whatever the leader was about to do must not be done."""
+    """The term is over: the leader must not do what it was about to do."""
 
 
 class LockTimeout(KennelError, TimeoutError):
@@ -187,7 +187,7 @@ class GateMoved(KennelError):
 
 
 class GateTimeout(KennelError, TimeoutError):
-    """The gate did not open within the time given."""
+    """The gate did not open within the time given. Wait again, or give up."""
 
 
 class MessageUndecodable(KennelError):

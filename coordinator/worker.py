@@ -47,13 +47,30 @@ STOP_SECONDS, MAX_STOP_SECONDS = 20.0, 86_400.0
 class Worker:
     """A worker process: declares what it does, then `run()`.
 
-    `name` says what kind of worker it is; `identity` (default: name, host, process id) tells it from all others.
-    Storage, hub and token come from the environment unless given: ``AZURE_STORAGE_CONNECTION_STRING`` or
-    ``AZURE_STORAGE_ACCOUNT_URL``, ``KENNEL_PREFIX``, ``KENNEL_HUB_URL``, ``KENNEL_WORKER_TOKEN``. Without a hub URL it
-    polls, and everything still works. ``KENNEL_POOL`` names the pool to whose scaling agent it reports;
-    ``KENNEL_STOP_SECONDS`` is `stop_seconds`, unless given. No I/O happens before `run()`.
+    Guarantees that nothing is sent before `run()`; that each part stops when one of them cannot recover; and that a
+    stop returns what the process holds (messages, leases, unused numbers) within `stop_seconds`. Without a hub it
+    polls, and everything still works.
 
-    Raises `ConfigurationError` if the environment names no storage account, or a hub but no token.
+    Does not guarantee that a `def` handler ends by then: a thread cannot be stopped, and its message stays hidden
+    until it ends.
+
+    Args:
+        name: What kind of worker it is.
+        identity: What tells it from all others, 1 to 200 characters (default: ``KENNEL_WORKER_NAME``, otherwise name,
+            host and process id).
+        storage: The storage account (default: ``AZURE_STORAGE_CONNECTION_STRING`` or ``AZURE_STORAGE_ACCOUNT_URL``,
+            and ``KENNEL_PREFIX``).
+        environ: The environment (default: that of the process). ``KENNEL_HUB_URL`` and ``KENNEL_WORKER_TOKEN``
+            connect it to the dashboard, and ``KENNEL_POOL`` names the pool to whose scaling agent it reports.
+        stop_seconds: How long a stop may take, in seconds (default ``KENNEL_STOP_SECONDS``, otherwise 20).
+
+    Raises:
+        ConfigurationError: The environment names no storage account, or a hub but no token.
+
+    Examples:
+        >>> worker = Worker("billing")
+        >>> @worker.listen("orders-in", gate=worker.gate("start-order-processing"))
+        ... async def process(order: Order) -> None: ...
     """
 
     def __init__(
@@ -113,7 +130,18 @@ class Worker:
     # --- what it does -------------------------------------------------------------------------------------------
 
     def gate(self, name: str, **options: typing.Unpack[GateOptions]) -> Gate:
-        """The gate of that name; its passes are receipted to the dashboard."""
+        """The gate of that name. The worker confirms each pass to the dashboard.
+
+        Args:
+            name: The gate.
+            **options: As for `Storage.gate`.
+
+        Returns:
+            The gate; the same one each time.
+
+        Raises:
+            ConfigurationError: The name or an option is out of bounds.
+        """
         if name not in self._gates:
             options.setdefault("identity", self.identity)
             gate = self._gates[name] = self.storage.gate(name, **options)
@@ -121,15 +149,38 @@ class Worker:
         return self._gates[name]
 
     def sequence(self, name: str, **options: typing.Unpack[SequenceOptions]) -> UniqueIdGenerator:
-        """The sequence of that name, its ranges owned by this worker; as `Storage.sequence`."""
+        """The sequence of that name. This worker owns the ranges that it takes, and `run` closes it at the end.
+
+        Args:
+            name: The sequence.
+            **options: As for `Storage.sequence`.
+
+        Returns:
+            The generator.
+
+        Raises:
+            ConfigurationError: The name or an option is out of bounds.
+        """
         self._sequences[name] = self.storage.sequence(name, **options)
         return self._sequences[name]
 
     def listen(self, queue: str, **options: typing.Unpack[ListenerOptions]) -> Callable[[H], H]:
-        """Decorate the handler of a queue's messages (`def` or `async def`; its annotation is the message type).
+        """Decorate the handler of a queue's messages, `def` or `async def`. The annotation of its parameter is the type
+        of the items.
 
-        `tasks` is how few and how many dequeue tasks may run (default 1-10); `gate` holds them until it opens. See
-        `QueueListener` for the other options.
+        Args:
+            queue: The queue.
+            **options: As for `QueueListener`, such as `tasks`, `gate`, `batch`, `timeout` and `retries`.
+
+        Returns:
+            The decorator.
+
+        Raises:
+            ConfigurationError: The name, an option or the handler is invalid.
+
+        Examples:
+            >>> @worker.listen("orders-in", tasks=range(0, 51), timeout=60)
+            ... async def process(order: Order) -> None: ...
         """
 
         def register(handler: H) -> H:
@@ -143,7 +194,11 @@ class Worker:
         return register
 
     def add(self, listener: QueueListener[Any]) -> None:
-        """Run this listener, too: one of a saga (`saga.listener()`) or of a pipeline (`pipeline.processors()`)."""
+        """Run one more listener, such as one of a saga (`saga.listener()`) or of a pipeline (`pipeline.processors()`).
+
+        Args:
+            listener: The listener.
+        """
         self._listeners.append(listener)
 
     def lead(
@@ -154,13 +209,27 @@ class Worker:
         on_error: OnError | None = None,
         **options: typing.Unpack[ElectionOptions],
     ) -> Callable[[H], H]:
-        """Decorate a ``task(term)`` (`def` or `async def`) that one worker of the fleet runs at a time.
+        """Decorate a ``task(term)``, `def` or `async def`, that one worker of the fleet runs at a time.
 
-        `again`: what happens when the task has ended. "epoch" (default): its worker stays leader without work, so the task
-        runs once in each epoch, and again only after a fail-over; "campaign": the lease is freed, and whoever gets it
-        runs the task at once. A task that raises is logged, `on_error(error, term)` called, the lease freed, and this worker
-        campaigns again after a growing pause; an `on_error` that raises ends the worker. See `Election` for the other
-        options.
+        A task that raises is logged, its lease is freed, and this worker campaigns again after a growing pause.
+
+        Args:
+            election: The name of the election.
+            again: What happens when the task has ended. "epoch" (default): its worker stays leader without work, so
+                the task runs once in each epoch, and again only after a fail-over. "campaign": the lease is freed,
+                and the next leader runs the task at once.
+            on_error: Called as ``on_error(error, term)`` when the task raises. If it raises itself, the worker ends.
+            **options: As for `Storage.election`.
+
+        Returns:
+            The decorator.
+
+        Raises:
+            ConfigurationError: The name or an option is out of bounds.
+
+        Examples:
+            >>> @worker.lead("month-end")
+            ... async def close_the_books(term: Term) -> None: ...
         """
 
         def register(task: H) -> H:
@@ -173,11 +242,27 @@ class Worker:
     def every(
         self, schedule: str, *, lead: str, missed: Missed = "skip", name: str = "", late_seconds: float = 60.0
     ) -> Callable[[H], H]:
-        """Decorate a ``task(run)`` that runs at set times, once in the whole fleet, by whoever leads `lead`.
+        """Decorate a ``task(run)`` that runs at set times, once in the whole fleet.
 
-        `schedule`: ``"5m"`` and the like, or a cron expression of five fields, in UTC. `missed`: what to do about
-        moments at which nobody led, "skip" or "once" for all of them. `name` (default: the function's) must stay the
-        same for the fleet to know what has run. At most one run for each moment: a run that crashes is not repeated.
+        Guarantees at most one run for each moment. Does not guarantee one: a run that crashes is not repeated.
+
+        Args:
+            schedule: ``"5m"`` and the like, or a cron expression of five fields, in UTC.
+            lead: The election whose leader runs it.
+            missed: What to do about moments at which nobody led: "skip" (default), or "once" for all of them.
+            name: The name of the job (default: the function's). It must stay the same for the fleet to know what has
+                run.
+            late_seconds: How late a run may begin, in seconds (default 60).
+
+        Returns:
+            The decorator.
+
+        Raises:
+            ConfigurationError: The schedule is invalid, or the name is used twice.
+
+        Examples:
+            >>> @worker.every("0 6 * * *", lead="nightly")
+            ... async def report(run: Run) -> None: ...
         """
 
         def register(task: H) -> H:
@@ -192,9 +277,11 @@ class Worker:
     # --- running ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until stopped by `stop()`, SIGTERM or SIGINT; then give back what is held, within `stop_seconds`.
+        """Work until stopped by `stop()`, SIGTERM or SIGINT; then return what is held, within `stop_seconds`.
 
-        Raises what a part could not recover from (a wrong credential, say), after stopping the others.
+        Raises:
+            KennelError: A part cannot recover, for example because the credential is wrong. The other parts have
+                stopped.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -257,7 +344,7 @@ class Worker:
         self._stop.set()
 
     def drain(self) -> None:
-        """Finish what is in hand and take nothing new, until `resume()`."""
+        """Finish what is in flight and take nothing new, until `resume()`."""
         self.mode = "draining"
         for listener in self._listeners:
             listener.pause()
@@ -289,7 +376,7 @@ class Worker:
     # --- what it tells ------------------------------------------------------------------------------------------
 
     def state(self) -> protocol.WorkerState:
-        """Everything the dashboard shows of this worker."""
+        """Everything that the dashboard shows of this worker; no I/O."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return protocol.WorkerState(
             mode=self.mode,

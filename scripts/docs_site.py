@@ -60,6 +60,14 @@ TITLES = {
     "testing": "For your tests",
     "worker": "Worker",
 }
+BEYOND = (
+    "coordinator.config.StorageConfig",
+    "coordinator.leadership.term.LeaseConfig",
+    "coordinator.leadership.semaphore.BlobDistributedSemaphore",
+    "coordinator.tables.bulk.BulkWrite",
+    "coordinator.tables.commit.commit",
+)
+"""What the reference covers beside `coordinator.__all__`: what a method of `Storage` returns or takes."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -162,7 +170,8 @@ def reference() -> dict[str, str]:
     for node in ast.parse((ROOT / "coordinator" / "public.py").read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module != "coordinator.errors":
             rooms[node.module.split(".")[1]] += [f"{node.module}.{alias.name}" for alias in node.names]
-    rooms["config"].append("coordinator.config.StorageConfig")
+    for name in BEYOND:
+        rooms[name.split(".")[1]].append(name)
     rooms["client"] = ["coordinator.client"]
     rooms["doctor"] = ["coordinator.doctor.examine", "coordinator.doctor.findings.Finding"]
     pages = {

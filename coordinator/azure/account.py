@@ -91,8 +91,21 @@ class Account:
     def from_env(cls, environ: Mapping[str, str] | None = None, **options: Unpack[StorageOptions]) -> Self:
         """Connect as the environment says.
 
-        ``AZURE_STORAGE_CONNECTION_STRING``, or ``AZURE_STORAGE_ACCOUNT_URL`` with `DefaultAzureCredential`;
-        ``KENNEL_PREFIX`` sets the prefix. Raises `ConfigurationError` if neither is set.
+        Reads ``AZURE_STORAGE_CONNECTION_STRING``, or ``AZURE_STORAGE_ACCOUNT_URL`` with `DefaultAzureCredential`, and
+        ``KENNEL_PREFIX`` for the prefix.
+
+        Args:
+            environ: The environment (default: that of the process).
+            **options: `config`, a `StorageConfig`; `bus` for notifications; `clock`, for tests.
+
+        Returns:
+            The storage. No request has been sent.
+
+        Raises:
+            ConfigurationError: Neither variable is set, or a value is invalid.
+
+        Examples:
+            >>> storage = Storage.from_env()
         """
         env = os.environ if environ is None else environ
         if prefix := env.get("KENNEL_PREFIX"):
@@ -108,15 +121,38 @@ class Account:
 
     @classmethod
     def from_connection_string(cls, connection_string: str, **options: Unpack[StorageOptions]) -> Self:
-        """Connect with an account key or SAS; ``UseDevelopmentStorage=true`` means a local Azurite."""
+        """Connect with an account key or SAS.
+
+        Args:
+            connection_string: As the Azure portal shows it. ``UseDevelopmentStorage=true`` means a local Azurite.
+            **options: As for `from_env`.
+
+        Returns:
+            The storage. No request has been sent.
+
+        Raises:
+            ConfigurationError: The text is not a connection string.
+        """
         return cls(Endpoints.from_connection_string(connection_string), **options)
 
     @classmethod
     def from_account_url(
         cls, url: str, credential: str | TokenCredential | None = None, **options: Unpack[StorageOptions]
     ) -> Self:
-        """Connect to ``https://ACCOUNT.blob.core.windows.net`` with a SAS, a token credential, or (None) the
-        machine's own identity through `DefaultAzureCredential`."""
+        """Connect to an account by its address.
+
+        Args:
+            url: Such as ``https://ACCOUNT.blob.core.windows.net``.
+            credential: A SAS or a token credential (default: the machine's own identity, through
+                `DefaultAzureCredential`).
+            **options: As for `from_env`.
+
+        Returns:
+            The storage. No request has been sent.
+
+        Raises:
+            ConfigurationError: The address is not one of a storage account.
+        """
         return cls(Endpoints.from_account_url(url, credential), **options)
 
     @property

@@ -322,14 +322,32 @@ def _again(state: GateState) -> Transition:
 class Gate:
     """Holds workers until an operator lets them go.
 
-    Guarantees: `wait` returns only if storage said, in an answer to a request sent after `wait` was called, that
-    this worker may pass; for an opening at a set time that answer is at most a few seconds old. No hint can open a
-    gate, however wrong it is. Nobody waits longer than one poll interval after an opening while storage answers,
-    whether or not hints arrive. A change that was confirmed is never overwritten by an older one.
+    Guarantees that `wait` returns only if storage said, in an answer to a request sent after `wait` was called, that
+    this worker may pass; for an opening at a set time that answer is at most a few seconds old. No notification can
+    open a gate, however wrong it is. Nobody waits longer than one poll interval after an opening while storage
+    answers, whether or not notifications arrive. A change that was confirmed is never overwritten by an older one.
+
     Does not guarantee that nobody is inside a gate when `close` returns: workers learn of it by push, or at their
-    next poll; `passing` and the receipts tell who still is.
+    next poll; `passing` and the receipts show who still is.
 
     Costs while waiting: with push at most 60 requests an hour, without about 1,600.
+
+    Args:
+        store: Where the gate is stored; `Storage.gate` gives one in the account, `coordinator.testing` one in memory.
+        identity: The process that waits. It decides which openings for a share let it pass.
+        bus: Notifies of changes.
+        clock: The clock, for tests.
+        config: How often storage is read, see `GateConfig`.
+        rng: The source of jitter, for tests.
+        portal: For the blocking methods.
+        epochs: Where the highest epoch is recorded beside the gate.
+
+    Raises:
+        StorageError: Storage refused, or (`read`, `open`, `close`) stayed unreachable; also raised by each method.
+
+    Examples:
+        >>> gate = storage.gate("start-order-processing")
+        >>> release = await gate.wait()
     """
 
     def __init__(
@@ -375,7 +393,7 @@ class Gate:
 
     @property
     def state(self) -> GateState | None:
-        """The newest state that storage told; None before the first answer."""
+        """The newest state that storage returned; None before the first answer."""
         return self._cache.state
 
     @property
@@ -385,7 +403,7 @@ class Gate:
 
     @property
     def error(self) -> KennelError | None:
-        """Why the newest look failed; None if it did not."""
+        """Why the newest read failed; None if it did not."""
         return self._cache.error
 
     def now(self) -> float:
@@ -395,7 +413,7 @@ class Gate:
     def is_open(self) -> bool:
         """Whether this worker may go on, as far as it knows: False until the first answer.
 
-        As fresh as the last look; run inside `watch()` to keep looking.
+        As fresh as the newest read; inside `watch()` it follows the gate.
         """
         return (
             self.state is not None
@@ -416,7 +434,14 @@ class Gate:
         return str(self.error) if isinstance(self.error, GateCorrupt) else ""
 
     async def read(self) -> GateState:
-        """The gate as stored now; one request. Raises `StorageError` or `GateCorrupt`."""
+        """The gate as stored now; one request.
+
+        Returns:
+            Its state.
+
+        Raises:
+            GateCorrupt: The blob does not hold a gate.
+        """
         await self._cache.refresh("poll")
         assert self.state is not None
         return self.state
@@ -513,7 +538,17 @@ class Gate:
                 self.waiting -= 1
 
     def wait_blocking(self, timeout: float | None = None) -> Release:
-        """`wait` for threads, over one event loop that all threads of this storage share."""
+        """`wait` for threads, over one event loop that all threads of this storage share.
+
+        Args:
+            timeout: As for `wait`.
+
+        Returns:
+            As for `wait`.
+
+        Raises:
+            KennelError: The thread runs an event loop; use `await gate.wait()`. Otherwise as for `wait`.
+        """
         return call_blocking(
             self._portal,
             f"gate {self.name}: wait_blocking",
@@ -533,7 +568,20 @@ class Gate:
         epoch: int | None = None,
         above: int = 0,
     ) -> GateState:
-        """`open` for threads."""
+        """`open` for threads.
+
+        Args:
+            by: As for `open`.
+            reason: As for `open`.
+            at: As for `open`.
+            share: As for `open`.
+            until: As for `open`.
+            epoch: As for `open`.
+            above: As for `open`.
+
+        Returns:
+            As for `open`.
+        """
         thread_gate = self._on_portal()
         call = partial(
             thread_gate.open, by=by, reason=reason, at=at, share=share, until=until, epoch=epoch, above=above
@@ -543,7 +591,17 @@ class Gate:
     def close_blocking(
         self, *, by: str, reason: str = "", epoch: int | None = None, above: int = 0
     ) -> GateState:
-        """`close` for threads."""
+        """`close` for threads.
+
+        Args:
+            by: As for `close`.
+            reason: As for `close`.
+            epoch: As for `close`.
+            above: As for `close`.
+
+        Returns:
+            As for `close`.
+        """
         call = partial(self._on_portal().close, by=by, reason=reason, epoch=epoch, above=above)
         return call_blocking(self._portal, f"gate {self.name}: close_blocking", "await gate.close()", call)
 
@@ -568,6 +626,16 @@ class Gate:
         """Wait for the gate, then hold a place inside it for work that must finish before a close is complete.
 
         Inside `watch()` this costs no request while the gate is known to be open.
+
+        Args:
+            timeout: As for `wait`.
+
+        Raises:
+            GateTimeout: The gate did not open within `timeout`.
+
+        Examples:
+            >>> async with gate.passing():
+            ...     await ship(order)
         """
         async with self.watch():
             if not (self._watchers > 1 and self.is_open()):
@@ -580,7 +648,14 @@ class Gate:
                 self._cache.notify()
 
     async def wait_leashed(self, timeout: float | None = None) -> None:
-        """Return when the gate is known to be closed to this worker and nothing is `passing` any more."""
+        """Return when the gate is known to be closed to this worker and nothing is `passing` any more.
+
+        Args:
+            timeout: Seconds to wait (default None: no limit).
+
+        Raises:
+            GateTimeout: That was not so within `timeout`.
+        """
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         async with self.watch(), self._cache.notified() as event:
             needed = self._cache.sends + 1
@@ -598,7 +673,7 @@ class Gate:
                 await self._clock.wait(event, pause)
 
     async def changed(self) -> None:
-        """Return after the next look at the gate, whoever made it. For use inside `watch()`."""
+        """Return after the next read of the gate, by any task of this process. For use inside `watch()`."""
         async with self._cache.notified() as event:
             await event.wait()
 
@@ -781,7 +856,22 @@ class Gate:
         )
 
     async def extend(self, *, by: str, until: When | None, reason: str = "", above: int = 0) -> GateState:
-        """Let this opening end at `until` instead; None lets it stay open. Errors as for `open`."""
+        """Change the end of the current opening.
+
+        Args:
+            by: As for `open`.
+            until: The new end; None for none.
+            reason: As for `open`.
+            above: As for `open`.
+
+        Returns:
+            The gate as stored.
+
+        Raises:
+            ConfigurationError: The gate is not open, or `until` is past.
+            GateContended: Others changed the gate at each attempt.
+            StorageError: As for `open`.
+        """
         ends = rules.seconds_of("until", until)
         return await self._change(
             lambda state, now, nonce: rules.extended(

@@ -16,34 +16,44 @@ from coordinator.realtime.bus import RESYNC, Bus, Notification
 class GlobalFlag(Protocol):
     """One bit that all nodes see.
 
-    Guarantees that after `set_flag` returned, every `get_flag` sent later sees it. Does not tell who set it, when, or
-    how often; does not push. `storage.flag(name)` is the one in a blob: the blob's presence means set, whatever is
-    in it; clearing deletes it.
+    Guarantees that after `set_flag` returned, every `get_flag` sent later sees it. Does not guarantee anything about
+    who set it, when, or how often; does not push. `storage.flag(name)` is the one in a blob: it is set if the blob
+    exists, whatever it contains; clearing deletes it.
     """
 
     async def get_flag(self) -> bool:
         """Whether the flag is set."""
 
     async def set_flag(self, value: bool) -> None:
-        """Set or clear the flag; harmless when repeated."""
+        """Set or clear the flag; harmless when repeated.
+
+        Args:
+            value: True to set it.
+        """
 
 
 class PollingRelease:
     """Holds its callers until a flag is set, by polling it.
 
-    Guarantees that `wait` returns at most one interval and one request after the flag was set, whenever the node started. Does
-    not notice a flag that was set and cleared between two reads. Costs one request for each interval. An unreachable or busy
-    store is asked again at the next interval; every other storage error is raised.
+    Guarantees that `wait` returns at most one interval and one request after the flag was set, whenever the node
+    started. An unreachable or busy store is asked again at the next interval.
+
+    Does not guarantee that it notices a flag which was set and cleared between two reads. Costs one request for each
+    interval.
 
     Args:
         flag: The flag, such as `storage.flag(name)`.
-        interval_seconds: Seconds between two reads (default 2.5, at most a day). Smaller releases sooner and costs more: 1,440
-            requests an hour at 2.5.
+        interval_seconds: Seconds between two reads (default 2.5, at most a day). Smaller releases sooner and costs
+            more: 1,440 requests an hour at 2.5.
         clock: The clock, for tests.
         portal: For `wait_blocking`: `lambda: storage.portal`.
 
     Raises:
         ConfigurationError: `interval_seconds` is out of bounds.
+        StorageError: Storage refused; also raised by each method.
+
+    Examples:
+        >>> await PollingRelease(storage.flag("start")).wait()
     """
 
     def __init__(
@@ -64,7 +74,14 @@ class PollingRelease:
         self._portal = portal
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Return when the flag is set; raises `GateTimeout` after `timeout` seconds."""
+        """Return when the flag is set.
+
+        Args:
+            timeout: Seconds to wait (default None: no limit).
+
+        Raises:
+            GateTimeout: The flag was not set within `timeout`.
+        """
         started = self._clock.monotonic()
         while not await self._is_set():
             pause = self._interval
@@ -75,7 +92,11 @@ class PollingRelease:
             await self._clock.sleep(pause)
 
     def wait_blocking(self, timeout: float | None = None) -> None:
-        """`wait` for threads."""
+        """`wait` for threads.
+
+        Args:
+            timeout: As for `wait`.
+        """
         call_blocking(self._portal, "wait_blocking", "await release.wait()", self.wait, timeout)
 
     async def _is_set(self) -> bool:
@@ -88,15 +109,24 @@ class PollingRelease:
 class ListeningRelease:
     """Holds its callers until an event comes over a bus.
 
-    Guarantees that an event frees all callers who wait at that moment and whom the bus reaches, without a request to storage.
-    Keeps no state: a caller who starts to wait after the event waits for the next one, and a lost event is lost. `Gate` has no
-    such gap.
+    Guarantees that an event frees all callers who wait at that moment and whom the bus reaches, without a request to
+    storage.
+
+    Does not guarantee that a lost event is noticed: it keeps no state, and a caller who starts to wait after the
+    event waits for the next one. `Gate` has no such gap.
 
     Args:
         bus: Anything that implements `Bus`.
         name: The name of the event.
         clock: The clock, for tests.
         portal: For the blocking calls: `lambda: storage.portal`.
+
+    Raises:
+        GateTimeout: See `wait`.
+
+    Examples:
+        >>> release = ListeningRelease(storage.bus, "start")
+        >>> await release.wait(timeout=60)
     """
 
     def __init__(
@@ -109,7 +139,14 @@ class ListeningRelease:
         self._portal = portal
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Return when the event comes; raises `GateTimeout` after `timeout` seconds."""
+        """Return when the event comes.
+
+        Args:
+            timeout: Seconds to wait (default None: no limit).
+
+        Raises:
+            GateTimeout: It did not come within `timeout`.
+        """
         loop = asyncio.get_running_loop()
         event = asyncio.Event()
 
@@ -132,7 +169,11 @@ class ListeningRelease:
         await self._bus.publish(Notification(topic=self._topic))
 
     def wait_blocking(self, timeout: float | None = None) -> None:
-        """`wait` for threads."""
+        """`wait` for threads.
+
+        Args:
+            timeout: As for `wait`.
+        """
         call_blocking(self._portal, "wait_blocking", "await release.wait()", self.wait, timeout)
 
     def release_blocking(self) -> None:

@@ -47,9 +47,18 @@ LATE_SECONDS = 60.0
 class GateState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A gate as stored. Times are seconds since 1970 by the storage service's clock.
 
-    `state` is what was asked for; what holds now is `phase(state, now)`. `share` is the part of the fleet let through
-    (1.0 is all). `recent` are the nonces of the newest changes, own nonce first: how a writer whose answer was lost
-    recognises its change even after somebody changed the gate again.
+    Attributes:
+        name: The gate.
+        epoch: Grows with each change; 0 for a gate that was never stored.
+        state: What was asked for: "closed", "armed" or "open". What holds at a moment is `phase(state, now)`.
+        changed_at: When it was changed.
+        not_before: When an armed gate opens.
+        until: When it closes by itself; None for never.
+        share: The part of the fleet let through; 1.0 is all.
+        by: Who changed it.
+        reason: Why.
+        recent: The nonces of the newest changes, own nonce first: a writer whose answer was lost recognises its
+            change by them.
     """
 
     name: Text = ""
@@ -99,9 +108,15 @@ class GateConfig:
 class Release:
     """A pass through a gate.
 
-    `source` tells what let the worker through: "open" (it was open when the worker came), "push", "poll", or "clock"
-    (an opening at a set time). `delay_seconds` is from the opening to the pass, by wall clocks. `request_id` is that of the
-    dashboard's request that opened it, if a push told: it finds the press in the audit.
+    Attributes:
+        gate: The gate.
+        epoch: Its epoch.
+        source: What let the worker through: "open" (it was open when the worker came), "push", "poll", or "clock" (an
+            opening at a set time).
+        delay_seconds: From the opening to the pass, by wall clocks.
+        passed_at: When the worker passed, in seconds since 1970.
+        request_id: Of the dashboard's request that opened it, if push carried it: it finds the press in the audit
+            log.
     """
 
     gate: str

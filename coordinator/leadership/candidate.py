@@ -1,4 +1,4 @@
-"""Getting a lease, keeping it, and giving it back: what election, mutex and semaphore share (S15)."""
+"""Getting a lease, keeping it, and giving it back: what election, mutex and semaphore share."""
 
 from __future__ import annotations
 

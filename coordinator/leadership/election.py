@@ -1,4 +1,4 @@
-"""One leader at a time (S15, S16)."""
+"""One leader at a time."""
 
 from __future__ import annotations
 
@@ -30,22 +30,42 @@ _log = logging.getLogger("coordinator.leadership")
 
 
 class Election:
-    """Runs a task on one node at a time, and on another when that one dies (S15).
+    """Runs a task on one node at a time, and on another when that one dies ([its
+    source](../sources.md#s15-blobdistributedmutex)).
 
-    Guarantees: the task starts only after the epoch was raised under the lease; it is cancelled before the lease can
-    have expired; the lease is given back only after the task has ended. After a crash another node leads within one
-    lease and a second. Does not guarantee that a task which blocks the event loop or ignores its cancellation stops
-    in time, nor that a request already sent does not arrive late: `term.check()` and fencing are for that.
+    Guarantees that the task starts only after the epoch was raised under the lease; that it is cancelled before the
+    lease can have expired; that the lease is given back only after the task has ended. After a crash another node
+    leads within one lease and a second.
 
-    `lease_seconds`: 15-60, 15 by default; `config` instead of it gives all figures (`LeaseConfig`). `health`: asked each third
-    of a lease, plain or async; False, an error or no answer in time makes the leader step down. `on_change`: called
-    with the new role and the term (None unless leader). `on_new_leader`: called with the identity of each leader that this
-    candidate learns of, itself included: at its looks, and at once with push. `on_stall`: called, in a thread, if the
-    event loop stalls past the end of the lease. `history`: where terms are recorded; it also remembers the highest
-    epoch, which a deleted or restored blob forgets. `on_status` (an attribute): called whenever `status` has news, which a
-    renewal is, too.
-    Costs one request each two thirds of a lease, leading or waiting; while renewals are heard over the bus, waiting costs one
-    request a minute.
+    Does not guarantee that a task which blocks the event loop or ignores its cancellation stops in time, nor that a
+    request already sent does not arrive late: `term.check()` and fencing are for that.
+
+    Costs one request each two thirds of a lease, leading or waiting; while renewals are heard over the bus, waiting
+    costs one request a minute.
+
+    Args:
+        store: Where the lease is; `Storage.election` gives one in the account, `coordinator.testing` one in memory.
+        identity: What the leader is called in records.
+        bus: Notifies of renewals and releases.
+        lease_seconds: 15 to 60 (default 15): how soon another node leads after a crash.
+        config: All times of the lease, instead of `lease_seconds`; see `LeaseConfig`.
+        health: Asked each third of a lease, plain or async. False, an error or no answer in time makes the leader
+            step down.
+        on_change: Called with the new role and the term (None unless leader).
+        on_new_leader: Called with the identity of each leader that this candidate learns of, itself included.
+        on_stall: Called, in a thread, if the event loop stalls past the end of the lease.
+        history: Where terms are recorded. It also remembers the highest epoch, which a deleted or restored blob
+            forgets.
+        clock: The clock, for tests.
+        rng: The source of jitter, for tests.
+        portal: For `run_blocking`.
+
+    Raises:
+        ConfigurationError: A time is out of bounds.
+        StorageError: Storage refused; also raised by each method.
+
+    Examples:
+        >>> await storage.election("month-end").run(close_the_books)
     """
 
     def __init__(
@@ -89,9 +109,17 @@ class Election:
     async def run(self, leader_task: LeaderTask) -> Any:
         """Campaign, lead, and campaign again whenever leadership is lost, until the task ends by itself.
 
-        `leader_task(term)` may be async or plain (then it runs in a thread, and must look at `term.held`). Returns
-        what it returned, raises what it raised; the lease is free then. Cancel to stop: the task is cancelled, and
-        the lease given back when it has ended.
+        Cancel to stop: the task is cancelled, and the lease given back when it has ended.
+
+        Args:
+            leader_task: ``leader_task(term)``, async or plain; a plain one runs in a thread and must look at
+                `term.held`.
+
+        Returns:
+            What the task returned. The lease is free.
+
+        Raises:
+            Exception: What the task raised. The lease is free.
         """
         if self._running:
             raise KennelError(f"election {self.name} runs already in this object; make another one")
@@ -112,7 +140,14 @@ class Election:
             self._change("stopped", None)
 
     def run_blocking(self, leader_task: LeaderTask) -> Any:
-        """`run` for threads: campaigns over the storage's own event loop until the task ends; Ctrl-C stops it."""
+        """`run` for threads: campaigns over the storage's own event loop until the task ends; Ctrl-C stops it.
+
+        Args:
+            leader_task: As for `run`.
+
+        Returns:
+            As for `run`.
+        """
         return call_blocking(
             self._portal,
             f"election {self.name}: run_blocking",
@@ -122,7 +157,14 @@ class Election:
         )
 
     def step_down(self, reason: str = "asked to step down") -> bool:
-        """Stop leading and let another node lead; False if this one does not lead. Returns at once; from any thread."""
+        """Stop leading and let another node lead. Returns at once; from any thread.
+
+        Args:
+            reason: For the record of terms (default "asked to step down").
+
+        Returns:
+            False if this node does not lead.
+        """
         resign, term = self._resign, self.term
         if resign is None or term is None:
             return False
@@ -131,7 +173,14 @@ class Election:
         return True
 
     async def read(self) -> LeaderInfo:
-        """Who leads, as stored now; one request. Raises `NotFound` if nobody ever led."""
+        """Who leads, as stored now; one request.
+
+        Returns:
+            The leader.
+
+        Raises:
+            NotFound: No leader was ever elected.
+        """
         return await self._candidate.read()
 
     def status(self) -> LeadershipStatus:

@@ -98,11 +98,25 @@ class LeaseLock:
 
     @asynccontextmanager
     async def hold(self, timeout: float | None = None) -> AsyncIterator[Term]:
-        """Wait for the lock and hold it while the block runs: `async with lock.hold(timeout=5) as term:`.
+        """Wait for the lock and hold it while the block runs. Any number of tasks can use one object this way; each
+        waits for the others, too.
 
-        May be used by many tasks at a time; each waits for the others, too. The block is cancelled when the lock is lost
-        while it runs, and `LeadershipLost` raised. Raises `LockTimeout` after `timeout` seconds. Not re-entrant: a
+        The block is cancelled, and `LeadershipLost` raised, if the lock is lost while it runs. Not re-entrant: a
         second `hold` inside the block waits for ever, or for its timeout.
+
+        Args:
+            timeout: Seconds to wait (default None: no limit).
+
+        Yields:
+            The term.
+
+        Raises:
+            LockTimeout: The lock was not free within `timeout`.
+            LeadershipLost: The lock was lost while the block ran.
+
+        Examples:
+            >>> async with lock.hold(timeout=5) as term:
+            ...     term.check()
         """
         hold = await self._take(timeout)
         hold.enter()
@@ -115,10 +129,24 @@ class LeaseLock:
 
     @contextmanager
     def hold_blocking(self, timeout: float | None = None) -> Iterator[Term]:
-        """`hold` for threads: `with lock.hold_blocking(timeout=5) as term:`.
+        """`hold` for threads.
 
-        A thread cannot be cancelled: call `term.check()` before each effect. `LeadershipLost` is raised after a block
-        during which the lock was lost.
+        Nobody can cancel a thread: it must look at `term.held` or call `term.check()`. The lock is given back only
+        after the block.
+
+        Args:
+            timeout: As for `hold`.
+
+        Yields:
+            The term.
+
+        Raises:
+            LockTimeout: The lock was not free within `timeout`.
+            LeadershipLost: The lock was lost while the block ran.
+
+        Examples:
+            >>> with lock.hold_blocking(timeout=5) as term:
+            ...     term.check()
         """
         hold = call_blocking(
             self._portal, f"{self.name}: hold_blocking", "async with lock.hold()", self._take, timeout
@@ -145,7 +173,17 @@ class LeaseLock:
         return self.term
 
     async def acquire(self, timeout: float | None = None) -> Term:
-        """Wait for the lock; raises `LockTimeout` after `timeout` seconds."""
+        """Wait for the lock.
+
+        Args:
+            timeout: Seconds to wait (default None: no limit).
+
+        Returns:
+            The term.
+
+        Raises:
+            LockTimeout: The lock was not free within `timeout`.
+        """
         self._refuse_second_use()
         try:
             won = await self._own.acquire(timeout)

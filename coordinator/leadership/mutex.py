@@ -1,4 +1,4 @@
-"""A lock across nodes (S15)."""
+"""A lock across nodes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,37 @@ from coordinator.realtime.bus import Bus
 
 
 class BlobDistributedMutex(LeaseLock):
-    """At most one holder at a time, over all nodes (S15): `async with storage.mutex("stock-count").hold() as term:`.
+    """At most one holder at a time, over all nodes ([its source](../sources.md#s15-blobdistributedmutex)).
 
-    Guarantees what `Term` guarantees, and that the block is cancelled and `LeadershipLost` raised when the lock is lost
-    while it runs. Does not guarantee that nobody else begins while a block ignores its cancellation: call `term.check()`
-    before effects, or fence them with `term.epoch`. Not fair, and not re-entrant. `hold()` may be used by many tasks and
-    (as `hold_blocking`) threads at a time; `async with mutex` and `acquire` by one.
+    Guarantees what `Term` guarantees, and that the block is cancelled and `LeadershipLost` raised when the lock is
+    lost while it runs. `hold()` may be used by many tasks and (as `hold_blocking`) threads at a time; `async with
+    mutex` and `acquire` by one.
 
-    Costs one request each two thirds of a lease, waiting or holding; while renewals are heard over the bus, waiting costs one
-    a minute. Waiters learn of a release at once over the bus, otherwise at their next look.
-    `lease_seconds`: 15 by default; `config` instead of it gives all figures. `epochs`: where used epochs are remembered.
+    Does not guarantee that nobody else begins while a block ignores its cancellation: call `term.check()` before
+    effects, or fence them with `term.epoch`. Not fair, and not re-entrant.
+
+    Costs one request each two thirds of a lease, waiting or holding; while renewals are heard over the bus, waiting
+    costs one a minute. Waiters learn of a release at once over the bus, otherwise at their next read.
+
+    Args:
+        store: Where the lease is; `Storage.mutex` gives one in the account, `coordinator.testing` one in memory.
+        identity: What the holder is called in records.
+        bus: Notifies of releases.
+        lease_seconds: 15 to 60 (default 15): how soon the lock of a dead holder is free.
+        config: All times of the lease, instead of `lease_seconds`; see `LeaseConfig`.
+        clock: The clock, for tests.
+        rng: The source of jitter, for tests.
+        portal: For the blocking methods.
+        epochs: Where used epochs are recorded.
+
+    Raises:
+        ConfigurationError: A time is out of bounds.
+        LockTimeout: The lock was not free within the time given.
+        LeadershipLost: The lock was lost while the block ran.
+
+    Examples:
+        >>> async with storage.mutex("stock-count").hold(timeout=60) as term:
+        ...     term.check()
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A lock that several may hold (S15, counted)."""
+"""A lock that several may hold."""
 
 from __future__ import annotations
 
@@ -21,14 +21,37 @@ from coordinator.uninterrupted import uninterrupted
 
 
 class BlobDistributedSemaphore(LeaseLock):
-    """At most n holders at a time, over all nodes, each with one of n leases: `async with storage.semaphore("x", 3):`.
+    """At most n holders at a time, over all nodes, each with one of n leases.
 
-    Guarantees for each holder what `BlobDistributedMutex` guarantees; `term.name` tells which of the n places it has,
-    and epochs count for each place alone. All users of one name must agree on n. Not fair. `hold()` may be used by many tasks
-    and threads at a time.
+    Guarantees for each holder what `BlobDistributedMutex` guarantees; `term.name` says which of the n places it has,
+    and epochs count for each place alone. `hold()` may be used by many tasks and threads at a time.
 
-    Costs one request each third of a lease while waiting (one look shows all places), each two thirds while holding. The place of a holder that
-    died is free after its lease, and found within a third of a lease more.
+    Does not guarantee fairness, nor the number if users of one name do not agree on n.
+
+    Costs one request each third of a lease while waiting (one read shows all places), each two thirds while holding.
+    The place of a holder that died is free after its lease, and found within a third of a lease more.
+
+    Args:
+        name: The name.
+        stores: The leases; `Storage.semaphore` gives them in the account, `coordinator.testing` in memory.
+        look: Reads all of them with one request.
+        identity: What the holder is called in records.
+        bus: Notifies of releases.
+        lease_seconds: 15 to 60 (default 15): how soon the place of a dead holder is free.
+        config: All times of the lease, instead of `lease_seconds`; see `LeaseConfig`.
+        clock: The clock, for tests.
+        rng: The source of jitter, for tests.
+        portal: For the blocking methods.
+        epochs: Where used epochs are recorded, by place.
+
+    Raises:
+        ConfigurationError: There is no place, or a time is out of bounds.
+        LockTimeout: No place was free within the time given.
+        LeadershipLost: The place was lost while the block ran.
+
+    Examples:
+        >>> async with storage.semaphore("importers", 3).hold() as term:
+        ...     print(term.name)
     """
 
     def __init__(

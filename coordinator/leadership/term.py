@@ -17,15 +17,20 @@ from coordinator.errors import ConfigurationError, LeadershipLost
 class LeaseConfig:
     """How fast the loss of a leader is noticed, and what that costs. The names are client-go's.
 
-    `lease_seconds` (LeaseDuration): 15-60, whole; 15 by default. A shorter lease fails over sooner, a longer one survives
-    longer hiccups of the network and of the leader.
-    `renew_seconds`: from one renewal to the next; two thirds of the lease by default (360 requests an hour for 15 s). Less
-    costs more and notices a broken lease sooner.
-    `renew_deadline_seconds` (RenewDeadline): how long a term lasts after its newest confirmed renewal was sent; nine
-    tenths of the lease by default. What is left of the lease is for the work to end, and for clocks that drift.
-    `retry_seconds` (RetryPeriod): the longest pause before a request that failed is tried again; 2 by default.
-    `look_seconds`: the least time between two looks of a standby that hears no renewals; 0 by default: it looks whenever
-    the lease can have ended, which is once each `renew_seconds`. More costs less and may find the end that much later.
+    Attributes:
+        lease_seconds: LeaseDuration, 15 to 60, whole (default 15). A shorter lease fails over sooner, a longer one
+            survives longer hiccups of the network and of the leader.
+        renew_seconds: From one renewal to the next (default: two thirds of the lease, 360 requests an hour for 15 s).
+            Less costs more and notices a broken lease sooner.
+        renew_deadline_seconds: RenewDeadline: how long a term lasts after its newest confirmed renewal was sent
+            (default: nine tenths of the lease). The rest is for the work to end, and for clocks that drift.
+        retry_seconds: RetryPeriod: the longest pause before a failed request is sent again (default 2).
+        look_seconds: Minimum time between two reads of a standby that hears no renewals (default 0: it reads whenever
+            the lease can have ended, which is once each `renew_seconds`). More costs less and may find the end that
+            much later.
+
+    Raises:
+        ConfigurationError: A time is out of bounds.
     """
 
     lease_seconds: int = 15
@@ -99,16 +104,32 @@ class LeaseConfig:
 
 
 class Term:
-    """The right to act as leader, for as long as `held`.
+    """The right to act as leader, for as long as `held`. May be read from any thread.
 
     Guarantees that `held` is False before the lease can have expired, whatever happened to the event loop or the
-    network, because it is computed from the monotonic clock; and that a higher `epoch` has acted before never means
-    that this one may. Does not guarantee that a write that was already sent arrives in time: fence it with `epoch`
-    (see `coordinator.leadership.fencing`). Does not notice time during which the whole machine was suspended, where
-    the system's monotonic clock does not count it.
+    network, because it is computed from the monotonic clock.
 
-    `epoch` is the fencing token: larger than that of every earlier term of this name. `since` is when the term began,
-    in seconds since 1970 by the storage service's clock; `asked_at` is when the lease was asked for (monotonic), `etag` the version of the record. May be read from any thread.
+    Does not guarantee that a write that was already sent arrives in time: fence it with `epoch` (see
+    `coordinator.leadership.fencing`). Does not notice time during which the whole machine was suspended, where the
+    system's monotonic clock does not count it.
+
+    Args:
+        name: The election or lock.
+        holder: The identity of the leader.
+        epoch: The fencing token: larger than that of every earlier term of this name.
+        lease_id: The id of the lease.
+        since: When the term began, in seconds since 1970 by the storage service's clock.
+        asked_at: When the lease was asked for, by the monotonic clock.
+        deadline: Until when `held` is True without another renewal, by the monotonic clock.
+        clock: The clock.
+        etag: The version of the record.
+
+    Raises:
+        LeadershipLost: See `check`.
+
+    Examples:
+        >>> async def close_the_books(term: Term) -> None:
+        ...     term.check(needs_seconds=5)
     """
 
     def __init__(
@@ -154,7 +175,14 @@ class Term:
         return 0.0 if self._ended else max(0.0, self._deadline - self._clock.monotonic())
 
     def lease_left(self, margin_seconds: float) -> float:
-        """Seconds until the service frees the lease by itself, the margin after `held` has become False; at least 0."""
+        """How long until the service frees the lease by itself.
+
+        Args:
+            margin_seconds: The margin by which `held` becomes False earlier.
+
+        Returns:
+            Seconds, at least 0.
+        """
         return max(0.0, self._deadline + margin_seconds - self._clock.monotonic())
 
     @property
@@ -183,7 +211,14 @@ class Term:
         return self._ended or ("" if self.has_lease else "its lease could not be renewed in time")
 
     def check(self, *, needs_seconds: float = 0.0) -> None:
-        """Raise `LeadershipLost` unless the term is held, and will be for `needs_seconds`: call before each effect."""
+        """Raise unless the term is held: call it before each effect.
+
+        Args:
+            needs_seconds: For how long it must be held without another renewal (default 0).
+
+        Raises:
+            LeadershipLost: It is not, or will not be.
+        """
         if not self.held:
             raise LeadershipLost(f"{self.name}: term {self.epoch} of {self.holder} is over: {self.reason}")
         if self.remaining_seconds < needs_seconds:
@@ -192,24 +227,43 @@ class Term:
             )
 
     def extend(self, deadline: float) -> bool:
-        """Take over a later deadline; False if the term was over already: what was seen as lost stays lost."""
+        """Take over a later deadline, after a renewal.
+
+        Args:
+            deadline: The deadline, by the monotonic clock.
+
+        Returns:
+            False if the term was over: what was seen as lost stays lost.
+        """
         if not self.has_lease:
             return False
         self._deadline = max(self._deadline, deadline)
         return True
 
     def stop(self, reason: str) -> None:
-        """Ask work in a thread, which nobody can cancel, to stop: `held` is False from here on. The lease stays."""
+        """Ask work in a thread, which nobody can cancel, to stop: `held` is False from here on. The lease stays.
+
+        Args:
+            reason: Why.
+        """
         self._stopping = self._stopping or reason
         self.on_loop(self._event.set)
 
     def on_loop(self, call: Callable[[], object]) -> None:
-        """Call it on the event loop of this term; from any thread."""
+        """Call a function on the event loop of this term; from any thread.
+
+        Args:
+            call: The function.
+        """
         with suppress(RuntimeError):  # the loop is gone, and everybody who waited with it
             self._loop.call_soon_threadsafe(call)
 
     def end(self, reason: str) -> None:
-        """The term is over, for the first reason given. From any thread."""
+        """End the term, for the first reason given. From any thread.
+
+        Args:
+            reason: Why.
+        """
         if not self._ended:
             self._ended = reason
         self.on_loop(self._event.set)

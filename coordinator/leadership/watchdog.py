@@ -24,7 +24,7 @@ class _Watch:
 
 
 class Watchdog:
-    """Ends terms whose deadline passed without their event loop saying so (S16).
+    """Ends terms whose deadline passed without their event loop saying so.
 
     Guarantees that within 0.1 s after the deadline the term is ended for everybody who looks from any thread, that
     the cancellation of its task is the next thing the loop will see, and that `on_stall` was called, in this thread.

@@ -66,7 +66,15 @@ class ChunkResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BatchDone(msgspec.Struct, frozen=True):
-    """Tells whoever waits that a batch is complete; `report` names the blob."""
+    """The message for a batch that is complete.
+
+    Attributes:
+        pipeline: The pipeline.
+        batch: The batch.
+        items: How many items it had.
+        failed: How many of them failed.
+        report: The name of the report's blob.
+    """
 
     pipeline: KeyText
     batch: KeyText

@@ -41,23 +41,46 @@ ORDER_ATTEMPTS = 50
 class Pipeline:
     """Splits batches into items, has them processed in parallel, counts each once, and writes one report a batch.
 
-    Guarantees: a started batch is split wholly, and every item is counted exactly once, as a result or as a failure,
-    whatever crashes and however often anything is delivered; the report is written once; memory stays constant in
-    the size of the batch, in every part. Does not guarantee that an item is *processed* once (its processor must bear
-    a repetition), nor an order.
+    Guarantees that a started batch is split wholly, and that every item is counted exactly once, as a result or as a
+    failure, no matter what crashes and how often anything is delivered; that the report is written once; and that
+    memory stays constant in the size of the batch, in every part. A failing initiator, controller, reporter or store
+    of reports is tried five times; then the batch is `failed`, with the cause, and `retry_failed` has it go on where
+    it stopped.
 
-    `initiator(source)` yields the items (see `Sender`); `processor(item)` returns the result of one, or raises to have it
-    on the failure list; `combine(results)` may shrink the results of a chunk before they travel (sums per customer);
-    `controller(total, results)` adds results to a total that starts as None; `reporter(total)` makes the report's bytes
-    (default: JSON). `item` and `result` are the types. `chunk_items` is how many items travel together at most (1-10,000), and
-    `chunk_seconds` (default 0.5) about how long they should take a processor, by the measured time of an item. As long as that is
-    not known, a batch of up to eight times `chunk_items` is spread over 16 chunks. 0 gives every chunk `chunk_items`. More is cheaper and coarser, and the results of a chunk must fit
-    in a row (900 KiB). `item_seconds` (default 600; 0: no bound) bounds one try of an item, `item_attempts` (default 1) is how
-    often a failing one is tried before it is on the failure list. A ``def`` processor cannot be stopped: past its time its
-    item has failed, and its thread is left behind. `done` gets a `BatchDone` for each complete batch.
+    Does not guarantee that an item is *processed* once (its processor must be idempotent), nor an order.
 
-    A failing initiator, controller, reporter or store of reports is tried five times; then the batch is `failed`, with the
-    cause, and `retry_failed` has it go on where it stopped.
+    Args:
+        name: Its name.
+        initiator: ``initiator(source)`` yields the items of a batch.
+        processor: ``processor(item)`` returns the result of one item, or raises to have it counted as failed. A `def`
+            processor cannot be stopped: after `item_seconds` its item has failed, and its thread is left behind.
+        controller: ``controller(total, results)`` adds results to a total that starts as None.
+        ledger: Where progress is stored.
+        reports: Where reports are stored.
+        orders: The queue of batches.
+        work: The queue of chunks.
+        results: The queue of their results.
+        done: Gets a `BatchDone` for each complete batch (default: none).
+        item: The type of the items (default: any JSON).
+        result: The type of the results (default: any JSON).
+        combine: ``combine(results)`` may shrink the results of a chunk before they travel, such as sums per customer.
+        reporter: ``reporter(total)`` returns the report as bytes (default: JSON).
+        chunk_items: Maximum items that travel together, 1 to 10,000 (default 500). More is cheaper and coarser, and
+            the results of a chunk must fit in a row (900 KiB).
+        chunk_seconds: About how long a chunk should take a processor, in seconds, by the measured time of an item
+            (default 0.5; 0: every chunk has `chunk_items`). Until it is measured, a batch of up to eight times
+            `chunk_items` is spread over 16 chunks.
+        item_seconds: Bound of one attempt of an item, in seconds (default 600; 0: none).
+        item_attempts: Attempts of an item before it counts as failed (default 1).
+        identity: What this process is called in records.
+
+    Raises:
+        ConfigurationError: An option is out of bounds.
+        StorageError: Storage refused or stayed unreachable; also raised by each method.
+
+    Examples:
+        >>> billing = storage.pipeline("billing", read_customers, bill, add_up, item=Customer, result=int)
+        >>> await billing.start("2026-11", "customers.csv", sla_seconds=3600)
     """
 
     def __init__(
@@ -123,10 +146,19 @@ class Pipeline:
     async def start(
         self, batch: str, source: Any, *, sla_seconds: float = 0.0, expected_items: int = 0
     ) -> bool:
-        """Order a batch; False if there is one of that name already. `source` (any JSON) is what the initiator gets.
+        """Order a batch.
 
-        `sla_seconds` after now it should be complete (0: no such promise); `expected_items`, if known, makes the time
-        left known from the start.
+        Args:
+            batch: Its name.
+            source: What the initiator gets, any JSON.
+            sla_seconds: Seconds from now within which it should complete (default 0: no SLA).
+            expected_items: Number of items, if known: the ETA is then known from the start.
+
+        Returns:
+            False if there is a batch of that name.
+
+        Raises:
+            ConfigurationError: `source` is not JSON, or an option is out of bounds.
         """
         check_key((self.name, batch))
         if not (0 <= sla_seconds <= MAX_SECONDS and 0 <= expected_items <= MAX_COUNT):
@@ -164,36 +196,95 @@ class Pipeline:
         return f"{self.name}/{batch}-{secrets.token_hex(4)}.json"
 
     async def status(self, batch: str) -> BatchStatus:
-        """How the batch goes; two requests. Raises `NotFound`."""
+        """How far the batch is; two requests.
+
+        Args:
+            batch: The batch.
+
+        Returns:
+            Its status.
+
+        Raises:
+            NotFound: It was never started.
+        """
         return await self.control.status(batch)
 
     async def wait(self, batch: str, *, poll_seconds: float = 0.2) -> BatchStatus:
-        """Look again and again until the batch runs no more."""
+        """Read again and again until the batch has ended.
+
+        Args:
+            batch: The batch.
+            poll_seconds: Seconds between two reads (default 0.2).
+
+        Returns:
+            Its status at the end.
+
+        Raises:
+            NotFound: It was never started.
+        """
         while (status := await self.status(batch)).state == "running":
             await self._clock.sleep(poll_seconds)
         return status
 
     async def cancel(self, batch: str) -> None:
-        """Stop a batch: what is on its way is dropped within seconds, no report is written. Final."""
+        """Stop a batch for good. What is on its way is dropped within seconds, and no report is written.
+
+        Args:
+            batch: The batch.
+
+        Raises:
+            PipelineError: The batch is complete.
+            NotFound: It was never started.
+        """
         await self.control.cancel(batch)
         self._wanted.pop(batch, None)
 
     def failures(self, batch: str) -> AsyncIterator[ItemFailure]:
-        """The items that failed and were not put right since, in their order."""
+        """The items that failed and did not succeed since, in their order.
+
+        Args:
+            batch: The batch.
+
+        Yields:
+            Each item, with the reason.
+        """
         return self.control.failures(batch)
 
     async def results_of(self, batch: str) -> AsyncIterator[Any]:
-        """Each result that was counted, in the order of the batch's chunks, in constant memory; see `exports`."""
+        """Each result that was counted, in the order of the chunks, in constant memory.
+
+        Args:
+            batch: The batch.
+
+        Yields:
+            Each result.
+        """
         async for chunk in self._ledger.results(batch):
             for raw in chunk.results:
                 yield self._counter.decode(raw)
 
     async def retry_failed(self, batch: str) -> None:
-        """Process the failed items of a `partial` batch again, or have a `failed` one go on. Raises `PipelineError` otherwise."""
+        """Process the failed items of a `partial` batch again, or have a `failed` one go on.
+
+        Args:
+            batch: The batch.
+
+        Raises:
+            PipelineError: It is neither.
+            NotFound: It was never started.
+        """
         await self.control.retry_failed(batch)
 
     async def accept_failures(self, batch: str) -> None:
-        """Complete a `partial` batch without its failed items."""
+        """Complete a `partial` batch without its failed items.
+
+        Args:
+            batch: The batch.
+
+        Raises:
+            PipelineError: It is not `partial`.
+            NotFound: It was never started.
+        """
         head = (await self._ledger.head(batch)).value
         self.control.must_be_partial(batch, head)
         (sent, _), (counted, etag) = await self._ledger.progress(batch)
@@ -204,7 +295,15 @@ class Pipeline:
     def initiators(
         self, *, relay_seconds: float = RELAY_SECONDS, **options: Unpack[ListenerOptions]
     ) -> QueueListener[BatchOrder]:
-        """A listener that splits batches; options as of `QueueListener`."""
+        """A listener that splits batches.
+
+        Args:
+            relay_seconds: Seconds between two looks for orders that were stored and not sent (default 300).
+            **options: As for `QueueListener`.
+
+        Returns:
+            The listener; run it with `Worker.add`.
+        """
         options.setdefault("retries", _RETRIES)
         options.setdefault("tasks", range(1, 5))
         return RelayingListener(
@@ -212,19 +311,37 @@ class Pipeline:
         )
 
     def processors(self, **options: Unpack[ListenerOptions]) -> QueueListener[Chunk]:
-        """A listener that processes items."""
+        """A listener that processes items.
+
+        Args:
+            **options: As for `QueueListener`.
+
+        Returns:
+            The listener; run it with `Worker.add`.
+        """
         options.setdefault("retries", _RETRIES)
         return self.work.listener(self.process, **options)
 
     def controllers(self, **options: Unpack[ListenerOptions]) -> QueueListener[ChunkResult]:
-        """A listener that counts results. One task a process is best: it counts up to 32 chunks at a time."""
+        """A listener that counts results. One task a process is best: it counts up to 32 chunks at a time.
+
+        Args:
+            **options: As for `QueueListener`.
+
+        Returns:
+            The listener; run it with `Worker.add`.
+        """
         options.setdefault("retries", _RETRIES)
         options.setdefault("tasks", range(1, 2))
         options.setdefault("batch", 32)
         return self.results.listener(self._counter.handle, **options)
 
     async def initiate(self, order: BatchOrder) -> None:
-        """Split a batch, or go on where an initiator that died had stopped."""
+        """Split a batch, or go on where an initiator that died had stopped.
+
+        Args:
+            order: The batch.
+        """
         try:
             head = (await self._ledger.head(order.batch)).value
         except NotFound:
@@ -262,7 +379,11 @@ class Pipeline:
             await self._counter.settle(order.batch)
 
     async def process(self, chunk: Chunk) -> None:
-        """Process the items of a chunk and send on what came out."""
+        """Process the items of a chunk and send on the results.
+
+        Args:
+            chunk: The items.
+        """
         if not await self._is_wanted(chunk.batch):
             return
         attempt = _attempt()

@@ -16,10 +16,15 @@ from coordinator.queues.protocols import MAX_VISIBILITY_SECONDS, QueueTransport,
 
 
 class Retry(Exception):
-    """Raise or return (one an item from a batch handler): try this item again after `after` seconds (default: growing by attempts).
+    """Raise, or return for an item of a batch: try this item again later.
 
-    `after`: at most 604,800 (7 days); a moment in the past (a negative number) has the default delay. Raises
-    `ConfigurationError` for what is no such number.
+    Args:
+        reason: Why; it is stored with the message (default "").
+        after: Seconds until then, at most 604,800 (7 days). By default, and if negative, the delay of the
+            `RetryPolicy`.
+
+    Raises:
+        ConfigurationError: `after` is out of bounds or not a number.
     """
 
     def __init__(self, reason: str = "", *, after: float | None = None) -> None:
@@ -30,7 +35,11 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raise or return (one an item from a batch handler): no further try, to poison with this reason."""
+    """Raise, or return for an item of a batch: no further attempt, to poison.
+
+    Args:
+        reason: Why; it is stored with the message.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

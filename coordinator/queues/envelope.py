@@ -95,9 +95,16 @@ SUFFIX = "-poison"
 class PoisonRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message that went to poison, whole.
 
-    `text` is the message as it lay in the queue; `left` the items of it still undone (None = all); `failures` why, newest
-    last, earlier stays in poison first; `first_at` and `last_at` are when it was put and when it was given up (seconds
-    since 1970).
+    Attributes:
+        queue: Where it came from.
+        message_id: The service's id of the message.
+        text: The message as it was stored.
+        reason: Why it is here.
+        failures: All failed attempts, newest last, earlier stays in poison first.
+        first_at: When it was put, in seconds since 1970.
+        last_at: When it was given up.
+        attempts: How often it was delivered.
+        left: Index of the items still to do; None for all.
     """
 
     queue: Tag

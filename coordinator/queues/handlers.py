@@ -22,11 +22,19 @@ Handler = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class MessageContext:
-    """What a handler or middleware can know about the item in hand; `current_message()` gives it.
+    """What a handler or middleware can know about its item; `current_message()` returns it.
 
-    `attempt` counts from 1. `id` is equal for all deliveries of this item. `waited_seconds` is from put to
-    the handler, by wall clocks. `lost` is when this process no longer holds the message: `await context.lost`, or
-    `context.lost.wait(seconds)` in a thread.
+    Attributes:
+        queue: The queue.
+        id: Equal for all deliveries of this item.
+        attempt: The attempt, from 1.
+        item: The item.
+        inserted_at: When it was put, in seconds since 1970.
+        taken_at: When it was received, by the monotonic clock.
+        waited_seconds: From put to handler, by wall clocks.
+        envelope: The envelope of its message.
+        lost: When this process no longer holds the message: `await context.lost`, or `context.lost.wait(seconds)` in
+            a thread.
     """
 
     queue: str
@@ -108,7 +116,14 @@ _current: contextvars.ContextVar[Run] = contextvars.ContextVar("kennel_message")
 
 
 def current_message() -> MessageContext:
-    """The message that the running handler processes; `LookupError` outside of one. For a batch see `current_batch`."""
+    """The message that the running handler processes. For a batch see `current_batch`.
+
+    Returns:
+        Its context.
+
+    Raises:
+        LookupError: No handler runs here, or one that has a batch of several items.
+    """
     contexts = _current.get().contexts
     if len(contexts) != 1:
         raise LookupError("this handler has a batch of items: use current_batch()")
@@ -116,7 +131,14 @@ def current_message() -> MessageContext:
 
 
 def current_batch() -> tuple[MessageContext, ...]:
-    """The message of each item that the running batch handler got, in their order; `LookupError` outside of one."""
+    """The message of each item that the running batch handler got, in their order.
+
+    Returns:
+        Their contexts.
+
+    Raises:
+        LookupError: No handler runs here.
+    """
     return _current.get().contexts
 
 

@@ -75,9 +75,28 @@ ActiveDequeueTasks = int
 
 
 class QueueState(msgspec.Struct, frozen=True, rename="pascal"):
-    """What `query_state()` tells. As JSON its names are CurrentQueueDepth, ActiveDequeueTasks, TotalDequeueTasks, ….
+    """The figures of a listener. As JSON its names are CurrentQueueDepth, ActiveDequeueTasks, TotalDequeueTasks, ….
 
-    `current_queue_depth` is approximate and includes what is in hand; None means it could not be read.
+    Attributes:
+        current_queue_depth: Messages in its queues, about, those in flight included; None if it could not be read.
+        active_dequeue_tasks: Dequeue tasks that run a handler.
+        total_dequeue_tasks: Dequeue tasks that exist.
+        desired_dequeue_tasks: Dequeue tasks that the rule asks for.
+        in_flight: Messages received and not settled.
+        buffered: Those of them that no handler has yet.
+        done: Messages deleted after success.
+        failed: Failed attempts.
+        retried: Messages that were made visible again for another attempt.
+        poisoned: Messages moved to the poison queue.
+        abandoned: Messages returned unprocessed, as at a stop.
+        stale_receipts: Late acknowledgements.
+        renewals: Renewals of a visibility timeout.
+        per_second: Messages a second, recently.
+        service_seconds: Mean time of a handler; None before the first.
+        visibility_seconds: The visibility timeout in use.
+        idle: How often in a row nothing was found.
+        state: What it does, in a word.
+        reason: Why the desired number is what it is.
     """
 
     current_queue_depth: int | None
@@ -256,7 +275,12 @@ class QueueListener(Generic[T]):
             self.add_source(source, weight=share)
 
     def add_source(self, queue: ListenedQueue[Any], *, weight: int = 1) -> None:
-        """Listen to one more queue, also while running."""
+        """Listen to one more queue, also while running.
+
+        Args:
+            queue: The queue.
+            weight: Its share, at least 1 (default 1).
+        """
         self.sources.append(Source(queue, weight, self._settler(queue)))
         if self._running:
             self._subscribe(self.sources[-1])
@@ -270,7 +294,11 @@ class QueueListener(Generic[T]):
     # --- running ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Listen until `stop()`. Raises what waiting cannot cure: a refused credential, a gate that is no gate."""
+        """Listen until `stop()`.
+
+        Raises:
+            KennelError: Waiting does not help: a refused credential, a gate that is no gate.
+        """
         self._running = True
         self._stopping.clear()
         self._stopped.clear()
@@ -324,12 +352,12 @@ class QueueListener(Generic[T]):
             await self._stopped.wait()
 
     def pause(self) -> None:
-        """Take nothing new until `resume()`; what is in hand is finished."""
+        """Take nothing new until `resume()`; what is in flight is finished."""
         self._resumed.clear()
         self._signal.set()
 
     def resume(self) -> None:
-        """Go on after `pause()`."""
+        """Take messages again after `pause()`."""
         self._resumed.set()
         self._signal.set()
 
@@ -497,7 +525,7 @@ class QueueListener(Generic[T]):
 
     @property
     def work_detected(self) -> Callable[[WorkDetected], Any]:
-        """Who says how many tasks there should be when work is found; may be replaced."""
+        """The function that says how many tasks there should be when work is found; may be replaced."""
         return self._decisions.work_detected
 
     @work_detected.setter
@@ -506,11 +534,12 @@ class QueueListener(Generic[T]):
 
     @property
     def decision(self) -> Decision:
-        """How many tasks are wanted, and why."""
+        """How many tasks are desired, and why."""
         return self.controller.decision
 
     @property
     def active_tasks(self) -> int:
+        """How many dequeue tasks run."""
         return self.pool.active
 
     @property
@@ -523,7 +552,7 @@ class QueueListener(Generic[T]):
         return listener_status(self)
 
     async def query_state(self) -> QueueState:
-        """All there is to know; one request for the depth of each queue."""
+        """All figures of the listener; one request for the depth of each queue."""
         return queue_state(self, [await depth_of(source) for source in self.sources])
 
 

@@ -45,14 +45,29 @@ class IdleBackoff:
             raise ConfigurationError(f"idle step_seconds must be positive, got {self.step_seconds}")
 
     def delay(self, idle: int, rng: random.Random) -> float:
-        """Seconds to wait after the idle-th look in vain."""
+        """The pause after a read in vain.
+
+        Args:
+            idle: How often in a row nothing was found.
+            rng: The source of jitter.
+
+        Returns:
+            Seconds.
+        """
         jittered = self.step_seconds * rng.uniform(0.8, 1.2)
         return min(self.minimum_seconds + (2.0 ** min(idle, 40) - 1) * jittered, self.maximum_seconds)
 
 
 @dataclass(frozen=True)
 class QueueEmpty:
-    """A look found nothing, `idle` times in a row; `tasks` run, `pushed` says whether triggers can be expected."""
+    """A read found nothing.
+
+    Attributes:
+        queue: The queue.
+        idle: How often in a row.
+        tasks: Dequeue tasks that run.
+        pushed: Whether notifications can be expected.
+    """
 
     queue: str
     idle: int
@@ -62,7 +77,12 @@ class QueueEmpty:
 
 @dataclass(frozen=True)
 class Idle:
-    """The answer to `QueueEmpty`: how long to wait, and whether idle tasks should stop."""
+    """The answer to `QueueEmpty`.
+
+    Attributes:
+        delay_seconds: Seconds to wait.
+        stop: Whether idle tasks should stop.
+    """
 
     delay_seconds: float
     stop: bool
@@ -71,7 +91,16 @@ class Idle:
 def queue_empty(
     event: QueueEmpty, *, backoff: IdleBackoff | None = None, rng: random.Random | None = None
 ) -> Idle:
-    """The usual answer to an empty queue: an exponential delay, and stop once it is at its maximum."""
+    """The default answer to an empty queue: an exponential delay, and stop once it is at its maximum.
+
+    Args:
+        event: What was found.
+        backoff: The delays (default: `IdleBackoff()`).
+        rng: The source of jitter, for tests.
+
+    Returns:
+        How long to wait, and whether to stop.
+    """
     backoff = backoff or IdleBackoff()
     delay = backoff.delay(event.idle, rng or random.Random())
     return Idle(delay, stop=delay >= backoff.maximum_seconds)

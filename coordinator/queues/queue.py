@@ -98,10 +98,32 @@ class PeekedMessage(Generic[T]):
 class Queue(Generic[T]):
     """A queue of items of one type.
 
-    Guarantees: when `put` returns, every item is stored; if it raises, items may be stored all the same, never half an
-    item. A put whose answer was lost is repeated: such an item may be delivered twice (both with the same envelope id),
-    never lost. Any size goes through: what does not fit a message is compressed, then kept in a blob. Delivery is at
-    least once, in no promised order. The queue is made on first use.
+    Guarantees that every item is stored when `put` returns, and never half an item. Any size goes through: what does
+    not fit a message is compressed, then stored in a blob. Delivery is at least once. The queue is created on first
+    use.
+
+    Does not guarantee an order, nor that an item is delivered once only: a put whose answer was lost is repeated, and
+    both messages have the same envelope id. If `put` raises, items may be stored all the same.
+
+    Args:
+        transport: The calls of the queue service; `Storage.queue` gives one to the account, `coordinator.testing` one
+            in memory.
+        payloads: Where large payloads are stored.
+        schema: The type of the items.
+        bus: Notifies listeners.
+        transport_of: The transport of another queue, such as the poison queue.
+        identity: What this process is called in records.
+        clock: The clock, for tests.
+        config: Limits, see `QueueConfig`.
+        rules: Where scaling rules are stored (default: nowhere).
+        portal: For `put_blocking`.
+
+    Raises:
+        StorageError: Storage refused, or stayed unreachable for `write_seconds`; also raised by each method.
+
+    Examples:
+        >>> queue = storage.queue("orders-in", type=Order)
+        >>> await queue.put(Order("ticket", 4200))
     """
 
     def __init__(
@@ -192,7 +214,20 @@ class Queue(Generic[T]):
         return sent
 
     def put_blocking(self, *items: T, **options: Unpack[PutOptions]) -> list[SentMessage]:
-        """`put` for threads: scripts, Django, Flask, Celery. All threads share one event loop and its connections."""
+        """`put` for threads: scripts, Django, Flask, Celery. All threads share one event loop and its connections.
+
+        Args:
+            *items: As for `put`.
+            **options: As for `put`.
+
+        Returns:
+            As for `put`.
+
+        Raises:
+            KennelError: The thread runs an event loop; use `await queue.put(…)`.
+            ConfigurationError: As for `put`.
+            StorageError: As for `put`.
+        """
         if self._thread_queue is None:
             # Announcements belong to one event loop, so the loop of the threads has a queue object of its own.
             self._thread_queue = self._like(self.transport, self.schema, rules=self.rules)
@@ -244,9 +279,19 @@ class Queue(Generic[T]):
     async def put_again(
         self, message: Envelope, source: LargePayloads, *, delay: float = 0, ttl: float = NEVER
     ) -> SentMessage:
-        """Store what was a message before, with what it carries and a payload of its own; listeners are not notified.
+        """Store what was a message before, with what it carries and a payload of its own. Listeners are not notified.
 
-        `source` has its claim. Raises `MessageUndecodable` if the payload cannot be had.
+        Args:
+            message: The envelope.
+            source: Where its large payload is.
+            delay: Seconds until listeners see it (default 0).
+            ttl: Seconds until it expires (default -1: never).
+
+        Returns:
+            The message stored.
+
+        Raises:
+            MessageUndecodable: The payload is missing or damaged.
         """
         try:
             fitted = await self.payloads.refit(message, source)
@@ -256,18 +301,32 @@ class Queue(Generic[T]):
         return await self._put_fitted(fitted, delay, ttl)
 
     async def announce(self) -> None:
-        """Tell listeners that there is work."""
+        """Notify listeners that there is work."""
         await self._throttle.announce(0)
 
     async def take(self, count: int, *, visibility_seconds: float) -> list[ReceivedMessage]:
-        """Take up to 32 raw messages, for tools; whoever takes must delete. None from a queue that does not exist."""
+        """Receive raw messages, for tools. The caller must delete them; they reappear otherwise.
+
+        Args:
+            count: How many, 1 to 32.
+            visibility_seconds: Seconds for which they stay hidden.
+
+        Returns:
+            At most `count` messages; none if the queue does not exist.
+        """
         try:
             return await self.transport.get(count, visibility_seconds=visibility_seconds)
         except NotFound:
             return []
 
     async def put_text(self, text: str, *, delay: float = 0, ttl: float = NEVER) -> None:
-        """Store a message as it is, without an envelope, for readers that know none. At most 64 KiB."""
+        """Store a message as it is, without an envelope, for readers that know none.
+
+        Args:
+            text: The message, at most 64 KiB.
+            delay: Seconds until listeners see it (default 0).
+            ttl: Seconds until it expires (default -1: never).
+        """
         _check_times(delay, 0, ttl)
         if not wire.fits(text):
             raise ConfigurationError(
@@ -292,7 +351,7 @@ class Queue(Generic[T]):
     # --- looking ------------------------------------------------------------------------------------------------
 
     async def depth(self) -> int:
-        """About how many messages there are, invisible ones included; 0 for a queue that does not exist. One request."""
+        """About how many messages there are, invisible ones included; 0 if the queue does not exist. One request."""
         try:
             return await self.transport.count()
         except NotFound:
@@ -305,6 +364,9 @@ class Queue(Generic[T]):
 
         Args:
             count: Maximum number of messages, 1 to 32 (default 32).
+
+        Returns:
+            The messages; an item that cannot be decoded is its error.
 
         Raises:
             ConfigurationError: `count` is out of bounds.
@@ -337,19 +399,44 @@ class Queue(Generic[T]):
         )
 
     async def open(self, text: str) -> tuple[Envelope, list[tuple[int, T | Exception]]]:
-        """A message's envelope and its items still to do, by index; an item that cannot be decoded is its error.
+        """Read a message, and its large payload if it has one.
 
-        Raises `MessageUndecodable` if the message as a whole cannot be read, `StorageError` if its claim cannot.
+        Args:
+            text: The message as stored.
+
+        Returns:
+            The envelope, and the items still to do with their index; an item that cannot be decoded is its error.
+
+        Raises:
+            MessageUndecodable: The message as a whole cannot be read.
+            StorageError: Its payload cannot be read.
         """
         envelope = wire.decode(text)
         return envelope, await self.items(envelope)
 
     def decode(self, text: str) -> Envelope:
-        """The envelope of a message; raises `MessageUndecodable`."""
+        """Read the envelope of a message; no I/O.
+
+        Args:
+            text: The message as stored.
+
+        Returns:
+            The envelope.
+
+        Raises:
+            MessageUndecodable: The message cannot be read.
+        """
         return wire.decode(text)
 
     async def items(self, envelope: Envelope) -> list[tuple[int, T | Exception]]:
-        """The items of an envelope that are still to do; see `open`."""
+        """Read the items of an envelope; no I/O.
+
+        Args:
+            envelope: The envelope.
+
+        Returns:
+            The items still to do with their index; an item that cannot be decoded is its error.
+        """
         if envelope.raw is not None:
             return [(0, self._decode.foreign(envelope.raw))]
         raws = envelope.items if not (envelope.z or envelope.claim) else await self.payloads.items(envelope)
@@ -369,7 +456,7 @@ class Queue(Generic[T]):
     # --- keeping ------------------------------------------------------------------------------------------------
 
     async def clear(self) -> None:
-        """Remove all messages; goes on until the service has done it, at most `write_seconds`."""
+        """Delete all messages; repeated until the service has done it, for at most `write_seconds`."""
         backoff = Backoff(base_seconds=0.2, cap_seconds=2.0, deadline_seconds=self.config.write_seconds)
         try:
             await retry(self.transport.clear, backoff=backoff, clock=self.clock)
@@ -377,11 +464,11 @@ class Queue(Generic[T]):
             return
 
     async def create(self) -> bool:
-        """Make the queue; False if it was there already."""
+        """Create the queue; False if it existed."""
         return await retry(self.transport.create, backoff=Backoff(), clock=self.clock)
 
     async def delete(self) -> None:
-        """Remove the queue and its messages; harmless if it does not exist. Large payloads are swept later."""
+        """Delete the queue and its messages; harmless if it does not exist. Large payloads are swept later."""
         try:
             await retry(self.transport.delete_queue, backoff=Backoff(), clock=self.clock)
         except NotFound:
@@ -409,9 +496,18 @@ class Queue(Generic[T]):
         )
 
     def listener(self, handler: Handler, **options: Unpack[ListenerOptions]) -> QueueListener[T]:
-        """A listener that hands this queue's items to `handler`; see `QueueListener` for the options.
+        """A listener that calls `handler` with this queue's items.
 
-        With `batch`, a queue declared as ``list[Order]`` (the handler's annotation) is one of orders.
+        Args:
+            handler: `async def` or `def`. With `batch`, a queue declared as ``list[Order]`` (the annotation of the
+                handler's parameter) is one of orders.
+            **options: As for `QueueListener`.
+
+        Returns:
+            The listener; call its `run`.
+
+        Raises:
+            ConfigurationError: The handler or an option is invalid.
         """
         queue: Queue[Any] = self
         if options.get("batch") and typing.get_origin(self.schema.type) is list:
@@ -436,13 +532,19 @@ def _check_times(delay: float, visibility: float, ttl: float) -> None:
 async def process_inline(queue: Queue[T], item: T, *, seconds: float = 60.0) -> AsyncIterator[T]:
     """Store an item hidden, process it inside the block, and delete it when the block ends without an error.
 
-    Guarantees that the item is stored before the block begins, and that listeners get it if the block raises (at once) or the
-    process dies (when `seconds` are over). The item stays hidden while the block runs. Saves the get: one put and one delete.
+    Guarantees that the item is stored before the block begins, and that listeners get it if the block raises (at
+    once) or the process dies (when `seconds` are over). The item stays hidden while the block runs. Saves the get:
+    one put and one delete.
+
+    Does not guarantee that the item is processed once: if the delete gets no answer, a listener may get it again.
 
     Args:
         queue: Where the item is stored.
         item: The item.
         seconds: How soon listeners get the item of a dead process, 2 to 604,800 (default 60).
+
+    Yields:
+        The item.
 
     Raises:
         ConfigurationError: `seconds` is out of bounds.

@@ -71,12 +71,30 @@ async def requeue_poison(
     ids: set[str] | None = None,
     progress: Callable[[int], None] = lambda moved: None,
 ) -> Moved:
-    """Put messages from the poison queue back, at most `limit`, or those whose poison message ids are given.
+    """Requeue messages of the poison queue.
 
-    Guarantees that each comes back whole: of its history, what has no room is left out, and says so. Each is put back
-    before it is removed from poison: a crash between leaves both, with a payload each, never none. What cannot come back
-    stays in poison, visible, and holds up no other. Busy and lost answers are waited out for the queue's `write_seconds`;
-    then `MoveStopped` says what was done.
+    Guarantees that each comes back whole (of its history, what has no room is left out, and says so), and that it is
+    put back before it is removed from poison. What cannot come back stays in poison, visible, and delays no other
+    message.
+
+    Does not guarantee that it comes back once only: a crash between the two leaves both, each with a payload of its
+    own.
+
+    Args:
+        queue: The queue, not its poison queue.
+        limit: Maximum number of messages (default: all).
+        ids: Only the messages with these ids in the poison queue (default: all).
+        progress: Called with the number of messages moved so far.
+
+    Returns:
+        How many were moved; its attributes say how many are left, in doubt or repeated, and why.
+
+    Raises:
+        MoveStopped: Storage stayed unreachable or busy for the queue's `write_seconds`. It says what was done; call
+            again.
+
+    Examples:
+        >>> moved = await requeue_poison(storage.queue("orders-in"), limit=100)
     """
     done: set[tuple[str, tuple[int, ...]]] = set()
 

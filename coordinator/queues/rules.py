@@ -16,7 +16,13 @@ MOST_STEPS = 100
 
 
 class Steps(msgspec.Struct, frozen=True, tag="steps", forbid_unknown_fields=True):
-    """A table: the first step whose `below` is above the depth says the tasks; beyond the last, `beyond`."""
+    """A table: the first step whose `below` is above the depth gives the tasks.
+
+    Attributes:
+        steps: Pairs of `below` and tasks, in rising order (default: below 100 messages 10 tasks, below 1,000 messages
+            50).
+        beyond: Tasks beyond the last step, at least 1 (default 100).
+    """
 
     steps: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_STEPS)] = ((100, 10), (1000, 50))
     beyond: Count = 100
@@ -30,10 +36,15 @@ class Steps(msgspec.Struct, frozen=True, tag="steps", forbid_unknown_fields=True
 
 
 class TargetLatency(msgspec.Struct, frozen=True, tag="target", forbid_unknown_fields=True):
-    """Enough tasks that what waits is done within `seconds`, and what arrives besides.
+    """Enough tasks to drain the queue within `seconds`, and to handle what arrives besides.
 
-    `up_seconds` and `down_seconds` are the shortest times between two steps up and between two steps down: small ones
-    follow every wobble, large ones lag behind. `assumed_service_seconds` is used until a handler was measured.
+    Attributes:
+        seconds: The target, 0.1 to 86,400.
+        minimum: Minimum number of tasks (default 0).
+        maximum: Maximum number of tasks (default 100).
+        up_seconds: Shortest time between two steps up (default 2). Small follows every wobble, large lags behind.
+        down_seconds: Shortest time between two steps down (default 30).
+        assumed_service_seconds: Time of a handler until one was measured (default 1).
     """
 
     seconds: Duration
@@ -93,7 +104,14 @@ def decide(rule: ScalingRule, measured: Measured, *, allowed: range) -> Decision
 
 @dataclass(frozen=True)
 class WorkDetected:
-    """Work was found after `idle` looks in vain, or is still coming; `depth` None means it was not asked for."""
+    """Work was found, or is still coming.
+
+    Attributes:
+        queue: The queue.
+        idle: How many reads in a row had found nothing.
+        tasks: Dequeue tasks that run.
+        depth: Messages in the queue; None if it was not read.
+    """
 
     queue: str
     idle: int
@@ -104,7 +122,16 @@ class WorkDetected:
 def work_detected(
     event: WorkDetected, *, rule: ScalingRule = DEFAULT_RULE, allowed: range = range(101)
 ) -> int:
-    """The usual answer to work found: what the rule says for the depth that the event knows."""
+    """The default answer to work found: what the rule says for the depth of the event.
+
+    Args:
+        event: What was found.
+        rule: The rule (default: `Steps()`).
+        allowed: Minimum and maximum number of tasks (default 0 to 100).
+
+    Returns:
+        How many dequeue tasks there should be.
+    """
     return decide(rule, Measured(waiting=event.depth, tasks=event.tasks), allowed=allowed).tasks
 
 

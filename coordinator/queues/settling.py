@@ -48,6 +48,15 @@ class RetryPolicy:
             raise ConfigurationError("retries need 0 <= base_seconds <= cap_seconds <= 604,800 (7 days)")
 
     def delay(self, attempt: int, rng: random.Random) -> float:
+        """The pause after a failed attempt.
+
+        Args:
+            attempt: The attempt, from 1.
+            rng: The source of jitter.
+
+        Returns:
+            Seconds.
+        """
         ceiling = min(self.cap_seconds, self.base_seconds * 2.0 ** min(attempt - 1, 40))
         return rng.uniform(ceiling / 2, ceiling)
 

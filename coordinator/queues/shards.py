@@ -27,11 +27,24 @@ PUSHED_LISTENER_SECONDS = 330.0
 class ShardedQueue(Generic[T]):
     """Queues ``NAME-0`` … ``NAME-n`` used as one.
 
-    `put` goes round-robin, or by key: equal keys to the same shard while the number of shards stays. A listener drains
-    all shards evenly. `shards` is how many there are until `reshard` says otherwise; with a `store`, `reshard` counts
-    for every process and goes before `shards`: listeners follow at once when a hub is connected, else within a minute,
-    putters within 10 s. A shard that is no longer filled is drained for ever, so nothing is lost whoever learns of it
-    first. Without a store the number is this process's own.
+    Guarantees what `Queue` guarantees. A listener drains all shards evenly, and a shard that is no longer filled is
+    drained for ever, so nothing is lost after `reshard`.
+
+    Does not guarantee that equal keys go to one shard while the number of shards changes, nor an order.
+
+    Args:
+        make: Returns the queue of a shard by its name.
+        name: The name.
+        shards: Number of shards until `reshard` stores one, at least 1.
+        store: Where the number is stored for all processes: listeners follow at once with push, otherwise within a
+            minute, senders within 10 s (default: the number is this process's own).
+
+    Raises:
+        ConfigurationError: `shards` is out of bounds.
+
+    Examples:
+        >>> orders = storage.sharded_queue("orders", type=Order, shards=4)
+        >>> await orders.put(order, key=order.customer)
     """
 
     def __init__(
@@ -49,11 +62,18 @@ class ShardedQueue(Generic[T]):
 
     @property
     def queues(self) -> list[Queue[T]]:
-        """All shards that may hold messages, as far as is known here."""
+        """All shards that may hold messages, as known here."""
         return list(self._queues)
 
     async def reshard(self, shards: int) -> None:
-        """Use that many shards from now on, here and, with a store, everywhere."""
+        """Use that many shards from now on, here and, with a store, in all processes.
+
+        Args:
+            shards: Number of shards.
+
+        Raises:
+            ConfigurationError: `shards` is out of bounds.
+        """
         _checked(shards)
         while self._store is not None:
             stored, etag = await self._store.read(self.name)
@@ -75,7 +95,11 @@ class ShardedQueue(Generic[T]):
         self.shards = layout.shards
 
     async def follow(self, after_seconds: float = 0.0) -> None:
-        """Look up the stored number unless that was done within `after_seconds`; trouble keeps the one in use."""
+        """Read the stored number of shards; an error keeps the one in use.
+
+        Args:
+            after_seconds: Only if it was not read for so long (default 0).
+        """
         if self._store is None:
             return
         async with self._reading:
@@ -96,19 +120,36 @@ class ShardedQueue(Generic[T]):
     async def put(
         self, *items: T, key: str | None = None, **options: Unpack[PutOptions]
     ) -> list[SentMessage]:
-        """Store items in one shard: the next in turn, or the one of the key. Options as for `Queue.put`."""
+        """Store items in one shard.
+
+        Args:
+            *items: The items.
+            key: Equal keys go to the same shard while the number of shards stays (default: shards take turns).
+            **options: As for `Queue.put`.
+
+        Returns:
+            As for `Queue.put`.
+        """
         await self.follow(PUTTER_SECONDS)
         number = next(self._turn) if key is None else zlib.crc32(key.encode())
         return await self._queues[number % self.shards].put(*items, **options)
 
     def listener(self, handler: Handler, **options: Unpack[ListenerOptions]) -> QueueListener[T]:
-        """One listener for all shards; options as for `QueueListener`."""
+        """One listener for all shards.
+
+        Args:
+            handler: As for `Queue.listener`.
+            **options: As for `QueueListener`.
+
+        Returns:
+            The listener; call its `run`.
+        """
         listener: QueueListener[T] = _ShardListener(self, handler, **options)
         self._listeners.append(listener)
         return listener
 
     async def depth(self) -> int:
-        """About how many messages all shards hold; one request a shard."""
+        """About how many messages all shards hold; one request for each shard."""
         return sum([await queue.depth() for queue in self._queues])
 
 

@@ -1,4 +1,4 @@
-"""The scaling agent (S13): observe, decide, record, act; one process of the fleet at a time."""
+"""The scaling agent: observe, decide, record, act; one process of the fleet at a time."""
 
 from __future__ import annotations
 
@@ -35,18 +35,33 @@ class Tenure(Protocol):
 class ScalingAgent:
     """Keeps a pool as large as its policy asks for; run it as the task of an election.
 
-        await storage.election("scale-billing").run(agent.lead)
+    Guarantees that every change is recorded with its reason before it is made, under the epoch of the term. An agent
+    that takes over goes on from that record (the same number, the same cool-down), so a crash neither loses a change
+    nor makes the pool flap. A failed observation changes nothing; what storage or the driver could not do is repeated
+    at the next turn.
 
-    Guarantees: every change is recorded with its reason before it is made, under the epoch of the term; an agent
-    that takes over goes on from that record (the same number, the same cool-down), so that a crash in the middle
-    neither loses a change nor makes it flap. A failed observation changes nothing, and what storage or the driver could
-    not do is asked for again at the next turn. Does not guarantee that the pool has the size wanted at any moment:
-    instances take their time, and die; each turn asks again.
+    Does not guarantee that the pool has the desired size at any moment: instances take time to start, and die; each
+    turn asks again.
 
-    `observe` gets the number of instances there are and returns an `Observation`. `policy` is one, or a coroutine function
-    that fetches the one in force (operators may edit it while the agent runs). `every_seconds` between two turns: each
-    costs a request for the record and those of `observe`. A turn comes sooner when the decision asks for one, and when
-    messages announced on `topics` of the `bus` are more than the pool was made for.
+    Args:
+        pool: The name of the pool.
+        driver: Starts and stops instances, such as `LocalProcessDriver` or `DryRunDriver`.
+        policy: A `ScalingPolicy`, or a coroutine function that reads the current one (operators may edit it).
+        observe: Gets the number of instances and returns an `Observation`.
+        history: Where decisions are stored.
+        identity: What this process is called in records.
+        every_seconds: Seconds between two turns (default 15). Each costs a request for the record and those of
+            `observe`. A turn comes sooner if the decision asks for one, and when more messages are announced than the
+            pool was sized for.
+        bus: Where messages are announced (default: nowhere).
+        topics: The topics of those announcements.
+        clock: The clock, for tests.
+
+    Raises:
+        ConfigurationError: `every_seconds` is not positive.
+
+    Examples:
+        >>> await storage.election("scale-billing").run(agent.lead)
     """
 
     def __init__(
@@ -79,7 +94,11 @@ class ScalingAgent:
         self._announced, self._above, self._looked_at = 0, 0.0, clock.monotonic()
 
     async def lead(self, term: Tenure) -> None:
-        """Turn after turn until cancelled; the task of an election."""
+        """Turn after turn until cancelled; the task of an election.
+
+        Args:
+            term: The term.
+        """
         self._memory = None
         hints = Subscriptions()
         try:
@@ -119,7 +138,18 @@ class ScalingAgent:
             await self._clock.wait(self._signal, early if early > 0 else until - now)
 
     async def step(self, term: Tenure) -> Decision:
-        """One turn. Raises `LeadershipLost` if the term is over, and what `observe` or the driver could not do."""
+        """One turn.
+
+        Args:
+            term: The term.
+
+        Returns:
+            What was decided, and why.
+
+        Raises:
+            LeadershipLost: The term is over.
+            StorageError: `observe`, the record or the driver failed; the driver may raise errors of its own.
+        """
         self._announced, self._looked_at = 0, self._clock.monotonic()
         if self._memory is None:
             latest = await self.history.latest()

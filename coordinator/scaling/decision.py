@@ -1,4 +1,4 @@
-"""How many instances there should be, and why (S13). Pure: no I/O, no clock."""
+"""How many instances there should be, and why. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 

@@ -26,18 +26,28 @@ class Driver(Protocol):
 
 
 class DryRunDriver:
-    """Changes nothing, and remembers what it was asked for: to try a policy on a live fleet."""
+    """Changes nothing, and remembers what it was asked for: to try a policy on a live fleet.
+
+    Args:
+        actual: Returns the number of instances (default: the number asked for last).
+    """
 
     def __init__(self, actual: Callable[[], Awaitable[int]] | None = None) -> None:
         self.asked: list[int] = []
         self._actual = actual
 
     async def actual(self) -> int:
+        """How many instances there are."""
         if self._actual is not None:
             return await self._actual()
         return self.asked[-1] if self.asked else 0
 
     async def scale(self, wanted: int) -> None:
+        """Remember the desired number.
+
+        Args:
+            wanted: Desired number of instances.
+        """
         self.asked.append(wanted)
 
 

@@ -33,17 +33,33 @@ class _Instance:
 
 
 class LocalProcessDriver:
-    """Runs `command` as often as wanted, each with its own ``KENNEL_WORKER_NAME`` (``{pool}-{n}``).
+    """Runs a command as often as desired, each process with its own ``KENNEL_WORKER_NAME`` (``{pool}-{n}``) and
+    ``KENNEL_POOL``.
 
-    Guarantees: whoever takes over with the same `state` folder finds the processes that were started before, and no other
-    process is ever signalled (a process is known by its number *and* its birth). An instance that must go gets SIGTERM:
-    a worker takes nothing new and ends with its longest job, but stops after `drain_seconds` (it gets them as
-    ``KENNEL_STOP_SECONDS``); 30 s later it is killed. Does not restart an instance that ended by itself: the next `scale`
-    does.
+    Guarantees that an agent which takes over with the same `state` folder finds the processes that were started
+    before, and that no other process is ever signalled (a process is known by its number *and* its birth). An
+    instance that must go gets SIGTERM: a worker takes nothing new and ends with its longest job, but stops after
+    `drain_seconds`.
 
-    `leaders` says which names lead an election; they go last. `jobs` says how many jobs each runs; the idle go first.
-    Each gets the pool's name as ``KENNEL_POOL``, so that it reports to the agent. Two drivers must not share a `state`
-    folder at one time: run them under an election.
+    Does not guarantee that an instance which ended by itself is restarted before the next `scale`. Two drivers must
+    not share a `state` folder at one time: run them under an election.
+
+    Args:
+        pool: The name of the pool.
+        command: The command and its arguments.
+        state: A folder for what the driver remembers.
+        environ: The environment of the processes (default: that of this process).
+        leaders: Returns the names that lead an election; they are stopped last.
+        jobs: Returns how many jobs each runs; the idle are stopped first.
+        drain_seconds: How long an instance may finish its jobs, which it gets as ``KENNEL_STOP_SECONDS`` (default
+            600).
+        kill_seconds: After that, seconds until it is killed (default 30).
+
+    Raises:
+        ConfigurationError: There is no command, or an option is out of bounds.
+
+    Examples:
+        >>> driver = LocalProcessDriver("billing", ["kennel", "run", "billing:worker"], state=Path("/var/lib/billing"))
     """
 
     def __init__(
@@ -74,9 +90,15 @@ class LocalProcessDriver:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     async def actual(self) -> int:
+        """How many instances there are, those that are stopping excluded."""
         return sum(not each.draining_since for each in self._alive())
 
     async def scale(self, wanted: int) -> None:
+        """Start or stop instances.
+
+        Args:
+            wanted: Desired number of instances.
+        """
         alive = self._alive()
         staying = [each for each in alive if not each.draining_since]
         leaving = [each for each in alive if each.draining_since]
@@ -105,7 +127,7 @@ class LocalProcessDriver:
         self._save([*staying, *leaving])
 
     async def close(self) -> None:
-        """Drain all, wait for them, and kill who takes too long."""
+        """Stop all, wait for them, and kill those that take too long."""
         await self.scale(0)
         if not await self._all_gone(self._drain_seconds + self._kill_seconds):
             for each in self._alive():
@@ -120,11 +142,11 @@ class LocalProcessDriver:
         return not self._alive()
 
     def names(self) -> list[str]:
-        """The instances that are there and not on their way out, the oldest first."""
+        """The instances that run and are not stopping, the oldest first."""
         return [each.name for each in self._alive() if not each.draining_since]
 
     def pids(self) -> dict[str, int]:
-        """The process of each, those on their way out included."""
+        """The process of each, those that are stopping included."""
         return {each.name: each.pid for each in self._alive()}
 
     def _start(self, name: str) -> _Instance:

@@ -59,15 +59,25 @@ class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a pool of workers is scaled.
+    """How a pool of workers is scaled. Nothing delays a step up.
 
-    `minimum` … `maximum` instances. `target_seconds`: how soon after its arrival an item should be done. `boot_seconds`:
-    from asking for an instance to its first item; too small a value starts too few. `instance_per_second` and `slots`
-    (messages that one instance holds at a time) are first guesses, until the workers report what they do.
-    `step_seconds` between two steps down while work keeps coming. `cooldown_seconds`: a step up so soon (twice that) after
-    a step down shows that the step down was wrong; the next one waits as long, and twice as long each time again.
-    `idle_seconds` without an arrival before the last instance leaves. Nothing delays a step up. `cpu_high` (0-1): above it
-    one more is started, whatever the queue says. `windows`: hours that go first. `time_zone` is an IANA name.
+    Attributes:
+        minimum: Minimum number of instances (default 0).
+        maximum: Maximum number of instances (default 10).
+        target_seconds: How soon after its arrival an item should be done (default 60).
+        boot_seconds: From the request for an instance to its first item (default 30). Too small starts too few.
+        instance_per_second: Items that one instance does in a second, until workers report it (default 10).
+        slots: Messages that one instance processes at a time, until workers report it (default 10).
+        step_seconds: Seconds between two steps down while work arrives (default 30).
+        cooldown_seconds: A step up within twice this time after a step down shows that the step down was wrong: the
+            next one waits this long, and twice as long each time again (default 180).
+        idle_seconds: Seconds without an arrival before the last instance is removed (default 60).
+        cpu_high: Processor use, 0 to 1, above which one more is started, whatever the queue says (default 0.9).
+        windows: Hours with a minimum or maximum of their own, which take precedence.
+        time_zone: Of the windows, an IANA name (default UTC).
+
+    Raises:
+        ConfigurationError: A value is out of bounds.
     """
 
     minimum: _Whole = 0
@@ -100,7 +110,14 @@ class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         self._zone()
 
     def bounds(self, at: float) -> tuple[int, int, str]:
-        """Fewest and most instances at that moment (seconds since 1970), and the reason of a window, if any."""
+        """The bounds at a moment.
+
+        Args:
+            at: Seconds since 1970.
+
+        Returns:
+            Minimum and maximum number of instances, and the reason if a window sets them.
+        """
         local = datetime.fromtimestamp(at, tz=UTC).astimezone(self._zone())
         lowest, highest, reasons = self.minimum, self.maximum, []
         for window in self.windows:

@@ -1,4 +1,4 @@
-"""`UniqueIdGenerator`: order numbers at memory speed, unique across all processes (S1, S5)."""
+"""`UniqueIdGenerator`: order numbers at memory speed, unique across all processes."""
 
 from __future__ import annotations
 
@@ -51,17 +51,36 @@ class _Failure(NamedTuple):
 
 
 class UniqueIdGenerator:
-    """Unique numbers, taken from a shared counter a range at a time (S1).
+    """Unique numbers, taken from a shared counter a range at a time ([its source](../sources.md#s1-uniqueidgenerator)).
 
-    Guarantees: no number is issued twice, by any process, whatever crashes, whichever answers are lost; every number
-    is attributed to the process that got it; `next_id` does no I/O, and fails only when no number is left in memory.
-    A forked child never issues its parent's numbers. Safe from any thread, with or without an event loop.
+    Guarantees that no number is issued twice, by any process, whatever crashes, whichever answers are lost; that
+    every number is attributed to the process that got it; that `next_id` does no I/O, and fails only when no number
+    is left in memory. A forked child never issues its parent's numbers. Safe from any thread, with or without an
+    event loop.
 
-    Does not guarantee order between processes, nor that every number is used: a crash, or an end without `close`, loses
-    what the process held (the ledger says what and whose).
+    Does not guarantee order between processes, nor that every number is used: a crash, or an end without `close`,
+    loses what the process held (the ledger says what and whose).
 
-    store, ledger: where the counter and the book of grants are; without a ledger old grants are forgotten.
-    config: sizes and bounds, see `SequenceConfig`.  owner: who takes the ranges.
+    Args:
+        name: The sequence.
+        store: Where the counter is; `Storage.sequence` gives one in the account, `coordinator.testing` one in memory.
+        ledger: The record of grants (default: none, and old grants are forgotten).
+        config: Sizes and bounds, see `SequenceConfig`.
+        owner: Who takes the ranges.
+        clock: The clock, for tests.
+
+    Raises:
+        SequenceClosed: After `close`; also raised by each method, as are the others.
+        SequenceExhausted: The upper bound is reached.
+        SequenceContended: Others won every attempt to take a range.
+        SequenceCorrupt: The counter is not a number.
+        SequenceMissing: The counter is gone.
+        SequenceLowered: The counter is lower than the ledger.
+        StorageError: Storage refused, or stayed unreachable for `deadline_seconds`.
+
+    Examples:
+        >>> orders = storage.sequence("orders", range_size=1000)
+        >>> number = orders.next_id()
     """
 
     def __init__(
@@ -140,15 +159,31 @@ class UniqueIdGenerator:
             return await self._wait_for_async(self._next_from_stock)
 
     def next_ids(self, count: int) -> Block:
-        """`count` numbers at once; `Block.is_contiguous` tells whether they are one run. All or none. One write takes
-        what is not in memory, however much it is."""
+        """Several numbers at once, all or none. One write takes what is not in memory, however much it is.
+
+        Args:
+            count: How many, at least 1.
+
+        Returns:
+            The numbers; `Block.is_contiguous` says whether they are one run.
+
+        Raises:
+            ConfigurationError: `count` is out of bounds.
+        """
         _at_least_one(count)
         if self._is_inside():
             return Block((self._reserve_aside(count).numbers,))
         return self._wait_for(lambda: self._block_from_stock(count), demand=count)
 
     async def next_ids_async(self, count: int) -> Block:
-        """`next_ids`, but awaits instead of blocking."""
+        """`next_ids`, but awaits instead of blocking.
+
+        Args:
+            count: As for `next_ids`.
+
+        Returns:
+            As for `next_ids`.
+        """
         return await self._wait_for_async(lambda: self._block_from_stock(count), demand=_at_least_one(count))
 
     # --- looking ------------------------------------------------------------------------------------------------

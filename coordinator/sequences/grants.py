@@ -305,16 +305,22 @@ class SequenceOptions(TypedDict, total=False):
 class SequenceConfig:
     """How one sequence is used by this process. All generators of a sequence should agree on start, step and bound.
 
-    range_size: numbers taken at a time (default 1000). Small loses few numbers in a crash and asks storage often;
-        large the reverse.
-    min_range_size, max_range_size: bounds within which the size adapts so that a range lasts `range_seconds`
-        (defaults: `range_size`, and 1000 times that). Equal bounds switch adapting off.
-    range_seconds: how long a range should last (default 12): a write every so many seconds.
-    start: first number of a new sequence (default 1). step: distance of numbers (default 1).
-    upper_bound: last number that may be issued (default 2^63 - 1); beyond it `SequenceExhausted`.
-    max_retries: lost races before `SequenceContended` (default 25).
-    deadline_seconds: longest time spent on one range, and longest time a caller waits for one (default 30).
-    return_tails: give unused numbers back on close, and use returned ones first (default True).
+    Attributes:
+        range_size: Numbers taken at a time (default 1,000). Small loses few numbers in a crash and asks storage
+            often; large the reverse.
+        min_range_size: Smallest range (default: `range_size`). The size adapts so that a range lasts `range_seconds`;
+            equal bounds switch that off.
+        max_range_size: Largest range (default: 1,000 times `range_size`).
+        range_seconds: How long a range should last, in seconds (default 12).
+        start: First number of a new sequence (default 1).
+        step: Distance of two numbers (default 1).
+        upper_bound: Last number that may be issued (default 2^63 - 1).
+        max_retries: Lost races before `SequenceContended` (default 25).
+        deadline_seconds: Longest time spent on one range, and longest time a caller waits for one (default 30).
+        return_tails: Return unused numbers on close, and use returned ones first (default True).
+
+    Raises:
+        ConfigurationError: A value is out of bounds.
     """
 
     range_size: int = 1000

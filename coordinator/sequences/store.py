@@ -19,19 +19,35 @@ class Snapshot:
 
 
 class OptimisticSyncStore(Protocol):
-    """One text with a version (S1). Blocking; called from the refill thread only.
+    """One text with a version ([its source](../sources.md#s1-uniqueidgenerator)). Blocking; called from the refill
+    thread only.
 
-    An implementation guarantees that of several writes on the same `etag` at most one succeeds, and that the ETag
-    of a `Snapshot` comes from the same answer as its text. Raises the errors of `StorageError`; `maybe_done` tells whether
-    a failed write may have been carried out all the same.
+    An implementation guarantees that of several writes on the same `etag` at most one succeeds, and that the ETag of
+    a `Snapshot` comes from the same answer as its text. It raises the errors of `StorageError`; `maybe_done` says
+    whether a failed write may have been carried out.
     """
 
     def get_data(self) -> Snapshot:
-        """The text as it is now; `NotFound` if there is none."""
+        """The text as it is now.
+
+        Returns:
+            The text, its version and its metadata.
+
+        Raises:
+            NotFound: There is none.
+        """
 
     def try_optimistic_write(self, data: str, *, etag: str | None, metadata: Mapping[str, str]) -> str | None:
-        """Write if the version is still `etag` (None: if there is no text yet). The new ETag, or None if another
-        writer was first."""
+        """Write if the version is unchanged.
+
+        Args:
+            data: The text.
+            etag: The version; None if there is no text yet.
+            metadata: What is stored beside the text.
+
+        Returns:
+            The new version; None if another writer was first.
+        """
 
 
 class Ledger(Protocol):

@@ -37,12 +37,24 @@ class BulkOrder(msgspec.Struct, frozen=True):
 class BulkWrite:
     """Writes any number of rows, of any partitions, with one call.
 
-    What fits in a transaction is one: all or nothing. More is kept in a table first, and then written transaction by
-    transaction by a saga. Guarantees: when `write` returns, all of it is written; if this process dies after the
+    Guarantees that all of it is written when `write` returns. What fits in a transaction is one: all or nothing. More
+    is kept in a table first, and then written transaction by transaction by a saga: if this process dies after the
     operations were kept, any worker that runs `listener()` writes the rest, or the next `write` of that key does.
-    Does not guarantee that others never see a part of it, nor that a row which somebody else writes meanwhile stays so: only
-    operations that may be repeated are taken, `Upsert` and `Delete` with `ANY`. A key used again for other operations is an
-    error; what fits in a transaction is written without a look at the key.
+
+    Does not guarantee that others never see a part of it, nor that a row which another process writes meanwhile stays
+    so: only operations that may be repeated are taken, `Upsert` and `Delete` with `ANY`. What fits in a transaction
+    is written without a look at the key.
+
+    Args:
+        saga: The saga that writes; `Storage.bulk` gives one.
+        kept: The table of operations that are still to be written.
+        table: Returns the table of a name.
+
+    Raises:
+        StorageError: Storage refused or stayed unreachable.
+
+    Examples:
+        >>> await storage.bulk().write("import-4711", "stock", [Upsert((row.country, row.id), row.values) for row in rows])
     """
 
     def __init__(self, saga: Saga[BulkOrder], kept: Table, table: Callable[[str], Table]) -> None:
@@ -51,11 +63,20 @@ class BulkWrite:
         saga.step(attempts=None)(self.forget_rows)
 
     async def write(self, key: str, table: str, operations: Iterable[Operation]) -> int:
-        """Write them all; returns in how many transactions. `key` names this write, for good.
+        """Write all operations.
 
-        Raises `ConfigurationError` before anything is sent if one of them cannot be written or repeated, `AlreadyExists` if
-        the key names another write (then nothing of this one is written), and `KennelError` if the saga was undone or is
-        stuck, which only an operator's hand brings about.
+        Args:
+            key: Names this write, for good.
+            table: The name of the table.
+            operations: `Upsert`, and `Delete` with `ANY`.
+
+        Returns:
+            The number of transactions.
+
+        Raises:
+            ConfigurationError: An operation cannot be written or repeated. Nothing was sent.
+            AlreadyExists: The key names another write. Nothing of this one is written.
+            KennelError: The saga was rolled back or is stuck, which only an operator can cause.
         """
         check_key((key, key))
         wanted = list(operations)
@@ -85,7 +106,14 @@ class BulkWrite:
         return len(parts)
 
     def listener(self, **options: Unpack[ListenerOptions]) -> QueueListener[SagaMessage]:
-        """A listener that carries on what a writer that died left; options as of `QueueListener`."""
+        """A listener that carries on what a process that died left.
+
+        Args:
+            **options: As for `QueueListener`.
+
+        Returns:
+            The listener; run it with `Worker.add`.
+        """
         return self._saga.listener(**options)
 
     async def _finish(self, key: str) -> None:
@@ -122,7 +150,11 @@ class BulkWrite:
     # --- the steps: each may run again ----------------------------------------------------------------------------
 
     async def write_rows(self, context: SagaContext[BulkOrder]) -> None:
-        """Send the transactions, several partitions at a time."""
+        """The first step of the saga: send the transactions, some partitions at a time.
+
+        Args:
+            context: The saga.
+        """
         rows = [row async for row in self._kept.scan(partition=context.key)]
         if len(rows) != context.input.rows:
             raise KennelError(f"{len(rows)} of {context.input.rows} rows of operations are there")
@@ -140,7 +172,11 @@ class BulkWrite:
         await asyncio.gather(*(send(parts) for parts in partitions.values()))
 
     async def forget_rows(self, context: SagaContext[BulkOrder]) -> None:
-        """The operations are not needed any more."""
+        """The second step of the saga: delete the kept operations.
+
+        Args:
+            context: The saga.
+        """
         for number in range(context.input.rows):
             await self._kept.write(Delete((context.key, f"{number:06d}"), ANY))
 

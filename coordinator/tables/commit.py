@@ -23,13 +23,29 @@ BACKOFF = Backoff(base_seconds=0.05, cap_seconds=2.0, deadline_seconds=30.0)
 
 
 async def commit(table: Table, *operations: Operation, backoff: Backoff = BACKOFF) -> list[str]:
-    """Carry out one conditional write, or several of one partition as a transaction; returns the new ETags.
+    """Carry out one conditional write, or several of one partition as a transaction.
 
     Guarantees that it happened once if this returns, and that it did not happen if `PreconditionFailed`,
-    `AlreadyExists` or `NotFound` is raised. Each row written carries a nonce; after a lost answer the rows show at once
-    whether the write was carried out, and if not it is sent again, within `backoff.deadline_seconds`. Does not
-    recognise its own write once others have written or deleted all of its rows: give one that others write only
-    on condition of what they read.
+    `AlreadyExists` or `NotFound` is raised. Each row written carries a nonce; after a lost answer the rows show at
+    once whether the write was carried out, and if not it is sent again.
+
+    Does not guarantee that it recognises its own write once others have written or deleted all of its rows: include
+    one that others write only on condition of what they read.
+
+    Args:
+        table: The table.
+        *operations: 1 to 100 operations of one partition, at least one of which leaves a row.
+        backoff: Delays, and `deadline_seconds` for the whole (default 30).
+
+    Returns:
+        The new ETags, in order.
+
+    Raises:
+        PreconditionFailed: Others were first.
+        StorageError: Storage refused or stayed unreachable. With `maybe_done` the write may have been carried out.
+
+    Examples:
+        >>> await commit(stock, Replace(row.key, row.values | {"count": 3}, row.etag))
     """
     witnesses = [Key(*each.key) for each in operations if not isinstance(each, Delete)]
     if not witnesses:

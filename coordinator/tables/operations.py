@@ -19,7 +19,13 @@ _PER_VALUE_BYTES = 64
 
 @dataclass(frozen=True)
 class Insert:
-    """Store a new row; `AlreadyExists` if there is one."""
+    """Store a new row; `AlreadyExists` if there is one.
+
+    Attributes:
+        key: Partition and row.
+        values: The columns.
+        nonces: For `commit` and `optimistic_update`.
+    """
 
     key: tuple[str, str]
     values: Values
@@ -28,7 +34,14 @@ class Insert:
 
 @dataclass(frozen=True)
 class Replace:
-    """Put these values in place of all that the row holds, if its ETag is still `etag` (`ANY`: whatever it is)."""
+    """Put these values in place of all that the row holds, if its ETag is unchanged.
+
+    Attributes:
+        key: Partition and row.
+        values: The columns.
+        etag: The ETag that was read; `ANY` for whatever the row has become.
+        nonces: For `commit` and `optimistic_update`.
+    """
 
     key: tuple[str, str]
     values: Values
@@ -38,7 +51,14 @@ class Replace:
 
 @dataclass(frozen=True)
 class Merge:
-    """Set these columns and leave the others, if the ETag is still `etag` (`ANY`: whatever it is)."""
+    """Set these columns and leave the others, if the ETag is unchanged.
+
+    Attributes:
+        key: Partition and row.
+        values: The columns to set.
+        etag: The ETag that was read; `ANY` for whatever the row has become.
+        nonces: For `commit` and `optimistic_update`.
+    """
 
     key: tuple[str, str]
     values: Values
@@ -48,7 +68,13 @@ class Merge:
 
 @dataclass(frozen=True)
 class Upsert:
-    """Store the row, new or not, without looking: whoever writes last wins."""
+    """Store the row, new or not, without looking: the last writer wins. `Put` is its earlier name.
+
+    Attributes:
+        key: Partition and row.
+        values: The columns; they replace all that the row holds.
+        nonces: For `commit` and `optimistic_update`.
+    """
 
     key: tuple[str, str]
     values: Values
@@ -57,7 +83,12 @@ class Upsert:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete the row, if its ETag is still `etag` (`ANY`: whatever it is)."""
+    """Delete the row, if its ETag is unchanged.
+
+    Attributes:
+        key: Partition and row.
+        etag: The ETag that was read; `ANY` for whatever the row has become.
+    """
 
     key: tuple[str, str]
     etag: str

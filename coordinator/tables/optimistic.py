@@ -31,7 +31,14 @@ Changer = Callable[[dict[str, Any]], Values | None]
 
 @dataclass(frozen=True)
 class Update:
-    """What an update did. `old` is None if the row was made, `new` if it was deleted; equal if nothing changed."""
+    """What an update did.
+
+    Attributes:
+        old: The row before; None if it was created.
+        new: The row after; None if it was deleted.
+        tries: How often the row was read.
+        conflicts: How often others were first.
+    """
 
     old: Row | None
     new: Row | None
@@ -40,6 +47,7 @@ class Update:
 
     @property
     def is_changed(self) -> bool:
+        """Whether anything was written."""
         if self.old is None or self.new is None:
             return self.old is not self.new
         return not _is_same(self.old.values, self.new.values)
@@ -95,21 +103,38 @@ async def optimistic_update(
     """Change one row as if nobody else were there.
 
     Guarantees that `change` takes effect exactly once, on the row as it was at that moment, or that an error is
-    raised. A write whose answer was lost is looked for at once, by a nonce that it leaves in the row. The row keeps the
-    latest 32; if so many others wrote in between that it cannot be seen any more whether the write was carried out, that is
-    an error with `maybe_done`, never a guess. Does not guarantee an order between concurrent updates, nor, after an error
-    with `maybe_done`, that nothing was written. A deletion whose answer was lost is done if the row is gone, whoever
-    deleted it; a row that was created since is not touched.
+    raised. A write whose answer was lost is looked for at once, by a nonce that it leaves in the row. The row keeps
+    the latest 32; if so many others wrote in between that the outcome cannot be seen any more, that is an error with
+    `maybe_done`, never a guess.
 
-    `change` gets a copy of the values and returns the new ones (it may return that copy, changed), or None to delete the
-    row. It may be called several times: it must be pure. Values equal to the old ones are not written.
-    `create` are the values to start from if there is no row; without it that is `NotFound`.
-    `unchecked` writes whatever the row has become meanwhile (`If-Match: *`): updates of others may be lost.
-    `backoff` is full jitter; its `deadline_seconds` bounds the whole. The first delay is long on purpose: losing once
-    means that others are there, and with 32 writers short delays only lose again. Delays grow with the time a try takes.
+    Does not guarantee an order between concurrent updates, nor, after an error with `maybe_done`, that nothing was
+    written. A deletion whose answer was lost is done if the row is gone, no matter who deleted it; a row that was
+    created since is not touched.
 
-    Raises `PreconditionFailed` if others won until the deadline, `NotFound`, `StorageUnreachable` with `maybe_done` if the
-    outcome cannot be known, or what storage answered last.
+    Args:
+        table: The table.
+        key: Partition and row.
+        change: Gets a copy of the values and returns the new ones (it may change and return the copy), or None to
+            delete the row. It may be called several times: it must be pure. Values equal to the old ones are not
+            written.
+        create: Values to start from if there is no row (default: `NotFound`).
+        unchecked: Write whatever the row has become meanwhile (`If-Match: *`): updates of others may be lost (default
+            False).
+        backoff: Delays, and `deadline_seconds` for the whole (default 30). The first delay, up to 0.4 s, is long on
+            purpose: losing once means that others are there, and with 32 writers short delays only lose again. Delays
+            grow with the time of a try.
+
+    Returns:
+        The row before and after.
+
+    Raises:
+        PreconditionFailed: Others won until the deadline.
+        NotFound: There is no row, and no `create`.
+        StorageUnreachable: With `maybe_done`, the outcome cannot be known.
+        StorageError: Storage refused.
+
+    Examples:
+        >>> await optimistic_update(stock, ("nl", "4711"), lambda row: row | {"count": row["count"] - 1})
     """
     place = check_key(key)
     clock = table.store.clock

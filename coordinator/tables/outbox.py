@@ -31,9 +31,22 @@ RELAY_SECONDS = 300.0
 class Outbox(Generic[T]):
     """Writes rows, a marker that this was done, and the intent to send messages, in one transaction; then sends.
 
-    Guarantees: if the rows are written, each message is put in the queue at least once; if they are not, it never is.
-    With a `marker` the whole happens once however often it is asked for. Does not guarantee that a message is put
-    once only, nor when, if this process dies in between: then `relay` sends it, from any process.
+    Guarantees that if the rows are written, each message is put in the queue at least once; if they are not, it never
+    is. With a `marker` the whole happens once however often it is asked for.
+
+    Does not guarantee that a message is put once only, nor when, if this process dies in between: then `relay` sends
+    it, from any process.
+
+    Args:
+        table: The table of the rows.
+        queue: The queue of the messages.
+
+    Raises:
+        StorageError: Storage refused or stayed unreachable; also raised by each method.
+
+    Examples:
+        >>> outbox = Outbox(storage.table("orders"), storage.queue("invoices", type=Invoice))
+        >>> await outbox.commit("nl", [Insert(("nl", order.id), {"cents": 4200})], Invoice(order.id), marker=order.id)
     """
 
     def __init__(self, table: Table, queue: Queue[T]) -> None:
@@ -43,10 +56,22 @@ class Outbox(Generic[T]):
     async def commit(
         self, partition: str, operations: Sequence[Operation], *items: T, marker: str = "", intent: str = ""
     ) -> bool:
-        """Carry out the operations (all of `partition`) and send the items; False if `marker` was done before.
+        """Carry out the operations and send the items.
 
-        `marker` names what is done, such as the id of the message that caused it. `intent` names the intent row
-        instead of a random id, so that a repeated call meets the earlier one. Raises as `commit` of tables.
+        Args:
+            partition: The partition of all operations.
+            operations: At most 98.
+            *items: The items to send.
+            marker: Names what is done, such as the id of the message that caused it (default: none).
+            intent: Names the intent row instead of a random id, so that a repeated call meets the earlier one.
+
+        Returns:
+            False if `marker` was done before.
+
+        Raises:
+            ConfigurationError: There are neither items nor a marker, or the service could not take the transaction.
+            StorageError: As for `Table.transact`. After an error with `maybe_done`, repeat the call with the same
+                marker.
         """
         name = intent or uuid.uuid4().hex
         writes: list[Operation] = []
@@ -69,7 +94,14 @@ class Outbox(Generic[T]):
         return True
 
     async def relay(self, partition: str | None = None) -> int:
-        """Send what was left behind in a partition (None: in the table, which reads all of it); how many intents."""
+        """Send what a process that died left behind.
+
+        Args:
+            partition: The partition (default: the whole table, which reads all of it).
+
+        Returns:
+            How many intents were sent.
+        """
         count = 0
         async for row in self._intents(partition):
             await self._send(row.key, self._items(row))
@@ -77,7 +109,15 @@ class Outbox(Generic[T]):
         return count
 
     async def relay_one(self, partition: str, intent: str) -> bool:
-        """Send what was left behind under that name; False if nothing was."""
+        """Send what was left behind under one name.
+
+        Args:
+            partition: The partition.
+            intent: The name of the intent.
+
+        Returns:
+            False if nothing was left.
+        """
         async for row in self.table.scan(
             partition=partition, row_from=INTENT + intent, row_before=INTENT + intent + "\x20"
         ):

@@ -33,7 +33,12 @@ MAX_BYTES = PART_BYTES * MAX_PARTS
 
 
 class Key(NamedTuple):
-    """Where a row is: the partition, and the row within it."""
+    """Where a row is.
+
+    Attributes:
+        partition: The partition; a transaction stays within one.
+        row: The row within it.
+    """
 
     partition: str
     row: str
@@ -51,7 +56,14 @@ def order(key: Key) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True)
 class Row:
-    """One row as it was read. `etag` is "" for a row that was never stored; `nonces` are of its latest updates."""
+    """One row as it was read.
+
+    Attributes:
+        key: Partition and row.
+        values: The columns by name; also as ``row["count"]``.
+        etag: The version; "" for a row that was never stored.
+        nonces: Of its latest updates by `optimistic_update` and `commit`.
+    """
 
     key: Key
     values: dict[str, Any] = field(default_factory=dict)
@@ -62,6 +74,15 @@ class Row:
         return self.values[name]
 
     def get(self, name: str, default: Any = None) -> Any:
+        """The value of a column.
+
+        Args:
+            name: The column.
+            default: What to return if there is no such column (default None).
+
+        Returns:
+            The value, or `default`.
+        """
         return self.values.get(name, default)
 
 

@@ -62,9 +62,14 @@ class SagaMessage(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class SagaContext(Generic[I]):
-    """What a step knows: the key and input of its saga, what earlier steps returned, and the epoch of its runner.
+    """What a step knows.
 
-    `epoch` is a fencing token: larger than that of every runner before. `attempt` counts the tries of this step from 1.
+    Attributes:
+        key: The key of the saga.
+        input: Its input.
+        results: What earlier steps returned, by name.
+        epoch: A fencing token: larger than that of every earlier runner.
+        attempt: The attempts of this step, from 1.
     """
 
     key: str
@@ -109,16 +114,37 @@ class Step:
 
 
 class Saga(Generic[I]):
-    """Named steps, run in order, each at least once, resumed where they stopped by whichever worker is there.
+    """Named steps, run in order, each at least once, resumed where they stopped by any worker that listens.
 
-    Guarantees: a started saga ends `done`, or `compensated`, or `stuck` and visible, as long as some worker listens; a
-    step is not run again once its success was stored; a runner that was overtaken cannot store progress any more; steps are
-    known by name, and a saga that meets steps which do not fit what was done is `stuck` and says why, never carried on.
-    Does not guarantee that a step runs once only: it must be idempotent, and so must its compensation, which may also be
-    called for a step that never began. Others can see the states in between.
+    Guarantees that a started saga ends `done`, `compensated`, or `stuck` and visible, as long as some worker listens;
+    that a step is not run again once its success was stored; that a runner which was overtaken cannot store progress
+    any more. Steps are known by name: a saga whose steps do not fit what was done is `stuck` and says why, and is
+    never carried on.
 
-    `timeout_seconds` bounds the whole (0: no bound): later, what was done is undone. `version` sets sagas apart that the same
-    name was started with by other code: each is carried on by its own version only, over a queue of its own.
+    Does not guarantee that a step runs once only: it must be idempotent, and so must its compensation, which may also
+    be called for a step that never began. Others can see the states in between.
+
+    Args:
+        name: Its name, for good.
+        table: Where progress is stored.
+        queue: The queue of its messages.
+        input_type: The type of the input (default: any JSON).
+        timeout_seconds: Bound of the whole saga in seconds (default 0: none). After it, what was done is rolled back.
+        version: Separates sagas that other code started under the same name (default ""): only its own version
+            carries each on, over a queue of its own.
+        identity: What this process is called in records.
+
+    Raises:
+        ConfigurationError: An option is out of bounds.
+        StorageError: Storage refused or stayed unreachable; also raised by each method.
+
+    Examples:
+        >>> trip = storage.saga("trip", Trip)
+        >>> @trip.step
+        ... async def book_hotel(context: SagaContext[Trip]) -> str: ...
+        >>> @book_hotel.compensate
+        ... async def cancel_hotel(context: SagaContext[Trip]) -> None: ...
+        >>> await trip.start("trip-4711", Trip("Lisbon"))
     """
 
     def __init__(
@@ -166,12 +192,23 @@ class Saga(Generic[I]):
         attempts: int | None = 5,
         backoff: Backoff = Backoff(base_seconds=1.0, cap_seconds=60.0),  # noqa: B008 - frozen
     ) -> Step | Callable[[StepFunction], Step]:
-        """Decorate the next step, ``async def`` or ``def`` (in a thread), called with a `SagaContext`.
+        """Decorate the next step, `async def` or `def` (in a thread), called with a `SagaContext`.
 
-        `timeout_seconds` bounds one try. A ``def`` cannot be stopped: past its time it is waited for, shown as overdue, and what
-        it returns counts. After `attempts` failed tries (None: never) the saga is undone; `Reject` undoes it at once.
-        `backoff` spaces the tries. What the step returns must be JSON and is kept; input and results together may take
-        900 KiB.
+        What the step returns must be JSON and is kept; input and results together may take 900 KiB.
+
+        Args:
+            function: The step.
+            timeout_seconds: Bound of one attempt in seconds (default 60). A `def` cannot be stopped: after it the
+                step is waited for and shown as overdue, and what it returns counts.
+            attempts: Failed attempts after which the saga is rolled back (default 5; None: never). `Reject` rolls it
+                back at once.
+            backoff: The pauses between attempts (default: below 1 s first, 60 s at most).
+
+        Returns:
+            The step, whose `compensate` decorates the function that undoes it; without `function`, the decorator.
+
+        Raises:
+            ConfigurationError: The name is used twice, or an option is out of bounds.
         """
 
         def register(function: StepFunction) -> Step:
@@ -186,10 +223,20 @@ class Saga(Generic[I]):
     # --- using --------------------------------------------------------------------------------------------------
 
     async def start(self, key: str, input: I) -> bool:
-        """Begin the saga of that key; False if it was begun before (then the input is not looked at).
+        """Begin the saga of that key.
 
-        When this returns, the saga is stored and its message sent. If it raises, it may be stored all the same: repeat
-        it with the same key.
+        Guarantees that the saga is stored and its message sent when it returns. If it raises, the saga may be stored:
+        repeat it with the same key.
+
+        Args:
+            key: Names this saga, for good, such as an order number.
+            input: What the steps get.
+
+        Returns:
+            False if it was begun before; then the input is not looked at.
+
+        Raises:
+            ConfigurationError: The input is not JSON or too large, or the key is not allowed.
         """
         now = self._clock.time()
         content = msgspec.json.encode(input)
@@ -224,19 +271,51 @@ class Saga(Generic[I]):
         return True
 
     async def read(self, key: str) -> Progress:
-        """How far the saga of that key is; raises `NotFound`."""
+        """How far the saga of that key is; one request.
+
+        Args:
+            key: The saga.
+
+        Returns:
+            Its progress.
+
+        Raises:
+            NotFound: It was never started.
+        """
         return decode_progress(await self.table.read((self.name, ROW + key)))
 
     async def wait(self, key: str, *, poll_seconds: float = 0.2) -> Progress:
-        """Look again and again until the saga of that key has ended; one request each time."""
+        """Read again and again until the saga has ended.
+
+        Args:
+            key: The saga.
+            poll_seconds: Seconds between two requests (default 0.2).
+
+        Returns:
+            Its progress at the end.
+
+        Raises:
+            NotFound: It was never started.
+        """
         while not (progress := await self.read(key)).is_ended:
             await self._clock.sleep(poll_seconds)
         return progress
 
     async def retry(self, key: str, *, by: str = "") -> State:
-        """Have a `stuck` saga go on, once its cause is repaired: undoing, or with its steps if only they did not fit.
+        """Have a `stuck` saga go on once its cause is fixed: rolling back, or with its steps if only they did not fit.
 
-        Returns its new state. Raises `SagaError` if it is not stuck. Needs no steps, so any process can.
+        Needs no steps, so any process can call it.
+
+        Args:
+            key: The saga.
+            by: Who does it, for the record.
+
+        Returns:
+            Its new state.
+
+        Raises:
+            SagaError: It is not stuck.
+            NotFound: It was never started.
         """
         row = await self.table.read((self.name, ROW + key))
         freed = rules.freed(decode_progress(row), at=self._clock.time(), by=by or self._identity())
@@ -246,10 +325,19 @@ class Saga(Generic[I]):
     def listener(
         self, *, relay_seconds: float = RELAY_SECONDS, **options: Unpack[ListenerOptions]
     ) -> QueueListener[SagaMessage]:
-        """A listener that runs sagas; options as of `QueueListener`.
+        """A listener that runs sagas.
 
-        Each `relay_seconds` it also looks for what a starter that died left unsent, and for sagas that nobody carries on
-        (see `sweep`); two requests each time, and some more for the one process that sweeps.
+        Args:
+            relay_seconds: Seconds between two looks for what a starter that died left unsent, and for sagas that
+                nobody carries on (default 300; see `sweep`). Two requests each time, and some more for the one
+                process that sweeps.
+            **options: As for `QueueListener`.
+
+        Returns:
+            The listener; run it with `Worker.add`.
+
+        Raises:
+            ConfigurationError: An option is out of bounds.
         """
         options.setdefault("retries", _RETRIES)
 
@@ -264,9 +352,14 @@ class Saga(Generic[I]):
         )
 
     async def carry_on(self, key: str, *, guard: str) -> None:
-        """`run` for the message `guard`: returns only when that message may go.
+        """`run` for a message; returns only when that message may be deleted.
 
-        Raises `Retry` as long as the saga has not ended, so that it never runs without a message.
+        Args:
+            key: The saga.
+            guard: The id of the message.
+
+        Raises:
+            Retry: The saga has not ended, so it must keep its message.
         """
         progress = await self.run(key, guard=guard)
         if progress is not None and progress.is_ended:
@@ -281,7 +374,7 @@ class Saga(Generic[I]):
     # --- running ------------------------------------------------------------------------------------------------
 
     async def run(self, key: str, *, guard: str = "") -> Progress | None:
-        """Take the saga over and carry it to its end; None if another runner has taken it, or it does not exist.
+        """Take the saga over and carry it to its end.
 
         1. Read the row. A saga that has ended stays as it is.
         2. Leave it to another message's runner as long as that one may be at work.
@@ -289,12 +382,21 @@ class Saga(Generic[I]):
         4. Take it: a higher epoch, stored under the row's ETag. From now on a former runner can store nothing.
         5. Choose the next step, or the next one to undo; past the saga's deadline, begin to undo.
         6. Call the step. When its time is used up, note that in the row, each 20 s until it ends.
-        7. Store the result or the error under the row's ETag, before anything else happens. If somebody else has stored since,
-           stop: the saga is theirs.
+        7. Store the result or the error under the row's ETag, before anything else happens. If somebody else has
+           stored since, stop: the saga is theirs.
         8. After a failure that has another attempt, raise `Retry`: the message comes again. Otherwise back to 5.
 
-        `guard` is the message that this is done for: a saga that another message's runner has in hand is left to it.
-        Raises `Retry` if a step failed and is to be tried again later, or another runner is processing it.
+        Args:
+            key: The saga.
+            guard: The message that this is done for (default: none). A saga on which another message's runner works
+                is left to it.
+
+        Returns:
+            Its progress; None if another runner has taken it, or it does not exist.
+
+        Raises:
+            Retry: A step failed and will be attempted again, or another runner works on the saga.
+            ConfigurationError: This process has no steps of it.
         """
         names = [step.name for step in self.steps]
         if not names:
@@ -462,11 +564,17 @@ class Saga(Generic[I]):
     # --- what nobody carries on ---------------------------------------------------------------------------------
 
     async def sweep(self, *, interval_seconds: float = 0.0) -> int:
-        """Send messages for sagas that nobody carries on, and for those stuck ones that fit this process; how many.
+        """Send messages for sagas that nobody carries on, and for stuck ones that fit this process.
 
-        One process does it each `interval_seconds`; for the others it is one request. A saga counts as forsaken five minutes
-        after it should have been heard of, if the queue is empty, or an hour after, if it is not. At most 200 open sagas
-        are looked at each time, in turn.
+        One process does it each `interval_seconds`; for the others it is one request. A saga counts as forsaken five
+        minutes after it should have been heard of if the queue is empty, or an hour after if it is not. At most 200
+        open sagas are looked at each time.
+
+        Args:
+            interval_seconds: Seconds between two sweeps of the fleet (default 0: now).
+
+        Returns:
+            How many messages were sent.
         """
         now = self._clock.time()
         key = (self.name, f"{SWEEP}|{self.version}" if self.version else SWEEP)

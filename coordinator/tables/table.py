@@ -21,11 +21,23 @@ READ_BACKOFF = Backoff(base_seconds=0.1, cap_seconds=2.0, deadline_seconds=20.0)
 class Table:
     """A table of the storage account.
 
-    Guarantees that what is sent is within the service's limits, that one row is written atomically, and one
-    transaction (one partition, ≤100 rows) wholly or not at all. Does not guarantee that a scan sees one moment: rows
-    written while it runs may or may not appear. Within one partition each page is a snapshot; two pages are two.
+    Guarantees that what is sent is within the service's limits, that one row is written atomically, and that one
+    transaction (one partition, at most 100 rows) is carried out wholly or not at all. Reads are repeated for up to 20
+    s while the service is unreachable or busy.
 
-    Reads are repeated while the service is busy or away, up to 20 s; writes never: see `optimistic_update`.
+    Does not guarantee that a scan sees one moment: rows written while it runs may or may not appear. Each page is a
+    snapshot of its partition; two pages are two. Does not repeat writes: see `optimistic_update`.
+
+    Args:
+        store: The rows; `Storage.table` gives one in the account, `coordinator.testing` one in memory.
+
+    Raises:
+        StorageError: The service refused, or stayed unreachable; also raised by each method.
+
+    Examples:
+        >>> stock = storage.table("stock")
+        >>> await stock.write(Insert(("nl", "4711"), {"count": 12}))
+        >>> row = await stock.read(("nl", "4711"))
     """
 
     def __init__(self, store: TableStore) -> None:
@@ -33,7 +45,19 @@ class Table:
         self.name = store.name
 
     async def read(self, key: tuple[str, str], *, select: Iterable[str] | None = None) -> Row:
-        """The row of that key, all columns or those of `select`. Raises `NotFound`."""
+        """Read one row.
+
+        Args:
+            key: Partition and row.
+            select: The columns to read (default: all).
+
+        Returns:
+            The row, with its ETag.
+
+        Raises:
+            NotFound: There is no such row.
+            ConfigurationError: The service does not allow the key.
+        """
         checked = check_key(key)
         columns = _columns(select)
         return await retry(
@@ -41,19 +65,36 @@ class Table:
         )
 
     async def write(self, operation: Operation) -> str:
-        """Carry out one operation; returns the new ETag.
+        """Carry out one operation. It is sent once.
 
-        Raises `AlreadyExists`, `NotFound` or `PreconditionFailed` if it could not be done. `StorageUnreachable` and
-        `StorageBusy` with `maybe_done` leave open whether it was.
+        Args:
+            operation: `Insert`, `Upsert`, `Replace`, `Merge` or `Delete`.
+
+        Returns:
+            The new ETag; "" after a deletion.
+
+        Raises:
+            AlreadyExists: The row to insert exists.
+            NotFound: The row to change does not exist.
+            PreconditionFailed: The row has another ETag.
+            StorageError: With `maybe_done` (`StorageUnreachable`, `StorageBusy`) the operation may have been carried
+                out.
         """
         check_operation(operation)
         return await self.store.write(operation)
 
     async def transact(self, operations: Sequence[Operation]) -> list[str]:
-        """Carry out all operations or none; returns the new ETags in order.
+        """Carry out all operations or none. They are sent once.
 
-        Raises `ConfigurationError` before anything is sent if the service could not take it (see
-        `check_transaction`), otherwise as `write`.
+        Args:
+            operations: 1 to 100 operations of one partition, each row once, 4 MiB at most.
+
+        Returns:
+            The new ETags, in order.
+
+        Raises:
+            ConfigurationError: The service could not take them. Nothing was sent.
+            StorageError: As for `write`.
         """
         return await self.store.transact(check_transaction(operations))
 
@@ -69,14 +110,27 @@ class Table:
         page_size: int = MAX_PAGE,
         token: str = "",
     ) -> Scan:
-        """Rows in key order, as an async iterator over pages.
+        """Rows in key order, page by page. Keys are ordered and compared by UTF-16 code units, as the service does.
 
-        `partition` limits it to one (otherwise the service reads the whole table), `prefix` or `row_from` and
-        `row_before` to a range of rows, `where` to rows that meet every ``(column, comparison, value)``. `token` is
-        what `Scan.token` of an earlier, equal scan said, in this process or another. Keys are ordered, and compared, by
-        UTF-16 code units, as the service does.
+        Args:
+            partition: Limits it to one partition (default: the service reads the whole table).
+            prefix: Limits it to rows whose row key begins with this.
+            row_from: Limits it to row keys from this one.
+            row_before: Limits it to row keys before this one.
+            where: Rows that meet every ``(column, comparison, value)``; comparisons are eq, ne, gt, ge, lt, le.
+            select: The columns to read (default: all).
+            page_size: Maximum rows of a request, 1 to 1,000 (default 1,000).
+            token: The `Scan.token` of an earlier, equal scan, in this process or another: go on behind it.
 
-        Raises `ConfigurationError` for a column name, comparison or value that cannot be part of a question.
+        Returns:
+            An asynchronous iterator over rows; its `pages()` gives pages, its `token` the position.
+
+        Raises:
+            ConfigurationError: A column, a comparison or a value cannot be part of a query.
+
+        Examples:
+            >>> async for row in stock.scan(partition="nl", where=[("count", "lt", 5)]):
+            ...     print(row.key.row, row["count"])
         """
         if prefix and (row_from or row_before):
             raise ConfigurationError("give either prefix or row_from and row_before, not both")
@@ -105,7 +159,23 @@ class Table:
         where: Iterable[Where | tuple[str, str, Any]] = (),
         select: Iterable[str] | None = None,
     ) -> list[Row]:
-        """The first `count` rows in key order; the rest as of `scan`. To have the newest first, let keys count down."""
+        """The first rows in key order. To have the newest first, let keys count down.
+
+        Args:
+            count: How many, at least 1.
+            partition: As for `scan`.
+            prefix: As for `scan`.
+            row_from: As for `scan`.
+            row_before: As for `scan`.
+            where: As for `scan`.
+            select: As for `scan`.
+
+        Returns:
+            At most `count` rows.
+
+        Raises:
+            ConfigurationError: As for `scan`.
+        """
         if count < 1:
             raise ConfigurationError(f"top needs a count of at least 1, got {count}")
         rows: list[Row] = []

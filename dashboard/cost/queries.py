@@ -1,4 +1,4 @@
-"""What the fleet's requests cost, and what fixed polling would have cost (S11). Pure but for `current`.
+"""What the fleet's requests cost, and what fixed polling would have cost. Pure but for `current`.
 
 Estimates from list prices for planning; the bill has the truth. Storage itself, traffic and redundancy are not in it.
 """

@@ -1,4 +1,4 @@
-"""Scaling rules of queues (S8): what is stored, and changing it while workers run. Blocking functions for threads."""
+"""Scaling rules of queues: what is stored, and changing it while workers run. Blocking functions for threads."""
 
 from __future__ import annotations
 
