@@ -18,6 +18,7 @@ import coordinator
 from coordinator.client import Client
 from coordinator.config import StorageConfig
 from coordinator.leadership.semaphore import BlobDistributedSemaphore
+from coordinator.leadership.term import LeaseConfig
 from coordinator.tables.bulk import BulkWrite
 from coordinator.tables.commit import commit
 
@@ -35,7 +36,7 @@ Kind = DocstringSectionKind
 
 def public() -> dict[str, Any]:
     """Every public class and function by its name; a second name of the same is left out."""
-    more = (Client, StorageConfig, BlobDistributedSemaphore, BulkWrite, commit)
+    more = (Client, LeaseConfig, StorageConfig, BlobDistributedSemaphore, BulkWrite, commit)
     named = {name: getattr(coordinator, name) for name in coordinator.__all__} | {
         each.__name__: each for each in more
     }
