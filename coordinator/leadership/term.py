@@ -90,10 +90,21 @@ class LeaseConfig:
     def next_look(
         self, since: float, now: float, lag: float, *, lease_seconds: float = 0.0, renew_seconds: float = 0.0
     ) -> float:
-        """Seconds until a standby looks again. `lag` must stay the same from look to look.
+        """How long a standby waits before it reads again.
 
-        The leader renews at `since` + k × `renew_seconds`, so its lease can only run out a lease later: looking `lag`
-        seconds after each such moment costs one request a `renew_seconds` and yet finds the end of the lease at once.
+        The leader renews at `since` + k × `renew_seconds`, so its lease can end only a lease after such a moment: a
+        read `lag` seconds after each of them costs one request in `renew_seconds`, and finds the end of the lease at
+        once.
+
+        Args:
+            since: When the term began.
+            now: The time, by the clock of `since`.
+            lag: How long after each moment, in seconds; the same from read to read.
+            lease_seconds: The leader's (default 0: as configured here).
+            renew_seconds: The leader's (default 0: as configured here).
+
+        Returns:
+            Seconds.
         """
         lease, renew = lease_seconds or float(self.lease_seconds), renew_seconds or self.renew_seconds
         after = now - (since + lease + lag)

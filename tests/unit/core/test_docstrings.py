@@ -132,13 +132,13 @@ def test_a_docstring_that_lacks_a_section_is_found() -> None:
         """Write.
 
         Args:
-            tabel: The table.
+            rows: The table.
         """
 
     assert list(faults("commit", commit)) == [
         "does not describe other",
         "does not describe table",
-        "describes tabel, which it does not have",
+        "describes rows, which it does not have",
         "does not say what it returns",
         "does not say what it guarantees, and what not",
         "has no section raises",
