@@ -13,6 +13,8 @@ from msgspec import Meta
 
 MAX_COUNT = 10**15
 """The largest count and epoch. Sums of thousands of them still fit a database's integer and a browser's number."""
+MAX_HELD = 1_000_000
+"""The most messages, tasks or calls that one process has at a time: each takes memory and a request."""
 MAX_NUMBER = 2**63 - 1
 FIRST_MOMENT, LAST_MOMENT = 0.0, 253_370_764_800.0
 """Seconds since 1970 that a calendar can show in every time zone: 1970 to the end of 9998."""
@@ -28,6 +30,8 @@ _LINES = rf"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff{_TURNING}]"
 
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 """How many, and epochs: 0 to 10**15."""
+Held = Annotated[int, Meta(ge=0, le=MAX_HELD)]
+"""What one process has at a time: 0 to a million."""
 Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 """A number of a sequence: 0 to 2**63 - 1."""
 Moment = Annotated[float, Meta(ge=FIRST_MOMENT, le=LAST_MOMENT)]

@@ -3,7 +3,9 @@ loop, and the dashboard lists all gates, leases and counters each second."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import Mapping
+from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import unquote
 from xml.etree import ElementTree
@@ -14,6 +16,8 @@ from coordinator.azure.rest import SignedRest
 from coordinator.backoff import Backoff, retry
 from coordinator.errors import StorageUnreachable
 
+_ACTION = "list the blobs in"
+_STEP_BYTES, _STEP_BLOBS = 64 * 1024, 100
 _RETRY = Backoff(base_seconds=0.1, cap_seconds=2.0, deadline_seconds=8.0)
 
 
@@ -27,36 +31,79 @@ class ListedBlob(NamedTuple):
     metadata: Mapping[str, str]
 
 
-async def list_blobs(
-    storage: Account, container: str, *, prefix: str = "", page: int = 5_000
-) -> AsyncIterator[ListedBlob]:
-    """Each blob whose name begins with `prefix`, by name, with its metadata; one request for up to `page` of them.
+class _Page(NamedTuple):
+    """One answer: its digest, the blobs in it, and where the next one begins ("" at the end)."""
 
-    A request that fails is sent again for up to 8 s. Raises `NotFound` if there is no such container.
+    digest: bytes
+    blobs: list[ListedBlob]
+    marker: str
+
+
+class BlobListing:
+    """The blobs of a container whose names begin with `prefix`, for those who list them again and again.
+
+    One request for up to `page` blobs. An answer that is as the one before is not decoded again; one that is not is decoded
+    in small steps, so that others on the event loop need not wait for thousands of blobs.
     """
-    rest, action = SignedRest(storage, storage.endpoints.blob), "list the blobs in"
-    query = {"restype": "container", "comp": "list", "include": "metadata", "maxresults": str(page)}
-    query |= {"prefix": prefix} if prefix else {}
-    counted = Request("blob", "ListBlobs", container)
-    while True:
-        answer = await retry(
-            lambda: rest.send(action, container, counted, "GET", f"/{container}", query=query),
-            backoff=_RETRY,
-            clock=storage.clock,
+
+    def __init__(self, storage: Account, container: str, *, prefix: str = "", page: int = 5_000) -> None:
+        self._rest, self._clock, self._container = (
+            SignedRest(storage, storage.endpoints.blob),
+            storage.clock,
+            container,
         )
+        self._query = {"restype": "container", "comp": "list", "include": "metadata", "maxresults": str(page)}
+        self._query |= {"prefix": prefix} if prefix else {}
+        self._pages: list[_Page] = []
+
+    async def read(self) -> list[ListedBlob]:
+        """The blobs now, by name, with their metadata. A request that fails is sent again for up to 8 s.
+
+        Raises `NotFound` if there is no such container.
+        """
+        pages: list[_Page] = []
+        marker = ""
+        while not pages or marker:
+            content = await self._send(marker)
+            digest = blake2b(content).digest()
+            known = self._pages[len(pages)] if len(pages) < len(self._pages) else None
+            if known is None or known.digest != digest:
+                known = await self._decoded(content, digest)
+            pages.append(known)
+            marker = known.marker
+        self._pages = pages
+        return [blob for each in pages for blob in each.blobs]
+
+    async def _send(self, marker: str) -> bytes:
+        query = self._query | ({"marker": marker} if marker else {})
+        counted = Request("blob", "ListBlobs", self._container)
+        answer = await retry(
+            lambda: self._rest.send(
+                _ACTION, self._container, counted, "GET", f"/{self._container}", query=query
+            ),
+            backoff=_RETRY,
+            clock=self._clock,
+        )
+        return answer.content
+
+    async def _decoded(self, content: bytes, digest: bytes) -> _Page:
+        parser = ElementTree.XMLParser()
+        blobs: list[ListedBlob] = []
         try:
-            root = ElementTree.fromstring(answer.content)
-            listed = [_blob(each) for each in root.iterfind("Blobs/Blob")]
+            for place in range(0, len(content), _STEP_BYTES):
+                parser.feed(content[place : place + _STEP_BYTES])
+                await asyncio.sleep(0)
+            root = parser.close()
+            for element in root.iterfind("Blobs/Blob"):
+                blobs.append(_blob(element))
+                if len(blobs) % _STEP_BLOBS == 0:
+                    await asyncio.sleep(0)
         except (ElementTree.ParseError, ValueError) as error:
             raise StorageUnreachable(
-                f"{action} {container}: the answer could not be read ({error})", resource=container
+                f"{_ACTION} {self._container}: the answer could not be read ({error})",
+                resource=self._container,
             ) from error
-        for blob in listed:
-            yield blob
-        marker = root.findtext("NextMarker") or ""
-        if not marker:
-            return
-        query["marker"] = marker
+        return _Page(digest, blobs, root.findtext("NextMarker") or "")
 
 
 def _blob(element: ElementTree.Element) -> ListedBlob:

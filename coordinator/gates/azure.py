@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortal
 from coordinator.azure.account import Account, ensure_container
 from coordinator.azure.epochs import TableEpochs
 from coordinator.azure.errors import translated
-from coordinator.azure.listing import list_blobs
+from coordinator.azure.listing import BlobListing, ListedBlob
 from coordinator.azure.metering import Request
 from coordinator.azure.rest import RestResponse, SignedRest
 from coordinator.blocking import call_blocking
@@ -26,6 +26,7 @@ from coordinator.gates.state import GateState
 
 _MIRROR = "gate"
 MOST_FOREIGN = 20
+_NOT_READ = f"not read: it is one of more than {MOST_FOREIGN} that Kennel did not write"
 
 
 class BlobGateStore:
@@ -265,7 +266,7 @@ class GateReading:
 
 
 class GateListing:
-    """All gates of an account.
+    """All gates of an account, for those who list them again and again.
 
     A look takes one request for up to 5,000 gates, and one more for each that another program wrote, or damaged, and that
     has changed since the look before. Of those the first `MOST_FOREIGN` are read.
@@ -273,41 +274,54 @@ class GateListing:
 
     def __init__(self, storage: Account) -> None:
         self._storage = storage
+        self._container = storage.config.container("gates")
+        self._listing = BlobListing(storage, self._container)
+        self._mirrored: dict[str, tuple[str, GateReading | None]] = {}
         self._foreign: dict[str, tuple[str, GateReading]] = {}
 
     async def read(self) -> list[GateReading]:
         """The gates by name; what does not hold a gate is an item with its problem."""
-        container = self._storage.config.container("gates")
-        found: list[GateReading] = []
-        foreign: dict[str, str] = {}
         try:
-            with translated("list the gates in", container):
-                async for blob in list_blobs(self._storage, container):
-                    try:
-                        mirror = blob.metadata.get(_MIRROR, "")
-                        found.append(GateReading(blob.name, rules.decode(blob.name, mirror)))
-                    except GateCorrupt:
-                        foreign[blob.name] = blob.etag
+            with translated("list the gates in", self._container):
+                blobs = await self._listing.read()
         except NotFound:
-            foreign = {}
-        self._foreign = {name: known for name, known in self._foreign.items() if name in foreign}
-        for place, (name, etag) in enumerate(foreign.items()):
-            if place >= MOST_FOREIGN:
-                why = f"not read: it is one of more than {MOST_FOREIGN} that Kennel did not write"
-                found.append(GateReading(name, None, why))
-                continue
-            if self._foreign.get(name, ("",))[0] != etag:
-                self._foreign[name] = etag, await self._read(name)
-            found.append(self._foreign[name][1])
+            blobs = []
+        mirrored: dict[str, tuple[str, GateReading | None]] = {}
+        for blob in blobs:
+            last = self._mirrored.get(blob.name)
+            unchanged = last is not None and last[0] == blob.etag
+            mirrored[blob.name] = last if last is not None and unchanged else (blob.etag, _of_mirror(blob))
+        self._mirrored = mirrored
+        self._foreign = {name: known for name, known in self._foreign.items() if name in mirrored}
+        found: list[GateReading] = []
+        others = 0
+        for name, (etag, reading) in mirrored.items():
+            if reading is None:
+                others += 1
+                is_read = others <= MOST_FOREIGN
+                reading = await self._of_blob(name, etag) if is_read else GateReading(name, None, _NOT_READ)
+            found.append(reading)
         return sorted(found, key=lambda reading: reading.name)
 
-    async def _read(self, name: str) -> GateReading:
-        """As the blob itself says."""
-        try:
-            answer = await BlobGateStore(self._storage, name).read("")
-        except GateCorrupt as error:
-            return GateReading(name, None, f"unreadable: {error}")
-        return GateReading(name, answer.state)
+    async def _of_blob(self, name: str, etag: str) -> GateReading:
+        """What another program wrote, or what is damaged: the blob itself decides, and is read once."""
+        known = self._foreign.get(name)
+        if known is None or known[0] != etag:
+            try:
+                answer = await BlobGateStore(self._storage, name).read("")
+                reading = GateReading(name, answer.state)
+            except GateCorrupt as error:
+                reading = GateReading(name, None, f"unreadable: {error}")
+            known = self._foreign[name] = etag, reading
+        return known[1]
+
+
+def _of_mirror(blob: ListedBlob) -> GateReading | None:
+    """The gate by the blob's metadata; None if Kennel did not write it, or not last."""
+    try:
+        return GateReading(blob.name, rules.decode(blob.name, blob.metadata.get(_MIRROR, "")))
+    except GateCorrupt:
+        return None
 
 
 async def read_gates(storage: Account) -> list[GateReading]:

@@ -18,7 +18,7 @@ from azure.storage.blob.aio import BlobClient, BlobLeaseClient
 from coordinator.azure.account import Account, ensure_container, ensure_table
 from coordinator.azure.epochs import TableEpochs, table_key
 from coordinator.azure.errors import translated
-from coordinator.azure.listing import ListedBlob, list_blobs
+from coordinator.azure.listing import BlobListing, ListedBlob
 from coordinator.bounds import LAST_MOMENT, MAX_COUNT, is_moment, one_line
 from coordinator.clock import parse_date
 from coordinator.config import check_blob, check_container
@@ -286,19 +286,37 @@ def _epochs(storage: Account, store: BlobLeaseStore) -> TableEpochs:
     return TableEpochs(storage, f"lock {store.key}", former_key=f"lock {store.name}")
 
 
+class LeaderListing:
+    """All elections, mutexes and places of semaphores of a container, for those who list them again and again.
+
+    `container`: default `{prefix}leases`. `prefix`: how the names begin. One request for up to 5,000 of them; only what has
+    changed is decoded.
+    """
+
+    def __init__(self, storage: Account, *, container: str = "", prefix: str = "") -> None:
+        self._container = container or storage.config.container("leases")
+        self._listing = BlobListing(storage, self._container, prefix=prefix)
+        self._last: dict[str, tuple[ListedBlob, LeaderInfo]] = {}
+
+    async def read(self) -> list[LeaderInfo]:
+        """What they are now, by the name of their blob; none if the container does not exist."""
+        try:
+            with translated("list the leaders in", self._container):
+                blobs = await self._listing.read()
+        except NotFound:
+            blobs = []
+        found: dict[str, tuple[ListedBlob, LeaderInfo]] = {}
+        for blob in blobs:
+            if not blob.name.endswith(_STANDBY):
+                last = self._last.get(blob.name)
+                found[blob.name] = last if last is not None and last[0] == blob else (blob, _listed(blob))
+        self._last = found
+        return sorted((info for _, info in found.values()), key=lambda info: info.name)
+
+
 async def list_leaders(storage: Account, *, container: str = "", prefix: str = "") -> list[LeaderInfo]:
-    """All elections, mutexes and places of semaphores of a container, by the name of their blob; one request for up to
-    5,000 of them. `container`: default `{prefix}leases`. `prefix`: how the names begin."""
-    container = container or storage.config.container("leases")
-    found: list[LeaderInfo] = []
-    try:
-        with translated("list the leaders in", container):
-            async for blob in list_blobs(storage, container, prefix=prefix):
-                if not blob.name.endswith(_STANDBY):
-                    found.append(_listed(blob))
-    except NotFound:
-        return []
-    return sorted(found, key=lambda info: info.name)
+    """All elections, mutexes and places of semaphores of a container, once; see `LeaderListing`."""
+    return await LeaderListing(storage, container=container, prefix=prefix).read()
 
 
 async def break_lease(storage: Account, name: str, by: str) -> LeaderInfo:

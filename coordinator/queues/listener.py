@@ -12,7 +12,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 import msgspec
 
 from coordinator.backoff import TRANSIENT, Backoff
-from coordinator.bounds import MAX_REASON, one_line
+from coordinator.bounds import MAX_HELD, MAX_REASON, one_line
 from coordinator.cost import Budget, Spending
 from coordinator.errors import (
     AccessDenied,
@@ -563,7 +563,7 @@ def listener_status(listener: QueueListener[Any]) -> ListenerStatus:
         active_tasks=listener.pool.active,
         total_tasks=listener.tasks.stop - 1,
         wanted_tasks=listener.decision.tasks,
-        in_hand=len(listener.leases),
+        in_hand=min(len(listener.leases), MAX_HELD),
         done=sum(count.done for count in counts),
         failed=sum(count.failed for count in counts),
         poisoned=sum(count.poisoned for count in counts),
@@ -608,6 +608,10 @@ def check_options(
     if tasks.step != 1 or tasks.start < 0 or len(tasks) == 0 or tasks.stop < 2:
         raise ConfigurationError(
             f"tasks {tasks!r}: give the fewest and the most, such as range(0, 51) for 0 to 50 dequeue tasks"
+        )
+    if (tasks.stop - 1) * slots > MAX_HELD:
+        raise ConfigurationError(
+            f"tasks {tasks!r} with {slots} slots each: at most {MAX_HELD:,} handlers run in one process"
         )
     if slots < 1 or batch < 0:
         raise ConfigurationError(f"slots must be at least 1 and batch at least 0, got {slots} and {batch}")

@@ -18,6 +18,7 @@ from coordinator.bounds import (
     MAX_ITEMS,
     Count,
     Duration,
+    Held,
     Instance,
     Label,
     Moment,
@@ -67,7 +68,7 @@ class GateStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     epoch: Count = 0
     waiting: bool = False
     passed_epoch: Count = 0
-    inside: Count = 0
+    inside: Held = 0
     offset_seconds: Offset | None = None
     problem: Text = ""
 
@@ -76,10 +77,10 @@ class ListenerStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A queue listener. `oldest_seconds` is how long the longest-held message has been invisible."""
 
     queue: Name
-    active_tasks: Count = 0
-    total_tasks: Count = 0
-    wanted_tasks: Count = 0
-    in_hand: Count = 0
+    active_tasks: Held = 0
+    total_tasks: Held = 0
+    wanted_tasks: Held = 0
+    in_hand: Held = 0
     done: Count = 0
     failed: Count = 0
     poisoned: Count = 0

@@ -18,7 +18,7 @@ import requests
 
 from coordinator.azure.account import Account
 from coordinator.azure.errors import refused, translated
-from coordinator.azure.listing import ListedBlob, list_blobs
+from coordinator.azure.listing import BlobListing, ListedBlob
 from coordinator.azure.metering import Request
 from coordinator.azure.rest import BlockingRest, RestResponse, SignedRest, error_code
 from coordinator.backoff import Backoff, retry_blocking
@@ -396,9 +396,9 @@ class CounterListing:
     """
 
     def __init__(self, storage: Account) -> None:
-        self._storage = storage
         self._container = storage.config.container(CONTAINER)
         self._rest = SignedRest(storage, storage.endpoints.blob)
+        self._listing = BlobListing(storage, self._container)
         self._last: dict[str, CounterInfo] = {}
 
     async def read(self) -> list[CounterInfo]:
@@ -406,7 +406,7 @@ class CounterListing:
         found: list[CounterInfo] = []
         try:
             with translated("list the counters in", self._container):
-                async for blob in list_blobs(self._storage, self._container):
+                for blob in await self._listing.read():
                     last = self._last.get(blob.name)
                     if last is None or last.etag != blob.etag:
                         last = self._last[blob.name] = await self._info(blob)

@@ -24,6 +24,12 @@ OTHER = "other"
 # Names that the workers of one token may bring into the sums; what is beyond is summed up under `OTHER`.
 MOST_OPERATIONS, MOST_QUEUES = 200, 1_000
 
+# What one process can have done in a second: what it claims beyond that is not counted. It would stay in the sums, and in
+# the costs, long after the worker has gone.
+MOST_REQUESTS, MOST_MESSAGES, MOST_TRAFFIC = 10_000, 100_000, 2_000_000_000
+AHEAD_SECONDS = 10.0
+OLDEST_SECONDS = 30 * 86_400.0
+
 
 class WorkerNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What one process tells the others of a worker connected to it. `age_seconds` is since its last frame."""
@@ -37,10 +43,13 @@ class WorkerNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Entry:
     """One worker process, as last heard."""
 
-    __slots__ = ("connected", "hello", "process_id", "seen", "state", "token", "view")
+    __slots__ = ("began", "connected", "counted", "hello", "process_id", "seen", "state", "token", "view")
 
-    def __init__(self, hello: Hello, seen: float, process_id: str, token: str = "") -> None:
+    def __init__(
+        self, hello: Hello, seen: float, process_id: str, token: str, began: float, counted: Counter[str]
+    ) -> None:
         self.hello = hello
+        self.began, self.counted = began, counted
         self.token = token
         self.state: WorkerState = hello.state
         self.seen = seen
@@ -75,8 +84,10 @@ class Presence:
         self, hello: Hello, *, process_id: str = "", age_seconds: float = 0.0, token: str = ""
     ) -> None:
         """A worker said hello, here or (by `process_id`) at another process. `token` names the token that it showed."""
-        entry = Entry(hello, self.clock.monotonic() - age_seconds, process_id or self.process_id, token)
-        before = self.entries.get(hello.instance)
+        before, now = self.entries.get(hello.instance), self.clock.monotonic()
+        age = min(max(0.0, self.clock.time() - hello.started_at), OLDEST_SECONDS)
+        began, counted = (before.began, before.counted) if before else (now - age, Counter())
+        entry = Entry(hello, now - age_seconds, process_id or self.process_id, token, began, counted)
         self.entries[hello.instance] = entry
         self._count(
             entry, before.state if before else None, hello.state, is_new=hello.started_at >= self.since
@@ -191,7 +202,7 @@ class Presence:
         """Keep sums that only grow, however often workers restart."""
         old_requests = before.requests if before else {}
         for operation, number in now.requests.items():
-            more = max(0, number - old_requests.get(operation, 0))
+            more = self._done_by(entry, "requests", number - old_requests.get(operation, 0), MOST_REQUESTS)
             name = self._kept(self.requests, operation, entry, MOST_OPERATIONS)
             self.requests[name] += more
             self.requests_seen += more if before else 0
@@ -199,17 +210,26 @@ class Presence:
         old_queues = before.queue_requests if before else {}
         for queue, number in now.queue_requests.items():
             name = self._kept(self.queue_requests, queue, entry, MOST_QUEUES)
-            self.queue_requests[name] += max(0, number - old_queues.get(queue, 0))
+            more = number - old_queues.get(queue, 0)
+            self.queue_requests[name] += self._done_by(entry, "queues", more, MOST_REQUESTS)
         old_traffic = before.queue_traffic if before else {}
         for what, number in now.queue_traffic.items():
             name = self._kept(self.queue_traffic, what, entry, MOST_QUEUES * len(TRAFFIC))
-            self.queue_traffic[name] += max(0, number - old_traffic.get(what, 0))
+            more = number - old_traffic.get(what, 0)
+            self.queue_traffic[name] += self._done_by(entry, "traffic", more, MOST_TRAFFIC)
         old_done = {listener.queue: listener.done for listener in before.listeners} if before else {}
         for listener in now.listeners:
             # Work done before we ever heard of this worker was not done now.
             known = old_done.get(listener.queue, listener.done)
             name = self._kept(self.done, listener.queue, entry, MOST_QUEUES)
-            self.done[name] += max(0, listener.done - known)
+            self.done[name] += self._done_by(entry, "messages", listener.done - known, MOST_MESSAGES)
+
+    def _done_by(self, entry: Entry, kind: str, more: int, per_second: int) -> int:
+        """So much of what a worker says it has done more is counted: what it can have done since it started."""
+        most = int(per_second * (self.clock.monotonic() - entry.began + AHEAD_SECONDS))
+        counted = max(0, min(more, most - entry.counted[kind]))
+        entry.counted[kind] += counted
+        return counted
 
     def _kept(self, counts: Counter[str], name: str, entry: Entry, most: int) -> str:
         """The name to count under: `OTHER` once the workers of a token have brought so many names into these counts."""

@@ -65,6 +65,8 @@ class Socket(AsyncWebsocketConsumer):
                 while True:
                     message = await receive()
                     await getattr(self, get_handler_name(message))(message)
+                    # A burst that has arrived is taken frame by frame: neither the receiving nor the handling of one waits.
+                    await asyncio.sleep(0)
         except BaseException:
             # A handler that met the end of the connection before its message came: whoever counts it is told all the same.
             await self.disconnect(1006)  # type: ignore[no-untyped-call]

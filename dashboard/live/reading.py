@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from coordinator.config import check_name
 from coordinator.errors import ConfigurationError, KennelError, NotFound
-from coordinator.leadership.azure import list_leaders
+from coordinator.leadership.azure import LeaderListing
 from coordinator.queues.azure import list_queues
 from coordinator.sequences.azure import CounterListing
 from coordinator.storage import Storage
@@ -45,8 +45,8 @@ async def attempt(read: Callable[[], Awaitable[T]], seconds: float) -> Result:
         return Result(None, error)
 
 
-async def leaders(storage: Storage, at: float) -> tuple[LeaderView, ...]:
-    """All elections: one request."""
+async def leaders(listing: LeaderListing, at: float) -> tuple[LeaderView, ...]:
+    """All elections."""
     return tuple(
         LeaderView(
             name=info.name,
@@ -57,7 +57,7 @@ async def leaders(storage: Storage, at: float) -> tuple[LeaderView, ...]:
             as_of=at,
             problem=info.problem,
         )
-        for info in await list_leaders(storage)
+        for info in await listing.read()
     )
 
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import KennelError, StorageError
 from coordinator.gates.azure import GateListing
+from coordinator.leadership.azure import LeaderListing
 from coordinator.realtime.bus import Hint
 from coordinator.realtime.protocol import ListenerStatus
 from coordinator.sequences.azure import CounterListing
@@ -54,6 +55,7 @@ class Sampler:
     ) -> None:
         self.storage, self.board, self.link, self.clock = storage, board, link, clock
         self._gates = GateListing(storage)
+        self._leaders = LeaderListing(storage)
         self._counters = CounterListing(storage)
         self.recorder = Recorder()
         self._waker = QueueNotifier()
@@ -116,7 +118,7 @@ class Sampler:
         before, storage = self.board.sample, self.storage
         gates, leaders, sequences, names = await asyncio.gather(
             reading.attempt(self._gates.read, READ_SECONDS),
-            reading.attempt(lambda: reading.leaders(storage, at), READ_SECONDS),
+            reading.attempt(lambda: reading.leaders(self._leaders, at), READ_SECONDS),
             reading.attempt(lambda: reading.sequences(self._counters, self.board.presence, at), READ_SECONDS),
             reading.attempt(self._queue_names, READ_SECONDS),
         )

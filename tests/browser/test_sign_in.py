@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import requests
 from playwright.async_api import Page, expect
 
 from coordinator.testing.azurite import Azurite
@@ -119,3 +122,26 @@ async def test_the_second_factor_is_set_up_without_breaking_the_policy(
     await expect(page.get_by_role("alert")).to_contain_text("Incorrect code")
     assert await page.evaluate("document.documentElement.scrollWidth") <= 360
     assert refused == []
+
+
+def test_an_answer_of_the_provider_that_nobody_asked_for_signs_nobody_in(dashboard: Dashboard) -> None:
+    with requests.Session() as browser:
+        login = browser.get(f"{dashboard.url}/accounts/login/").text
+        action = re.search(r'action="(/accounts/[^"]*oidc[^"]*)"', login)
+        assert action is not None
+        token = browser.cookies["csrftoken"]
+        to_provider = browser.post(
+            dashboard.url + action[1],
+            data={"csrfmiddlewaretoken": token},
+            headers={"Referer": dashboard.url},
+            allow_redirects=False,
+        )
+        asked = parse_qs(urlsplit(to_provider.headers["Location"]).query)
+        # Each try has a state and a challenge of its own; the code alone is worth nothing.
+        assert asked["code_challenge_method"] == ["S256"]
+        assert len(asked["state"][0]) >= 16
+        assert len(asked["code_challenge"][0]) >= 43
+        forged = browser.get(asked["redirect_uri"][0], params={"code": "stolen", "state": "forged"})
+        assert "sessionid" not in browser.cookies or "Sign in" in browser.get(f"{dashboard.url}/gates/").text
+        assert forged.status_code < 500
+        assert "1001" not in forged.text

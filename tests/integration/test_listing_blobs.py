@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from azure.storage.blob.aio import ContainerClient
 
-from coordinator.azure.listing import ListedBlob, list_blobs
+from coordinator.azure.listing import BlobListing, ListedBlob
 from coordinator.config import StorageConfig
 from coordinator.errors import NotFound
 from coordinator.storage import Storage
@@ -45,7 +46,7 @@ async def test_it_sees_what_the_sdk_sees(storage: Storage, container: ContainerC
         )
         async for blob in container.list_blobs(include=["metadata"])
     ]
-    found = [blob async for blob in list_blobs(storage, container.container_name)]
+    found = await BlobListing(storage, container.container_name).read()
     assert found == by_sdk
     assert {blob.name for blob in found} == set(NAMES)
     assert next(blob for blob in found if blob.name == "leased").lease_state == "leased"
@@ -57,11 +58,58 @@ async def test_it_goes_on_over_pages_and_keeps_to_a_prefix(
     for number in range(7):
         await container.upload_blob(f"n & {number}", b"")
     await container.upload_blob("other", b"")
-    found = [blob.name async for blob in list_blobs(storage, container.container_name, prefix="n &", page=3)]
+    found = [
+        blob.name
+        for blob in await BlobListing(storage, container.container_name, prefix="n &", page=3).read()
+    ]
     assert found == [f"n & {number}" for number in range(7)]
     assert storage.meter.by_operation()["blob.ListBlobs"] == 3
 
 
 async def test_without_the_container_it_says_so(storage: Storage) -> None:
     with pytest.raises(NotFound):
-        [blob async for blob in list_blobs(storage, storage.config.container("none"))]
+        await BlobListing(storage, storage.config.container("none")).read()
+
+
+async def test_only_what_has_changed_is_decoded_again(storage: Storage, container: ContainerClient) -> None:
+    for number in range(7):
+        await container.upload_blob(f"n-{number}", b"")
+    listing = BlobListing(storage, container.container_name, page=3)
+    first, again = await listing.read(), await listing.read()
+    assert again == first
+    assert all(one is other for one, other in zip(first, again, strict=True))
+    await container.upload_blob("n-4", b"", overwrite=True, metadata={"changed": "yes"})
+    await container.delete_blob("n-6")
+    now = await listing.read()
+    assert [blob.name for blob in now] == [f"n-{number}" for number in range(6)]
+    assert [one is other for one, other in zip(first, now, strict=False)] == [True] * 3 + [False] * 3
+    assert now[4].metadata == {"changed": "yes"}
+
+
+async def test_metadata_named_like_the_parts_of_the_answer_is_metadata(
+    storage: Storage, container: ContainerClient
+) -> None:
+    await container.upload_blob("odd", b"", metadata={"Blob": "x", "NextMarker": "y", "Name": "z"})
+    (blob,) = await BlobListing(storage, container.container_name).read()
+    assert (blob.name, dict(blob.metadata)) == ("odd", {"Blob": "x", "NextMarker": "y", "Name": "z"})
+
+
+async def test_a_long_answer_leaves_the_event_loop_to_others_between_its_parts(storage: Storage) -> None:
+    listing = BlobListing(storage, "things")
+    blob = (
+        "<Blob><Name>n-{}</Name><Properties><Etag>1</Etag></Properties><Metadata><a>{}</a></Metadata></Blob>"
+    )
+    answer = f"<R><Blobs>{''.join(blob.format(n, 'x' * 200) for n in range(2_000))}</Blobs></R>".encode()
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    page = await listing._decoded(answer, b"")
+    beside.cancel()
+    assert len(page.blobs) == 2_000
+    assert turns >= 20

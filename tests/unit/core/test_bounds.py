@@ -111,6 +111,7 @@ def decode(kind, value):
     ("kind", "good", "bad"),
     [
         (bounds.Count, [0, 1, bounds.MAX_COUNT], [-1, bounds.MAX_COUNT + 1, 1.5, "1"]),
+        (bounds.Held, [0, 1_000_000], [-1, 1_000_001]),
         (bounds.Number, [0, 2**63 - 1], [-1, 2**63]),
         (bounds.Moment, [0, 0.0, 1e9, bounds.LAST_MOMENT], [-1, 1e12, 1e300]),
         (bounds.Duration, [0, 3.5], [-0.1, 1e300]),
@@ -182,6 +183,9 @@ def gate(**fields):
         {"state": {"elections": [{"name": "e", "remaining_seconds": 1e300}]}},
         {"state": {"sequences": [{"name": "s", "last": 10**30}]}},
         {"state": {"listeners": [{"queue": "q", "done": 10**30}]}},
+        {"state": {"listeners": [{"queue": "q", "in_hand": 10**15}]}},
+        {"state": {"listeners": [{"queue": "q", "active_tasks": 1_000_001}]}},
+        gate(inside=10**15),
         {"started_at": 1e300},
         {"instance": "a/b"},
         {"pid": 10**30},

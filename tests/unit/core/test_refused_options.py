@@ -36,6 +36,7 @@ GOOD: dict[str, Any] = {
         ("tasks", range(1), "give the fewest and the most"),
         ("tasks", range(-1, 5), "give the fewest and the most"),
         ("tasks", range(0, 10, 2), "give the fewest and the most"),
+        ("tasks", range(1_000_002), "at most 1,000,000 handlers"),
         ("slots", 0, "slots must be at least 1"),
         ("batch", -1, "batch at least 0"),
         ("visibility_seconds", 0.5, "visibility_seconds must be 1 to 604,800"),

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.reliability import ROOT
 
-NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "security.md").read_text())
+PAGE = (ROOT / "docs" / "security.md").read_text()
+NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)))
 
 
 @pytest.mark.parametrize(("path", "name"), NAMED, ids=[name for _, name in NAMED])
@@ -19,10 +20,14 @@ def test_the_test_that_the_page_names_exists(path: str, name: str) -> None:
     assert name in defined
 
 
-def test_each_attack_has_an_answer_and_a_test() -> None:
-    text = (
-        (ROOT / "docs" / "security.md").read_text().split("## Attacks that were tried")[1].split("\n## ")[0]
-    )
-    rows = [row for row in text.splitlines() if row.startswith("| ")][2:]
+@pytest.mark.parametrize("section", ["Threats and answers", "Attacks that were tried"])
+def test_each_row_has_an_answer_and_a_test(section: str) -> None:
+    text = PAGE.split(f"## {section}")[1].split("\n## ")[0]
+    head, _, *rows = [row for row in text.splitlines() if row.startswith("|")]
     assert len(rows) >= 30
-    assert [row for row in rows if row.count("|") < 4 or "::test_" not in row] == []
+    columns = head.count("|")
+    assert [row for row in rows if row.count("|") != columns or "::test_" not in row.split("|")[-2]] == []
+
+
+def test_no_test_is_named_without_its_file() -> None:
+    assert re.findall(r"`test_\w+`", PAGE) == []

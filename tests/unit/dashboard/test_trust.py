@@ -309,6 +309,32 @@ def test_one_workers_made_up_names_are_summed_up_under_other(clock: ManualClock)
     assert (known.requests["queue.GetMessages"], known.requests["queue.PutMessage"]) == (9, 1)
 
 
+async def test_what_no_process_can_have_done_is_not_counted(clock: ManualClock) -> None:
+    known = Presence("here", clock=clock)
+
+    def told(most: int) -> WorkerState:
+        return WorkerState(
+            requests={"queue.GetMessages": most, "blob.GetBlob": most},
+            queue_requests={"orders-in": most},
+            queue_traffic={"orders-in/bytes_sent": most},
+            listeners=(ListenerStatus("orders-in", done=most),),
+        )
+
+    liar = replace(hello("liar", state=told(0)), started_at=clock.time())
+    for turn in range(3):  # whoever comes back has no second chance
+        known.joined(replace(liar, state=told(turn)), token="1")
+        known.told("i-liar", told(10**15))
+    most = 10_000 * 10
+    assert sum(known.requests.values()) == sum(known.lately.values()) == most
+    assert known.queue_requests["orders-in"] == most
+    assert known.queue_traffic["orders-in/bytes_sent"] == 2 * 10**10
+    assert known.done["orders-in"] == 100_000 * 10
+    await clock.advance(60)
+    known.joined(replace(liar, state=told(0)), token="1")
+    known.told("i-liar", told(5_000))
+    assert sum(known.requests.values()) == most + 10_000
+
+
 def test_names_that_only_one_worker_tells_of_do_not_push_out_those_of_storage(clock: ManualClock) -> None:
     board = board_at(clock)
     for number in range(5):
