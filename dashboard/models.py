@@ -15,7 +15,7 @@ class Outcome(models.TextChoices):
 
 
 class AuditRow(models.Model):
-    """One line of the audit: append-only, chained by hash. Written by `dashboard.audit.log` alone.
+    """One line of the audit: append-only, chained by hash. Written by `dashboard.core.audit` alone.
 
     An act has two rows: its intent, and its outcome, which names the intent's `id` in `intent_id`. Ids have no gaps.
     """
@@ -66,7 +66,7 @@ class Scope(models.TextChoices):
 class WorkerToken(models.Model):
     """What a worker or program shows to connect. Only the digest is kept; the token is shown once, when made.
 
-    `allowance` is what a worker's token may claim, as `dashboard.hub.allowance` writes it; "" for the usual.
+    `allowance` is what a worker's token may claim, as `dashboard.core.permissions` writes it; "" for the usual.
     A personal token has an `owner`: it acts as that user, with at most `role` and at most what they may at that
     moment. A service token has none: it acts as itself, with `role`, as a member of `team`. Workers' tokens have no role.
     """

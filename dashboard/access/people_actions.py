@@ -8,8 +8,8 @@ from allauth.usersessions.models import UserSession
 from django.contrib.auth import get_user_model
 
 from dashboard.accounts import sessions
-from dashboard.core.actions import ActionFailed, audited
-from dashboard.core.actor import Actor
+from dashboard.core.audit import ActionFailed, audited
+from dashboard.core.permissions import Actor
 
 
 def end_session(actor: Actor, session: int, *, reason: str = "") -> None:

@@ -8,9 +8,8 @@ import re
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 
-from dashboard.core.actions import ActionFailed, audited
-from dashboard.core.actor import Actor
-from dashboard.core.teams import KINDS, ROLES
+from dashboard.core.audit import ActionFailed, audited
+from dashboard.core.permissions import KINDS, ROLES, Actor
 from dashboard.models import TeamRule
 
 _TEAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}")

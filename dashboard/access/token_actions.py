@@ -12,13 +12,9 @@ from django.contrib.auth.models import Group
 from django.utils import timezone
 
 from coordinator.bounds import plainly
-from dashboard.access import tokens
-from dashboard.audit import log as audit
-from dashboard.core.actions import ActionFailed, Denied, audited
-from dashboard.core.actor import Actor
-from dashboard.core.permissions import lower_role
-from dashboard.core.teams import ROLES
-from dashboard.hub.allowance import NEW, USUAL, Allowance, encode
+from dashboard.core import audit, tokens
+from dashboard.core.audit import ActionFailed, Denied, audited
+from dashboard.core.permissions import NEW, ROLES, USUAL, Actor, Allowance, encode_allowance, lower_role
 from dashboard.models import Scope, WorkerToken
 
 MAX_DAYS = 3660.0
@@ -41,8 +37,8 @@ def create_token(
 
     With `owner` (a user) it is personal, needs `days`, and is capped by what they may; people make their own. Without,
     it is a service's or a fleet's, with a `role` and perhaps a `team` of its own, and made by administrators.
-    `allowance` is what the workers of a fleet's token may claim, fields of `dashboard.hub.allowance.Allowance`; what it
-    leaves out is as in `dashboard.hub.allowance.NEW`.
+    `allowance` is what the workers of a fleet's token may claim, fields of `dashboard.core.permissions.Allowance`; what it
+    leaves out is as in `dashboard.core.permissions.NEW`.
     """
     name = name.strip()
     own = owner is not None and owner.get_username() == actor.name
@@ -85,7 +81,7 @@ def create_token(
             "scope": scope,
             "role": role,
             "team": team,
-            "allowance": encode(allowed),
+            "allowance": encode_allowance(allowed),
         }
         act.after = json.dumps({key: value for key, value in told.items() if value})
     return made

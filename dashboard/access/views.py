@@ -10,15 +10,13 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard.access import people_actions, team_actions, token_actions
+from dashboard.access import people_actions, queries, team_actions, token_actions
 from dashboard.accounts import sessions
-from dashboard.core.actions import ActionFailed, Denied
-from dashboard.core.guard import actor_of, decide, requires
-from dashboard.core.teams import KINDS, RANK, ROLES
-from dashboard.core.views import act, confirm, is_confirmed, show, text
-from dashboard.hub.allowance import NEW
-from dashboard.live import queries as selectors
+from dashboard.core.audit import ActionFailed, Denied
+from dashboard.core.forms import text
+from dashboard.core.permissions import KINDS, NEW, RANK, ROLES, decide
 from dashboard.models import Scope, TeamRule
+from dashboard.pages.views import act, actor_of, confirm, is_confirmed, requires, show
 
 
 @require_safe
@@ -57,7 +55,7 @@ def create_token(request: HttpRequest) -> HttpResponse:
 def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
     """Asks for the typed name, then ends the token. Those of others are for administrators."""
     back = reverse("access")
-    found = next((each for each in selectors.tokens() if each.id == token), None)
+    found = next((each for each in queries.tokens() if each.id == token), None)
     name = found.name if found is not None else ""
     if (found is None and request.method == "POST") or is_confirmed(request, name):
         return act(
@@ -166,7 +164,7 @@ def _page(request: HttpRequest, *, made: str = "", status: int = 200) -> HttpRes
         sessions=sessions.listed(
             None if everything else request.user, current=str(request.session.session_key)
         ),
-        tokens=selectors.tokens(None if everything else name),
+        tokens=queries.tokens(None if everything else name),
         rules=TeamRule.objects.select_related("team").order_by("kind", "pattern", "team__name"),
         teams=Group.objects.exclude(name__in=ROLES).prefetch_related("user_set").order_by("name"),
         people=get_user_model().objects.filter(is_active=True).order_by("username") if everything else (),

@@ -92,13 +92,6 @@ def is_idle(session: Mapping[str, Any] | Any, user: Any, now: float) -> bool:
     return role_of(user) in ("operator", "admin")
 
 
-def is_fresh(session: Mapping[str, Any] | Any) -> bool:
-    """Whether its person has shown password, code or provider within `settings.FRESH_SECONDS`."""
-    records = session.get(AUTHENTICATION_METHODS_SESSION_KEY) or ()
-    newest = max((float(record.get("at", 0.0)) for record in records), default=0.0)
-    return time.time() - newest <= float(settings.FRESH_SECONDS)
-
-
 def is_of_provider(session: Mapping[str, Any] | Any) -> bool:
     """Whether its person came by single sign-on."""
     records = session.get(AUTHENTICATION_METHODS_SESSION_KEY) or ()

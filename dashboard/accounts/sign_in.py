@@ -40,9 +40,9 @@ from django.utils.http import urlencode
 
 from dashboard.accounts.hashing import Busy, known_here
 from dashboard.accounts.single_sign_on import PROVIDER
-from dashboard.audit import log as audit
-from dashboard.core.actor import Actor
+from dashboard.core import audit
 from dashboard.core.middleware import request_id_var
+from dashboard.core.permissions import Actor
 from dashboard.models import SignInTries
 
 FREE_TRIES = 5

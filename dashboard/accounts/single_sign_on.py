@@ -22,10 +22,9 @@ from django.db import transaction
 from django.http import HttpRequest
 from django.shortcuts import render
 
-from dashboard.audit import log as audit
-from dashboard.core.actor import Actor
+from dashboard.core import audit
 from dashboard.core.middleware import request_id_var
-from dashboard.core.teams import ROLES
+from dashboard.core.permissions import ROLES, Actor
 from dashboard.models import Outcome
 
 PROVIDER = "sso"

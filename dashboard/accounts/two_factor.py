@@ -12,8 +12,8 @@ from cryptography.fernet import Fernet
 from django.conf import settings
 from django.http import HttpRequest
 
-from dashboard.audit import log as audit
-from dashboard.core.actor import Actor
+from dashboard.core import audit
+from dashboard.core.permissions import Actor
 from dashboard.models import Outcome
 
 

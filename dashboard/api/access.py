@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 from django.http import HttpRequest, HttpResponse
 
-from dashboard.access import tokens
-from dashboard.core.guard import actor_of, decide
+from dashboard.core import tokens
+from dashboard.core.permissions import decide
 from dashboard.models import Scope
+from dashboard.pages.views import actor_of
 
 ANSWER_TYPE = "application/json"
 PROBLEM_TYPE = "application/problem+json"

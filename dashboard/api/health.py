@@ -6,9 +6,9 @@ from asgiref.sync import sync_to_async
 from django.db import DatabaseError
 from django.http import HttpRequest, JsonResponse
 
-from dashboard.core.runtime import current
-from dashboard.live import queries as selectors
+from dashboard.hub.runtime import current
 from dashboard.models import AuditHead
+from dashboard.pages import queries as selectors
 
 
 async def healthz(request: HttpRequest) -> JsonResponse:

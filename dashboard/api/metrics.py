@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dashboard.api.access import reads
-from dashboard.live import queries as selectors
 from dashboard.live.fleet import Fleet
+from dashboard.pages import queries as selectors
 
 log = logging.getLogger(__name__)
 

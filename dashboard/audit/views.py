@@ -8,10 +8,10 @@ from channels.db import database_sync_to_async
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
+from dashboard.audit import queries
 from dashboard.core import csv
-from dashboard.core.guard import requires
-from dashboard.core.views import query_of, show, whole_number
-from dashboard.live import queries as selectors
+from dashboard.core.forms import query_of, whole_number
+from dashboard.pages.views import requires, show
 
 ROWS = 50
 FILE_ROWS = 1000
@@ -24,7 +24,7 @@ AUDIT_HEAD = (
 @requires("page.view")
 def audit(request: HttpRequest) -> HttpResponse:
     q = request.GET.get("q", "").strip()[:200]
-    page = selectors.audit(q=q, before=whole_number(request.GET.get("before", "")), limit=ROWS)
+    page = queries.audit(q=q, before=whole_number(request.GET.get("before", "")), limit=ROWS)
     return show(request, "audit/audit.html", "audit", q=q, audit=page, older=query_of(q=q, before=page.next))
 
 
@@ -41,7 +41,7 @@ async def audit_parts(q: str, *, before: int | None = None) -> AsyncIterator[str
     yield csv.lines([AUDIT_HEAD])
     more = True
     while more:
-        page = await database_sync_to_async(selectors.audit)(q=q, before=before, limit=FILE_ROWS)
+        page = await database_sync_to_async(queries.audit)(q=q, before=before, limit=FILE_ROWS)
         yield csv.lines(
             (r.id, csv.moment(r.at), r.actor, r.address, r.action, r.target, r.outcome, r.reason, r.before, r.after,
              r.request_id)

@@ -8,10 +8,9 @@ from coordinator.errors import NotFound
 from coordinator.pipelines.azure import batch_control
 from coordinator.pipelines.messages import Head
 from coordinator.tables.azure import retry_saga
-from dashboard.core.actions import ActionFailed, audited
-from dashboard.core.actor import Actor
-from dashboard.core.runtime import current
-from dashboard.core.storage import call, storage
+from dashboard.core.audit import ActionFailed, audited
+from dashboard.core.permissions import Actor
+from dashboard.hub.runtime import call, current, storage
 
 
 def cancel_batch(actor: Actor, target: str, *, reason: str = "") -> None:

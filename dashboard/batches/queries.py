@@ -9,7 +9,7 @@ from coordinator.pipelines.azure import batch_control
 from coordinator.pipelines.status import BatchStatus
 from coordinator.tables.azure import read_saga
 from coordinator.tables.progress import Progress
-from dashboard.core.storage import look, storage
+from dashboard.hub.runtime import look, storage
 
 FAILURES = 50
 

@@ -8,8 +8,8 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.batches import actions
 from dashboard.batches import queries as work
-from dashboard.core.guard import requires
-from dashboard.core.views import act, query_of, show, text
+from dashboard.core.forms import query_of, text
+from dashboard.pages.views import act, requires, show
 
 
 @require_safe

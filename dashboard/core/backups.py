@@ -30,10 +30,9 @@ from django.db import connection, transaction
 from coordinator.gates.azure import list_gates, read_gates
 from coordinator.gates.state import phase
 from coordinator.storage import Storage
-from dashboard.audit import heads as audit_heads
-from dashboard.audit import log as audit
-from dashboard.core.actions import ActionFailed
-from dashboard.core.actor import Actor
+from dashboard.core import audit, audit_heads
+from dashboard.core.audit import ActionFailed
+from dashboard.core.permissions import Actor
 from dashboard.models import AuditRow, Outcome
 
 FORMAT = 1

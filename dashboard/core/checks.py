@@ -11,8 +11,8 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 
 from coordinator.errors import ConfigurationError
-from dashboard.core.teams import ROLES
-from dashboard.cost import prices as pricing
+from dashboard.core import prices as pricing
+from dashboard.core.permissions import ROLES
 
 MIN_KEY, MIN_DIFFERENT = 32, 8
 # Names that no public resolver answers for.

@@ -22,8 +22,8 @@ import aiohttp
 from django.conf import settings
 
 from coordinator.backoff import Backoff
-from dashboard.audit import log as audit
-from dashboard.core.actor import Actor
+from dashboard.core import audit
+from dashboard.core.permissions import Actor
 from dashboard.models import AuditRow, Outcome, WebhookMark
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ import msgspec
 from django.db import transaction
 
 from coordinator.errors import ConfigurationError
-from dashboard.core.actions import ActionFailed, audited
-from dashboard.core.actor import Actor
-from dashboard.cost import prices as pricing
-from dashboard.cost.prices import PriceSettings
+from dashboard.core import prices as pricing
+from dashboard.core.audit import ActionFailed, audited
+from dashboard.core.permissions import Actor
+from dashboard.core.prices import PriceSettings
 from dashboard.models import Pricing
 
 TARGET = "prices"

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from coordinator.cost import Prices
 from coordinator.errors import ConfigurationError
-from dashboard.core.guard import requires
-from dashboard.core.views import act, show, text
-from dashboard.cost import prices as pricing
+from dashboard.core import prices as pricing
+from dashboard.core.forms import text
+from dashboard.core.prices import PriceSettings
 from dashboard.cost.actions import reset_prices, set_prices
-from dashboard.cost.prices import PriceSettings
+from dashboard.pages.views import act, requires, show
 
 KINDS = {
     "queue": "Queue operations",

@@ -10,11 +10,10 @@ from coordinator.config import check_name
 from coordinator.errors import AlreadyExists, PreconditionFailed
 from coordinator.gates.azure import BlobGateStore
 from coordinator.gates.state import GateState, phase
-from dashboard.core.actions import ActionFailed, audited
-from dashboard.core.actor import Actor
-from dashboard.core.runtime import current
-from dashboard.core.storage import call
-from dashboard.gates.plans import problem_of
+from dashboard.core.audit import ActionFailed, audited
+from dashboard.core.permissions import Actor
+from dashboard.hub.runtime import call, current
+from dashboard.live.plans import problem_of
 
 
 def unleash(

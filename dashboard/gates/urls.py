@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.urls import path
 
-from dashboard.core import bulk
 from dashboard.gates import views
+from dashboard.pages import bulk
 
 urlpatterns = [
     path("gates/", views.gates, name="gates"),

@@ -10,11 +10,11 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard.core.guard import requires
-from dashboard.core.views import act, cards_query, show, text
+from dashboard.core.forms import text
 from dashboard.gates import actions
-from dashboard.gates.plans import Plan, written
-from dashboard.live import queries as selectors
+from dashboard.live.plans import Plan, written
+from dashboard.pages import queries as selectors
+from dashboard.pages.views import act, cards_query, requires, show
 
 INVALID = "a time or the share is not valid. Write a time as 2026-07-31 18:00:00."
 

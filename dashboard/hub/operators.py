@@ -18,17 +18,14 @@ from ninja.utils import check_csrf
 
 from coordinator.bounds import is_storable
 from coordinator.realtime import protocol
-from dashboard.accounts import sessions
-from dashboard.core.actions import ActionFailed
-from dashboard.core.actor import Actor
-from dashboard.core.dispatch import by_name
+from dashboard.core.audit import ActionFailed
 from dashboard.core.middleware import new_request_id, request_id_var
-from dashboard.core.runtime import current
-from dashboard.hub.announcing import RateLimit
-from dashboard.hub.fanout import Outbox
-from dashboard.hub.housekeeping import standings_now
-from dashboard.hub.socket import Socket
+from dashboard.core.permissions import Actor, is_fresh
+from dashboard.hub.background import standings_now
+from dashboard.hub.runtime import current
+from dashboard.hub.socket import Outbox, RateLimit, Socket
 from dashboard.hub.viewers import View
+from dashboard.pages.dispatch import by_name
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +80,7 @@ class OperatorConsumer(Socket):
             told = "the CSRF token of the page is missing: send it as csrf"
             return {"ok": False, "action": request["action"], "error": told}
         role, teams = standings_now([self])[0]
-        fresh = sessions.is_fresh(self.scope["session"])
+        fresh = is_fresh(self.scope["session"])
         client = self.scope.get("client") or ("",)
         name, address = self.user.get_username(), str(client[0])
         actor = Actor(name, role, address, request_id_var.get(), teams, fresh=fresh)

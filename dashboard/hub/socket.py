@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import types
 import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
@@ -14,14 +17,18 @@ from channels.consumer import get_handler_name
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 
+from coordinator.realtime import protocol
+
 log = logging.getLogger(__name__)
+
 
 # The wire allows 123 bytes.
 MAX_REASON_BYTES = 120
+
+
 # How long a close frame may wait for a peer that takes nothing, and a closed connection for the rest to be taken.
 CLOSE_SECONDS = 2.0
 LINGER_SECONDS = 15.0
-
 ABORT = "kennel.abort"
 
 
@@ -113,3 +120,121 @@ class Socket(AsyncWebsocketConsumer):
         if abort is not None:
             abort()
         return abort is not None
+
+
+OUTBOX_FRAMES = 64
+Send = Callable[[str], Coroutine[Any, Any, None]]
+Close = Callable[[int, str], Coroutine[Any, Any, None]]
+
+
+class Outbox:
+    """The way out of one socket. Bounded: a socket that does not take its frames is closed, with the reason if it
+    takes that, and what stood in line for it is dropped at once.
+
+    A frame goes out within `put`, without a task of its own: a release writes to a thousand sockets in one loop. Only
+    a frame that the transport does not take at once gets a task, and those after it wait in line.
+    """
+
+    def __init__(
+        self, send: Send, close: Close, *, name: str = "socket", frames: int = OUTBOX_FRAMES
+    ) -> None:
+        self._send, self._close, self._name = send, close, name
+        self._most = frames
+        self._line: deque[str] = deque()
+        self._draining: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    def put(self, frame: str, *, first: bool = False, may_drop: bool = False) -> None:
+        """Send a frame, or put it in line; never waits. On the event loop only.
+
+        `first`: before all that waits. `may_drop`: not at all if much waits: others' news must not fill the line.
+        """
+        if self._is_over:
+            return
+        if self._draining is not None:
+            if may_drop and len(self._line) >= self._most // 2:
+                return
+            if first:
+                self._line.appendleft(frame)
+            else:
+                self._line.append(frame)
+            if len(self._line) > self._most:
+                self._drop_slow()
+            return
+        sending = self._send(frame)
+        try:
+            waits_for = sending.send(None)
+        except StopIteration:
+            return
+        except Exception as error:
+            self._gone(error)
+            return
+        self._draining = asyncio.create_task(
+            self._drain(_resumed(sending, waits_for)), name=f"to-{self._name}"
+        )
+
+    async def end(self, code: int, reason: str) -> None:
+        """Send nothing any more, and close the socket with a reason."""
+        await self.stop()
+        await self._close(code, reason)
+
+    async def stop(self) -> None:
+        """Send nothing any more."""
+        self._is_over = True
+        if self._draining is not None:
+            self._draining.cancel()
+            await asyncio.gather(self._draining, return_exceptions=True)
+
+    async def _drain(self, sending: Awaitable[None]) -> None:
+        try:
+            await sending
+            while self._line:
+                await self._send(self._line.popleft())
+        except Exception as error:
+            self._gone(error)
+        self._draining = None
+
+    def _gone(self, error: Exception) -> None:
+        # The socket went away between two frames; its consumer hears of that by itself.
+        log.debug("A frame could not be sent: %s", type(error).__name__)
+        self._is_over = True
+
+    def _drop_slow(self) -> None:
+        self._is_over = True
+        self._line.clear()
+        self._closing = asyncio.create_task(
+            self._close(protocol.CLOSE_SLOW, "too slow: frames were not taken in time"), name="drop-slow"
+        )
+
+
+@types.coroutine
+def _resumed(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+    """The rest of a coroutine that was begun by hand and has yielded what it waits for."""
+    try:
+        yield waits_for
+    except BaseException:
+        coroutine.close()
+        raise
+    yield from coroutine
+
+
+class RateLimit:
+    """A token bucket: `per_second` on average, `burst` at once. The clock is passed in."""
+
+    def __init__(self, per_second: float, burst: float, now: float) -> None:
+        self._per_second, self._burst = per_second, burst
+        self._left, self._at = burst, now
+
+    def allows(self, now: float, cost: float = 1.0) -> bool:
+        """Whether `cost` may be spent now; if so, it is. What costs more than a whole burst may be spent by a full one."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
+        self._at = now
+        if self._left < min(cost, self._burst):
+            return False
+        self._left -= cost
+        return True
+
+    def give_back(self) -> None:
+        """What was allowed was not done."""
+        self._left += 1

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
-from dashboard.core import teams
-from dashboard.hub.fanout import Outbox
+from dashboard.core import permissions as teams
+from dashboard.hub.socket import Outbox
 from dashboard.live import fragments as regions
 from dashboard.live.fleet_state import FleetState
 

@@ -15,15 +15,11 @@ from channels.db import database_sync_to_async
 from coordinator.errors import ProtocolViolation
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import Hint
-from dashboard.access import tokens
-from dashboard.audit import log as audit
-from dashboard.core.actor import Actor
+from dashboard.core import audit, tokens
 from dashboard.core.middleware import new_request_id
-from dashboard.core.runtime import current
-from dashboard.hub.allowance import USUAL, Allowance, matches
-from dashboard.hub.announcing import RateLimit
-from dashboard.hub.fanout import Outbox
-from dashboard.hub.socket import Socket
+from dashboard.core.permissions import USUAL, Actor, Allowance, matches
+from dashboard.hub.runtime import current
+from dashboard.hub.socket import Outbox, RateLimit, Socket
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from coordinator.config import check_name
 from coordinator.errors import KennelError
 from coordinator.leadership.azure import list_terms
 from coordinator.leadership.terms import TermRecord
-from dashboard.core.storage import look, storage
+from dashboard.hub.runtime import look, storage
 
 
 class Terms(NamedTuple):

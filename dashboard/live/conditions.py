@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from django.template.defaultfilters import pluralize
 
-from dashboard.cost import queries as cost
+from dashboard.live import spending as cost
 from dashboard.live.fleet import Attention, Fleet, QueueView
 
 SHORT_RUNWAY_SECONDS = 0.5  # refills take milliseconds and begin in time; below this they do not keep up

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from coordinator.realtime.protocol import WorkerState
-from dashboard.batches.workloads import Work
+from dashboard.live.workloads import Work
 
 
 class StorageView(msgspec.Struct, frozen=True, gc=False):

@@ -1,23 +1,392 @@
-"""The newest of everything, in memory: what selectors read and viewers are shown."""
+"""The newest of everything, in memory: put together from what storage says and what workers say."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from dashboard.gates.releases import ReleaseTracker
-from dashboard.hub.backplane import Backplane
-from dashboard.hub.presence import Presence
-from dashboard.live.compose import Rates, compose
-from dashboard.live.fleet import Fleet, Point, Today
-from dashboard.live.sample import NOTHING, Sample
+from coordinator.gates.state import phase
+from coordinator.realtime.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus
+from dashboard.core.backplane import Backplane
+from dashboard.live.conditions import attention, messages
+from dashboard.live.conditions import workers as count_of_workers
+from dashboard.live.fleet import (
+    Fleet,
+    GateView,
+    Headline,
+    LeaderClaim,
+    LeaderView,
+    Point,
+    QueueView,
+    Release,
+    SequenceView,
+    StorageView,
+    TaskDecision,
+    Today,
+    WorkerView,
+)
+from dashboard.live.plans import admitted
+from dashboard.live.presence import Presence
+from dashboard.live.releases import ReleaseTracker
+from dashboard.live.sample import NOTHING, Depth, Sample
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+V = TypeVar("V")
+UNHEARD_SECONDS = 1.0
+OPEN_GRANTS = ("granted", "in use", "lost")
+MOST_CLAIMED = 50
+CLAIMED_BY_ONE = 8
+"""Of each kind of thing, the names shown that no reading of storage knows: in all, and for one worker."""
+
+
+class Rates(NamedTuple):
+    """What the board measured over the last seconds; None is unknown."""
+
+    in_per_second: Mapping[str, float | None] = {}
+    out_per_second: Mapping[str, float | None] = {}
+    numbers_per_second: Mapping[str, float | None] = {}
+    requests_per_minute: float | None = None
+
+
+class _Reports(NamedTuple):
+    """What the workers that are not lost said, by thing."""
+
+    gates: dict[str, list[tuple[str, GateStatus]]]
+    queues: dict[str, list[tuple[str, ListenerStatus]]]
+    leaders: dict[str, list[tuple[str, LeadershipStatus]]]
+    sequences: dict[str, list[tuple[str, SequenceStatus]]]
+    troubles: tuple[str, ...] = ()
+
+
+def compose(
+    sample: Sample,
+    workers: Sequence[WorkerView],
+    releases: Mapping[str, Release],
+    rates: Rates,
+    *,
+    now: float,
+    requests: Mapping[str, int],
+    queue_requests: Mapping[str, int] | None = None,
+    queue_traffic: Mapping[str, int] | None = None,
+    today: Today | None = None,
+    degraded: str = "",
+    went_back: Mapping[str, int] | None = None,
+    troubles: tuple[str, ...] = (),
+) -> Fleet:
+    """The fleet at `now` (wall-clock seconds)."""
+    reports = _gather(workers, sample)
+    gates = _gates(sample, reports.gates, releases, now, went_back or {})
+    queues = _queues(sample, reports.queues, rates, now)
+    fleet = Fleet(
+        taken_at=now,
+        headline=_headline(sample.storage, gates, queues, workers),
+        storage=sample.storage,
+        gates=gates,
+        queues=queues,
+        leaders=_leaders(sample, reports.leaders, _lease_ends(workers), now),
+        sequences=_sequences(sample, reports.sequences, rates),
+        workers=tuple(workers),
+        work=sample.work,
+        requests_per_minute=rates.requests_per_minute,
+        requests=dict(requests),
+        own_requests=dict(sample.requests),
+        sampled_every=sample.every_seconds,
+        queue_requests=dict(queue_requests or {}),
+        queue_traffic=dict(queue_traffic or {}),
+        today=today,
+        degraded=degraded,
+        read_at={
+            "gates": sample.gates_as_of,
+            "queues": min((row.as_of for row in sample.queues if row.as_of is not None), default=None),
+            "leaders": sample.leaders_as_of,
+            "sequences": sample.sequences_as_of,
+        },
+        troubles=(*troubles, *reports.troubles),
+    )
+    return replace(fleet, attention=attention(fleet, sample.every_seconds))
+
+
+def _gather(workers: Iterable[WorkerView], sample: Sample) -> _Reports:
+    reports = _Reports(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
+    for worker in workers:
+        if worker.presence == "lost":
+            continue
+        for gate in worker.state.gates:
+            reports.gates[gate.name].append((worker.name, gate))
+        for listener in worker.state.listeners:
+            reports.queues[listener.queue].append((worker.name, listener))
+        for election in worker.state.elections:
+            reports.leaders[election.name].append((worker.name, election))
+        for sequence in worker.state.sequences:
+            reports.sequences[sequence.name].append((worker.name, sequence))
+    left_out = (
+        _bound(reports.gates, (row.name for row in sample.gates))
+        + _bound(reports.queues, (row.name for row in sample.queues))
+        + _bound(reports.leaders, (row.name for row in sample.leaders))
+        + _bound(reports.sequences, (row.name for row in sample.sequences))
+    )
+    if not left_out:
+        return reports
+    said = f"{left_out} names reported by workers but not found in storage are not shown"
+    return reports._replace(troubles=(said,))
+
+
+def _bound(told: dict[str, list[tuple[str, T]]], stored: Iterable[str]) -> int:
+    """Leave out names that only workers tell of, beyond `CLAIMED_BY_ONE` a worker and `MOST_CLAIMED` in all; returns how many.
+
+    Names that many workers tell of come first, so that one worker cannot push out what a fleet waits for.
+    """
+    if len(told) <= CLAIMED_BY_ONE:
+        return 0
+    claimed = sorted(told.keys() - set(stored), key=lambda name: (-len(told[name]), name))
+    used: Counter[str] = Counter()
+    kept = 0
+    for name in claimed:
+        counted = [worker for worker, _ in told[name] if used[worker] < CLAIMED_BY_ONE]
+        if counted and kept < MOST_CLAIMED:
+            used.update(counted)
+            kept += 1
+        else:
+            del told[name]
+    return len(claimed) - kept
+
+
+def _each(names: Iterable[str], make: Callable[[str], V], odd: Callable[[str, str], V]) -> tuple[V, ...]:
+    """A row for each name. What cannot be put together costs its own row, which says so."""
+    rows = []
+    for name in sorted(names):
+        try:
+            rows.append(make(name))
+        except Exception as error:
+            log.exception("The row of %s could not be made", name)
+            rows.append(odd(name, f"unreadable: {type(error).__name__}"))
+    return tuple(rows)
+
+
+def _gates(
+    sample: Sample,
+    reports: Mapping[str, list[tuple[str, GateStatus]]],
+    releases: Mapping[str, Release],
+    now: float,
+    went_back: Mapping[str, int],
+) -> tuple[GateView, ...]:
+    stored = {state.name: state for state in sample.gates}
+
+    def row(name: str) -> GateView:
+        told = reports.get(name, [])
+        waiting = tuple(worker for worker, status in told if status.waiting)
+        state = stored.get(name)
+        if name in sample.odd_gates:
+            view = GateView(name, "unknown", 0, problem=sample.odd_gates[name])
+        elif state is None:
+            # No blob is a closed gate; unread storage is an unknown one.
+            known = "closed" if sample.gates_as_of is not None else "unknown"
+            view = GateView(name, known, 0)
+        else:
+            shown = phase(state, now)
+            view = GateView(
+                name,
+                shown,
+                state.epoch,
+                by=state.by,
+                reason=state.reason,
+                since=state.changed_at or None,
+                not_before=state.not_before,
+                until=state.until,
+                share=state.share,
+                # What is armed has not opened: nobody was released, and nobody is late.
+                release=releases.get(name) if shown != "armed" else None,
+            )
+        if name in went_back and not view.problem:
+            view = replace(
+                view,
+                problem=f"epoch went back from {went_back[name]} to {view.epoch}: storage was restored?",
+            )
+        names = [worker for worker, _ in told]
+        return replace(
+            view,
+            waiting=waiting,
+            workers=len(told),
+            admitted=admitted(name, names, view.share),
+            as_of=sample.gates_as_of,
+        )
+
+    return _each(
+        stored.keys() | reports.keys() | sample.odd_gates.keys() | went_back.keys(),
+        row,
+        lambda name, why: GateView(name, "unknown", 0, problem=why),
+    )
+
+
+def _queues(
+    sample: Sample, reports: Mapping[str, list[tuple[str, ListenerStatus]]], rates: Rates, now: float
+) -> tuple[QueueView, ...]:
+    stored = {depth.name: depth for depth in sample.queues}
+
+    def row(name: str) -> QueueView:
+        told = reports.get(name, [])
+        depth = stored.get(name) or Depth(name, None, None, None)
+        view = QueueView(
+            name,
+            depth=depth.depth,
+            poison=depth.poison,
+            in_per_second=rates.in_per_second.get(name),
+            out_per_second=rates.out_per_second.get(name),
+            oldest_seconds=None if depth.oldest_at is None else max(0.0, now - depth.oldest_at),
+            workers=len(told),
+            as_of=depth.as_of,
+        )
+        if told:
+            view = replace(
+                view,
+                active_tasks=sum(listener.active_tasks for _, listener in told),
+                total_tasks=sum(listener.total_tasks for _, listener in told),
+                in_hand=sum(listener.in_hand for _, listener in told),
+                decisions=tuple(
+                    TaskDecision(worker, listener.active_tasks, listener.wanted_tasks, listener.reason)
+                    for worker, listener in told
+                ),
+            )
+        return view
+
+    return _each(stored.keys() | reports.keys(), row, lambda name, why: QueueView(name, problem=why))
+
+
+def _lease_ends(workers: Iterable[WorkerView]) -> dict[tuple[str, int, str], tuple[float, int]]:
+    """When the lease of each term ends, and how long it lasts, by election, epoch and who says so.
+
+    From lost workers, too: the lease of a dead leader runs on. Counted from when its last word was heard, so that
+    nobody's clock matters.
+    """
+    ends = {}
+    for worker in workers:
+        for status in worker.state.elections:
+            if status.role == "leader":
+                told = worker.last_seen + status.remaining_seconds, status.lease_seconds
+                # Beside "": how long the lease lasted that nobody has any more.
+                ends[status.name, status.epoch, worker.name] = ends[status.name, status.epoch, ""] = told
+    return ends
+
+
+def _leaders(
+    sample: Sample,
+    reports: Mapping[str, list[tuple[str, LeadershipStatus]]],
+    ends: Mapping[tuple[str, int, str], tuple[float, int]],
+    now: float,
+) -> tuple[LeaderView, ...]:
+    stored = {leader.name: leader for leader in sample.leaders}
+
+    def row(name: str) -> LeaderView:
+        told = reports.get(name, [])
+        leader = stored.get(name) or LeaderView(name, "", 0, "unknown")
+        until, lasts = ends.get((name, leader.epoch, leader.holder), (None, leader.lease_seconds))
+        # Storage says that it is held past its end: its holder renews, and we do not hear of it.
+        unheard = until is not None and (leader.as_of or 0.0) > until + UNHEARD_SECONDS
+        if not leader.holder or unheard:
+            until = None
+        return replace(
+            leader,
+            lease_ends=until,
+            lease_seconds=lasts,
+            remaining_seconds=None if until is None else round(max(0.0, until - now), 1),
+            standbys=tuple(worker for worker, status in told if status.role == "standby"),
+            # Who holds it is what storage says; that a worker is ahead of the sample, or wrong, is said beside it.
+            claims=tuple(
+                LeaderClaim(worker, status.epoch)
+                for worker, status in told
+                if status.role == "leader" and status.epoch > leader.epoch
+            ),
+        )
+
+    return _each(
+        stored.keys() | reports.keys(), row, lambda name, why: LeaderView(name, "", 0, "unknown", problem=why)
+    )
+
+
+def _sequences(
+    sample: Sample, reports: Mapping[str, list[tuple[str, SequenceStatus]]], rates: Rates
+) -> tuple[SequenceView, ...]:
+    stored = {sequence.name: sequence for sequence in sample.sequences}
+
+    def row(name: str) -> SequenceView:
+        told = reports.get(name, [])
+        view = stored.get(name) or SequenceView(name)
+        runways = [status.runway_seconds for _, status in told if status.runway_seconds is not None]
+        # Of a range counts what its owner says, until storage says what became of it.
+        used = {
+            (worker, status.first, status.last): status.last_issued
+            for worker, status in told
+            if status.last and status.last_issued <= status.last
+        }
+        recent = tuple(
+            replace(grant, last_issued=used[key], state="in use")
+            if grant.state in OPEN_GRANTS and (key := (grant.owner, grant.first, grant.last)) in used
+            else grant
+            for grant in view.recent
+        )
+        per_second = (
+            sum(status.per_second for _, status in told) if told else rates.numbers_per_second.get(name)
+        )
+        return replace(
+            view,
+            per_second=per_second,
+            runway_seconds=min(runways, default=None),
+            owners=sum(1 for _, status in told if status.last),
+            recent=recent,
+        )
+
+    return _each(stored.keys() | reports.keys(), row, lambda name, why: SequenceView(name, problem=why))
+
+
+def _headline(
+    storage: StorageView,
+    gates: Sequence[GateView],
+    queues: Sequence[QueueView],
+    workers: Sequence[WorkerView],
+) -> Headline:
+    present = [worker for worker in workers if worker.presence != "lost"]
+    if storage.as_of is None:
+        return Headline("unknown", storage.error or "Storage has not answered yet")
+    if storage.unreachable_since is not None:
+        return Headline("unknown", "Storage unreachable; showing last known data")
+    if not present:
+        return Headline("stalled" if workers else "idle", "No workers connected")
+    there = count_of_workers(len(present))
+    held = {name for gate in gates if gate.state != "open" for name in gate.waiting}
+    working = sum(queue.in_hand or 0 for queue in queues)
+    waiting = sum(queue.depth or 0 for queue in queues if queue.workers)
+    if held:
+        closed = ", ".join(sorted(gate.name for gate in gates if gate.state != "open" and gate.waiting))
+        return Headline(
+            "held",
+            f"{len(held)} of {len(present)} workers waiting at {closed}",
+        )
+    if working:
+        return Headline(
+            "running",
+            f"{there}, {messages(working)} in flight",
+        )
+    if waiting:
+        moving = any((queue.out_per_second or 0) > 0 for queue in queues)
+        if not moving and not any(queue.active_tasks for queue in queues):
+            return Headline(
+                "stalled",
+                f"{messages(waiting)} in queues, none being processed",
+            )
+        return Headline(
+            "running",
+            f"{there}, {messages(waiting)} waiting",
+        )
+    return Headline("idle", f"{there}, queues are empty")
+
 
 KEPT_SECONDS = 120
 RATE_SECONDS = 6.0

@@ -19,8 +19,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from dashboard.core.pages import BY_NAME, NAVIGATION
-from dashboard.core.teams import Permissions
-from dashboard.cost import queries as cost
+from dashboard.core.permissions import Permissions
+from dashboard.live import spending as cost
 from dashboard.live import view_models as readings
 from dashboard.live.fleet import Fleet, QueueView
 

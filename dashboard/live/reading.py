@@ -15,10 +15,10 @@ from coordinator.leadership.azure import LeaderListing
 from coordinator.queues.azure import list_queues
 from coordinator.sequences.azure import CounterListing
 from coordinator.storage import Storage
-from dashboard.hub.presence import Presence
 from dashboard.live.fleet import LeaderView, SequenceView
+from dashboard.live.ledger import owners_of, settle
+from dashboard.live.presence import Presence
 from dashboard.live.sample import Depth
-from dashboard.sequences.ledger import owners_of, settle
 
 T = TypeVar("T")
 

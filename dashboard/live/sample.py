@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from coordinator.gates.state import GateState
-from dashboard.batches.workloads import Work
 from dashboard.live.fleet import LeaderView, SequenceView, StorageView
+from dashboard.live.workloads import Work
 
 
 class Depth(msgspec.Struct, frozen=True, gc=False):

@@ -22,15 +22,15 @@ from coordinator.realtime.bus import Hint
 from coordinator.realtime.protocol import ListenerStatus
 from coordinator.sequences.azure import CounterListing
 from coordinator.storage import Storage
-from dashboard.batches import workloads as work
-from dashboard.batches.workloads import Work
-from dashboard.hub.backplane import Backplane
+from dashboard.core.backplane import Backplane
 from dashboard.live import reading
+from dashboard.live import workloads as work
 from dashboard.live.fleet import StorageView
 from dashboard.live.history import Recorder
+from dashboard.live.ledger_index import LedgerIndex
 from dashboard.live.queue_notifier import QueueNotifier
 from dashboard.live.sample import Sample
-from dashboard.sequences.ledger_index import LedgerIndex
+from dashboard.live.workloads import Work
 
 if TYPE_CHECKING:
     from dashboard.live.fleet_state import FleetState

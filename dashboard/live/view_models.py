@@ -12,8 +12,8 @@ from django.http import QueryDict
 
 from coordinator.pipelines.status import BatchStatus
 from coordinator.tables.azure import SagaHead
-from dashboard.batches.workloads import Pool
 from dashboard.live.fleet import Fleet, GateView, LeaderView, QueueView, SequenceView, WorkerView
+from dashboard.live.workloads import Pool
 
 ANNOUNCED_STEPS = 4
 ROWS = 50

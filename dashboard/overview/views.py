@@ -1,15 +1,26 @@
-"""Overview: the fleet at a glance."""
+"""Overview, wallboard, help: the fleet at a glance, from across the room, and what it all means."""
 
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
-from dashboard.core.guard import requires
-from dashboard.core.views import show
+from dashboard.pages.views import requires, show
 
 
 @require_safe
 @requires("page.view")
 def overview(request: HttpRequest) -> HttpResponse:
     return show(request, "overview/overview.html", "overview")
+
+
+@require_safe
+@requires("page.view")
+def tv(request: HttpRequest) -> HttpResponse:
+    return show(request, "overview/tv.html", "tv")
+
+
+@require_safe
+@requires("page.view")
+def help_page(request: HttpRequest) -> HttpResponse:
+    return show(request, "overview/help.html", "help")

@@ -8,12 +8,13 @@ from typing import Any
 
 from coordinator.config import check_name
 from coordinator.errors import NotFound
+from coordinator.queues.azure import BlobRules
 from coordinator.queues.requeue import Moved
 from coordinator.queues.requeue import requeue_poison as move_back
-from dashboard.core.actions import ActionFailed, audited
-from dashboard.core.actor import Actor
-from dashboard.core.runtime import current
-from dashboard.core.storage import call, storage
+from coordinator.queues.rules import ScalingRule, decode_rule, encode_rule
+from dashboard.core.audit import ActionFailed, audited
+from dashboard.core.permissions import Actor
+from dashboard.hub.runtime import call, current, keep, storage
 
 MAX_BODY = 64 * 1024
 REQUEUE_AT_MOST = 10_000
@@ -86,3 +87,31 @@ def _queue(actor: Actor, action: str, queue: str, reason: str, do: Callable[[Any
             raise ActionFailed(f"Queue {queue} does not exist.") from error
         act.after = json.dumps({"queue": word})
         current().look_again()
+
+
+def store_rule(actor: Actor, queue: str, rule: ScalingRule | None, *, reason: str = "") -> None:
+    """Put a rule in force for every listener of the queue, None for their own again; they follow within seconds.
+
+    Raises `ActionFailed`; audited as ``queue.rule`` with the rule before and after.
+    """
+    with audited(actor, "queue.rule", queue, reason) as act:
+        check_name("queue", queue)
+        rules = BlobRules(storage())
+        before = call(rules.read, queue, "")
+        act.before = _told(before[0] if before is not None else None)
+        if rule is None:
+            call(rules.remove, queue)
+            keep(f"rule {queue}", (None,))
+        else:
+            checked = decode_rule(encode_rule(rule))
+
+            async def write() -> None:
+                await rules.write(queue, checked, by=actor.name)
+
+            call(write)
+            keep(f"rule {queue}", (checked,))
+        act.after = _told(rule)
+
+
+def _told(rule: ScalingRule | None) -> str:
+    return encode_rule(rule).decode() if rule is not None else '{"rule": "the workers\' own"}'

@@ -1,19 +1,22 @@
-"""Queues: depth, tasks, poison; make, put, requeue, clear, delete."""
+"""Queues: depth, tasks, poison, messages, rules; create, send, requeue, clear, delete."""
 
 from __future__ import annotations
 
+from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from coordinator.queues.rules import Steps
-from dashboard.core.guard import requires
-from dashboard.core.views import act, confirm, is_confirmed, permissions_of, query_of, show, text
-from dashboard.live import queries as selectors
+from coordinator.errors import ConfigurationError
+from coordinator.queues.envelope import poison_name
+from coordinator.queues.rules import ScalingRule, Steps, TargetLatency
+from dashboard.core.forms import query_of, text
 from dashboard.live.fleet import QueueView
-from dashboard.queues import actions, rules
-from dashboard.queues.rule_views import STEPS
+from dashboard.pages import queries as selectors
+from dashboard.pages.views import act, confirm, is_confirmed, permissions_of, requires, show
+from dashboard.queues import actions, queries
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -42,7 +45,7 @@ def create(request: HttpRequest) -> HttpResponse:
 @requires("page.view")
 def queue(request: HttpRequest, name: str) -> HttpResponse:
     found = _find(name)
-    rule = rules.stored(name)
+    rule = queries.stored(name)
     steps = rule.rule.steps if isinstance(rule.rule, Steps) else ()
     rows = [(n, *(steps[n] if n < len(steps) else ("", ""))) for n in range(STEPS)]
     here = permissions_of(request).at("queue", name)
@@ -158,4 +161,77 @@ def delete(request: HttpRequest, name: str) -> HttpResponse:
             "The service refuses to create a queue of this name again for about 30 seconds.",
             "This cannot be undone.",
         ),
+    )
+
+
+STEPS = 4
+
+
+@require_POST
+@requires("queue.rule")
+def rule(request: HttpRequest, name: str) -> HttpResponse:
+    """`kind` is steps, target or own; the other fields are those of that rule."""
+    back = f"{reverse('queue', args=[name])}#rule"
+    try:
+        wanted = _read(request)
+    except (ValueError, ConfigurationError) as error:
+        messages.error(request, f"The rule was not changed: {error}.")
+        return redirect(back)
+    done = f"{name} uses {'the workers’ default rule' if wanted is None else 'the new rule'} within seconds."
+    return act(
+        request,
+        lambda actor: actions.store_rule(actor, name, wanted, reason=text(request, "reason")),
+        done,
+        back=back,
+    )
+
+
+def _read(request: HttpRequest) -> ScalingRule | None:
+    kind = text(request, "kind")
+    if kind == "own":
+        return None
+    if kind == "target":
+        return TargetLatency(
+            seconds=float(_number(request, "seconds")),
+            minimum=int(_number(request, "minimum")),
+            maximum=int(_number(request, "maximum")),
+        )
+    if kind != "steps":
+        raise ValueError("choose a kind of rule")
+    rows = ((text(request, f"below{n}"), text(request, f"tasks{n}")) for n in range(STEPS))
+    steps = []
+    for below, tasks in rows:
+        if below or tasks:
+            if not below.isdecimal() or not tasks.isdecimal():
+                raise ValueError("each step needs a depth and a number of tasks")
+            steps.append((int(below), int(tasks)))
+    return Steps(steps=tuple(steps), beyond=int(_number(request, "beyond")))
+
+
+def _number(request: HttpRequest, name: str) -> str:
+    value = text(request, name, 12)
+    try:
+        float(value)
+    except ValueError:
+        raise ValueError(f"{name} must be a number, not {value!r}") from None
+    return value
+
+
+@requires("queue.peek")
+@require_safe
+@never_cache
+def peek(request: HttpRequest, name: str) -> HttpResponse:
+    """`?of=poison` looks into the poison queue."""
+    poison = request.GET.get("of") == "poison"
+    look = queries.peek(name, poison=poison)
+    return show(
+        request,
+        "queues/messages.html",
+        "other",
+        live=False,
+        name=name,
+        lies_in=poison_name(name) if poison else name,
+        poison=poison,
+        look=look,
+        most=queries.MOST_MESSAGES,
     )

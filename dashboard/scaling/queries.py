@@ -6,22 +6,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from coordinator.config import check_name
-from coordinator.errors import ConfigurationError, KennelError, NotFound
+from coordinator.errors import KennelError, NotFound
 from coordinator.scaling.azure import (
     ScalingFigure,
     list_scaling,
     read_figure,
     read_policy,
-    save_policy,
     scaling_history,
 )
 from coordinator.scaling.history import ScalingRecord
-from coordinator.scaling.policy import ScalingPolicy, decode_policy
-from dashboard.core.actions import ActionFailed, audited
-from dashboard.core.actor import Actor
-from dashboard.core.runtime import current
-from dashboard.core.storage import call, keep, look, storage
+from coordinator.scaling.policy import ScalingPolicy
+from dashboard.hub.runtime import call, look, storage
 
 CHANGES = 30
 
@@ -83,22 +78,3 @@ def policy_of(pool: str) -> tuple[str, str]:
 
 def _shown(policy: ScalingPolicy | None) -> str:
     return msgspec.json.format(msgspec.json.encode(policy), indent=2).decode() if policy else ""
-
-
-def store_policy(actor: Actor, pool: str, text: str, *, reason: str = "") -> None:
-    """Put a policy (JSON) in force for a pool; its agent follows at its next turn. Raises `ActionFailed`."""
-    with audited(actor, "scaling.policy", pool, reason) as act:
-        check_name("pool", pool)
-        try:
-            policy = decode_policy(text)
-        except ConfigurationError as error:
-            raise ActionFailed(f"The policy was not changed: {error}.") from error
-
-        async def save() -> ScalingPolicy | None:
-            return await save_policy(storage(), pool, policy, by=actor.name)
-
-        before = call(save)
-        keep(f"policy {pool}", policy)
-        act.before = msgspec.json.encode(before).decode() if before else ""
-        act.after = msgspec.json.encode(policy).decode()
-        current().look_again()

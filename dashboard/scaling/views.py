@@ -8,9 +8,10 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.core.guard import requires
-from dashboard.core.views import act, query_of, show, text
-from dashboard.live import queries as selectors
+from dashboard.core.forms import query_of, text
+from dashboard.pages import queries as selectors
+from dashboard.pages.views import act, requires, show
+from dashboard.scaling import actions
 from dashboard.scaling import queries as agents
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -42,7 +43,7 @@ def scaling(request: HttpRequest) -> HttpResponse:
 def policy(request: HttpRequest, pool: str) -> HttpResponse:
     return act(
         request,
-        lambda actor: agents.store_policy(
+        lambda actor: actions.store_policy(
             actor, pool, text(request, "policy", 8000), reason=text(request, "reason")
         ),
         f"Policy saved. The agent of {pool} applies it in its next cycle.",

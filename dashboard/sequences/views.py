@@ -9,9 +9,10 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
 from dashboard.core import csv
-from dashboard.core.guard import requires
-from dashboard.core.views import cards_query, query_of, show, whole_number
-from dashboard.live import queries as selectors
+from dashboard.core.forms import query_of, whole_number
+from dashboard.pages import queries as selectors
+from dashboard.pages.views import cards_query, requires, show
+from dashboard.sequences import queries
 
 ROWS = 50
 LEDGER_HEAD = (
@@ -38,9 +39,7 @@ def sequences(request: HttpRequest) -> HttpResponse:
     before = whole_number(request.GET.get("before", ""))
     owner = request.GET.get("owner", "").strip()[:200]
     ledger = (
-        selectors.ledger(sequence, before=before, number=number, owner=owner, limit=ROWS)
-        if sequence
-        else None
+        queries.ledger(sequence, before=before, number=number, owner=owner, limit=ROWS) if sequence else None
     )
     return show(
         request,
@@ -61,7 +60,7 @@ def ledger_csv(request: HttpRequest) -> HttpResponse:
     """The whole ledger of `sequence`, newest first, holes included, in constant memory; `owner`, `before` as on the page."""
     sequence = request.GET.get("sequence", "")
     owner, before = request.GET.get("owner", "").strip()[:200], whole_number(request.GET.get("before", ""))
-    if selectors.ledger(sequence, limit=1).problem:
+    if queries.ledger(sequence, limit=1).problem:
         if all(each.name != sequence for each in selectors.fleet().sequences):
             text, status = "no such sequence: ask for /ledger.csv?sequence=NAME\n", 404
         else:
@@ -75,7 +74,7 @@ def ledger_csv(request: HttpRequest) -> HttpResponse:
 
 async def ledger_parts(sequence: str, *, before: int | None = None, owner: str = "") -> AsyncIterator[str]:
     """The file in parts of a thousand lines, each made when the one before has been taken."""
-    parts = selectors.ledger_lines(sequence, before=before, owner=owner)
+    parts = queries.ledger_lines(sequence, before=before, owner=owner)
     yield csv.lines([LEDGER_HEAD])
     while part := await database_sync_to_async(next)(parts, None):
         yield csv.lines(

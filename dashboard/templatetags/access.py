@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import template
 
-from dashboard.core.teams import Permissions
+from dashboard.core.permissions import Permissions
 
 register = template.Library()
 

@@ -13,8 +13,8 @@ from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from dashboard.gates.plans import written
 from dashboard.live.fleet import GateView, GrantView, LeaderView, QueueView
+from dashboard.live.plans import written
 from dashboard.live.view_models import is_holding
 
 register = template.Library()

@@ -7,8 +7,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from coordinator.pipelines.status import BatchStatus
-from dashboard.batches.workloads import AGENT_LATE_SECONDS, Pool
 from dashboard.live.view_models import shown_state
+from dashboard.live.workloads import AGENT_LATE_SECONDS, Pool
 from dashboard.templatetags.kennel import STATES, figure, icon
 from dashboard.templatetags.kennel import state as usual_state
 

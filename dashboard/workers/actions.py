@@ -9,10 +9,9 @@ from typing import Any, cast
 from coordinator.config import check_name
 from coordinator.leadership.azure import break_lease as force
 from coordinator.realtime import protocol
-from dashboard.core.actions import ActionFailed, audited
-from dashboard.core.actor import Actor
-from dashboard.core.runtime import current
-from dashboard.core.storage import call
+from dashboard.core.audit import ActionFailed, audited
+from dashboard.core.permissions import Actor
+from dashboard.hub.runtime import call, current
 
 
 def worker_command(actor: Actor, instance: str, verb: str, *, reason: str = "") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from dashboard.core import bulk
+from dashboard.pages import bulk
 from dashboard.workers import views
 
 urlpatterns = [

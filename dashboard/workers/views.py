@@ -7,9 +7,9 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from dashboard.core.guard import requires
-from dashboard.core.views import act, confirm, is_confirmed, query_of, show
-from dashboard.live import queries as selectors
+from dashboard.core.forms import query_of
+from dashboard.pages import queries as selectors
+from dashboard.pages.views import act, confirm, is_confirmed, requires, show
 from dashboard.workers import actions
 
 

@@ -135,7 +135,7 @@ async def main() -> None:
     django.setup()
     from coordinator.worker import Worker
     from dashboard.asgi import application
-    from dashboard.core.runtime import current
+    from dashboard.hub.runtime import current
     from tests.support.dashboard import PASSWORD, TOKEN
 
     listening = socket.create_server(("127.0.0.1", 0))

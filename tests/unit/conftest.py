@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dashboard.cost import prices
+from dashboard.core import prices
 
 
 @pytest.fixture(autouse=True)

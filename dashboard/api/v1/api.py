@@ -12,18 +12,16 @@ from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI
 from ninja.parser import Parser
 
-from dashboard.access import api as keys
+from dashboard.api.v1 import access as keys
+from dashboard.api.v1 import batches as work
+from dashboard.api.v1 import gates, problems, queues
 from dashboard.api.v1 import idempotency as replays
-from dashboard.api.v1 import problems
 from dashboard.api.v1 import reads as records
+from dashboard.api.v1 import scaling as pools
+from dashboard.api.v1 import workers as machines
 from dashboard.api.v1.method_support import spoken
 from dashboard.api.v1.operations import problem_responses
 from dashboard.api.v1.schema import described
-from dashboard.batches import api as work
-from dashboard.gates import api as gates
-from dashboard.queues import api as queues
-from dashboard.scaling import api as pools
-from dashboard.workers import api as machines
 
 VERSION = "1.0.0"
 ABOUT = """All that the dashboard's pages show and do. Moments are seconds since 1970 (UTC); null means unknown.

@@ -12,15 +12,13 @@ from ninja.errors import AuthenticationError
 from ninja.security import APIKeyCookie, HttpBearer
 from ninja.utils import check_csrf
 
-from dashboard.access import tokens
 from dashboard.api.v1 import throttling as limits
 from dashboard.api.v1.problems import HOW_TO_ENTER, Refusal
-from dashboard.audit import log as audit
-from dashboard.core.actor import Actor
-from dashboard.core.errors import Denied
-from dashboard.core.guard import actor_of, decide
+from dashboard.core import audit, tokens
+from dashboard.core.audit import Denied
 from dashboard.core.middleware import request_id_var
-from dashboard.core.permissions import ACTIONS
+from dashboard.core.permissions import ACTIONS, Actor, decide
+from dashboard.pages.views import actor_of
 
 SAFE = ("GET", "HEAD")
 

@@ -12,8 +12,8 @@ from coordinator.cost import DEFAULT_PRICES
 from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.scaling.policy import ScalingPolicy
 from dashboard.api.v1.schema import described
-from dashboard.gates.plans import FAR_SECONDS
-from dashboard.hub.allowance import NEW
+from dashboard.core.permissions import NEW
+from dashboard.live.plans import FAR_SECONDS
 
 # As `coordinator.config.check_name`, without looking ahead.
 NAME = r"^[a-z0-9]+(-[a-z0-9]+)*$"
@@ -145,7 +145,7 @@ _Patterns = Annotated[
 class Claims(_Body):
     """What the workers of a token may claim; patterns are names with `*` and `?`, several with a space between.
 
-    As `dashboard.hub.allowance.Allowance`, which checks it again.
+    As `dashboard.core.permissions.Allowance`, which checks it again.
     """
 
     workers: _Patterns = NEW.workers

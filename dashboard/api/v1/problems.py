@@ -14,7 +14,7 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 from coordinator import errors
 from dashboard.api.access import ANSWER_TYPE, PROBLEM_TYPE, encode
 from dashboard.api.v1.bodies import FORMS
-from dashboard.core.actions import ActionFailed, Denied
+from dashboard.core.audit import ActionFailed, Denied
 from dashboard.core.middleware import request_id_var
 
 log = logging.getLogger(__name__)

@@ -14,13 +14,15 @@ from dashboard.api.v1.bodies import Cursor, Limit, Name, NewPrices, Number, Sear
 from dashboard.api.v1.operations import acts, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import described, page_of
+from dashboard.audit.queries import AuditView
+from dashboard.audit.queries import audit as audit_rows
+from dashboard.core import prices as pricing
+from dashboard.core.prices import PriceSettings
 from dashboard.cost import actions
-from dashboard.cost import prices as pricing
-from dashboard.cost import queries as cost
-from dashboard.cost.prices import PriceSettings
-from dashboard.live import queries as selectors
+from dashboard.live import spending as cost
 from dashboard.live.fleet import Attention, Fleet, GrantView, Headline, SequenceView
-from dashboard.live.queries import AuditView
+from dashboard.pages import queries as selectors
+from dashboard.sequences import queries as ledger_queries
 
 router = Router(tags=["records"])
 
@@ -89,7 +91,7 @@ def ledger(
     limit: Limit = 100,
 ) -> HttpResponse:
     """Who was granted which numbers, newest first: all, the range that holds `number`, or those of an owner."""
-    page = selectors.ledger(name, before=_before(cursor), number=number, owner=owner, limit=limit)
+    page = ledger_queries.ledger(name, before=_before(cursor), number=number, owner=owner, limit=limit)
     if page.problem == "unread":
         raise Refusal(404, f"the ledger of {name} has not been read, or there is no such sequence")
     if page.problem:
@@ -126,7 +128,7 @@ def reset_prices(request: HttpRequest, reason: Text = "") -> HttpResponse:
 @router.get("/audit", **reads(page_of(AuditView), "audit"))
 def audit(request: HttpRequest, q: Search = "", cursor: Cursor = "", limit: Limit = 100) -> HttpResponse:
     """The audit, newest first; `q` as on the page: the start of actor, action or target, an outcome, a request id."""
-    page = selectors.audit(q=q, before=_before(cursor), limit=limit)
+    page = audit_rows(q=q, before=_before(cursor), limit=limit)
     return _page(page.rows, page.next)
 
 

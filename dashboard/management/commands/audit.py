@@ -11,13 +11,12 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from coordinator.errors import KennelError
-from dashboard.audit import actions
-from dashboard.audit import heads as audit_heads
-from dashboard.audit import log as audit
-from dashboard.core.actions import ActionFailed
-from dashboard.core.actor import Actor
+from dashboard.core import audit, audit_heads
+from dashboard.core import retention as actions
+from dashboard.core.audit import ActionFailed
 from dashboard.core.csv import lines
-from dashboard.core.storage import call, storage
+from dashboard.core.permissions import Actor
+from dashboard.hub.runtime import call, storage
 from dashboard.models import AuditRow
 
 

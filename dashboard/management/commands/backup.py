@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from coordinator.errors import KennelError
 from dashboard.core import backups
-from dashboard.core.storage import call, storage
+from dashboard.hub.runtime import call, storage
 
 
 class Command(BaseCommand):

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from dashboard.live.ledger_index import clear
 from dashboard.models import LedgerBook
-from dashboard.sequences.ledger_index import clear
 
 
 class Command(BaseCommand):

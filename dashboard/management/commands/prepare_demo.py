@@ -18,7 +18,7 @@ from coordinator.errors import AlreadyExists, PreconditionFailed
 from coordinator.gates.azure import BlobGateStore
 from coordinator.gates.state import GateState
 from coordinator.storage import Storage
-from dashboard.access import tokens
+from dashboard.core import tokens
 from dashboard.demo.stack import GATE, Credentials
 
 

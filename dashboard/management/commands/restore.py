@@ -11,9 +11,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from coordinator.errors import KennelError
 from dashboard.core import backups
-from dashboard.core.actions import ActionFailed
-from dashboard.core.actor import Actor
-from dashboard.core.storage import call, storage
+from dashboard.core.audit import ActionFailed
+from dashboard.core.permissions import Actor
+from dashboard.hub.runtime import call, storage
 
 
 class Command(BaseCommand):

@@ -18,11 +18,11 @@ from django.db import connection, transaction
 from coordinator.sequences.azure import BlobCounterStore, TableLedger
 from coordinator.sequences.grants import USED, Counter, Grant, Owner
 from coordinator.storage import Storage
-from dashboard.audit import log as audit
-from dashboard.core.runtime import current
+from dashboard.core import audit
+from dashboard.hub.runtime import current
 from dashboard.live.history import LEVELS, pack
+from dashboard.live.ledger_index import LedgerIndex
 from dashboard.models import AuditHead, AuditRow, Chunk, LedgerBook, LedgerOwner, Outcome, Series
-from dashboard.sequences.ledger_index import LedgerIndex
 
 BATCH = 2000
 RANGE = 1000
@@ -93,7 +93,7 @@ ACTS = (
 
 
 def seed_audit(rows: int, queues: list[str], rng: random.Random) -> None:
-    """A chain as `dashboard.audit.log` writes it: intents and outcomes, some denied, some failed."""
+    """A chain as `dashboard.core.audit` writes it: intents and outcomes, some denied, some failed."""
     at, previous, batch = time.time() - rows * 60.0, "", []
     intent: dict[str, Any] | None = None
     with transaction.atomic():

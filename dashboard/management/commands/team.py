@@ -7,9 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dashboard.access import team_actions as actions
-from dashboard.core.actions import ActionFailed
-from dashboard.core.actor import Actor
-from dashboard.core.teams import KINDS, ROLES
+from dashboard.core.audit import ActionFailed
+from dashboard.core.permissions import KINDS, ROLES, Actor
 from dashboard.models import TeamRule
 
 

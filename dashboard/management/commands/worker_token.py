@@ -9,11 +9,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from dashboard.access import token_actions as actions
-from dashboard.access import tokens
-from dashboard.core.actions import ActionFailed
-from dashboard.core.actor import Actor
-from dashboard.core.teams import ROLES
-from dashboard.hub.allowance import NEW, Allowance
+from dashboard.core import tokens
+from dashboard.core.audit import ActionFailed
+from dashboard.core.permissions import NEW, ROLES, Actor, Allowance
 from dashboard.models import Scope, WorkerToken
 
 

@@ -29,6 +29,6 @@ def test_a_press_of_unleash_crosses_few_modules(
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     found = json.loads(done.stdout.splitlines()[-1])
     path, every = set(found["path"]), set(found["path"]) | set(found["drawing"])
-    assert {"coordinator.gates.gate", "dashboard.gates.releases"} <= path, "the trace noted something else"
+    assert {"coordinator.gates.gate", "dashboard.live.releases"} <= path, "the trace noted something else"
     assert len(path) <= PATH_LIMIT, sorted(path)
     assert len(every) <= ALL_LIMIT, sorted(every)

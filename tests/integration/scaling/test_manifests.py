@@ -18,7 +18,7 @@ from django.urls import resolve
 from coordinator.__main__ import main
 from coordinator.scaling.kubernetes import KubernetesDriver, KubernetesError
 from coordinator.scaling.policy import decode_policy
-from dashboard.scaling.api import Figure
+from dashboard.api.v1.scaling import Figure
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes" / "agent"
 OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all((FOLDER / "agent.yaml").read_text()))

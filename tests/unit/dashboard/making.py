@@ -7,12 +7,11 @@ from typing import Any
 from coordinator.clock import Clock
 from coordinator.realtime import protocol
 from coordinator.realtime.protocol import GateStatus, Hello, WorkerState
-from dashboard.gates.known import KnownGates
-from dashboard.gates.releases import ReleaseTracker
-from dashboard.hub.backplane import Backplane
-from dashboard.hub.presence import Presence
+from dashboard.core.backplane import Backplane
 from dashboard.live.fleet import WorkerView
 from dashboard.live.fleet_state import FleetState
+from dashboard.live.presence import Presence
+from dashboard.live.releases import KnownGates, ReleaseTracker
 
 NOW = 1_700_000_000.0
 

@@ -13,14 +13,13 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
-from dashboard.access import tokens
 from dashboard.access.team_actions import add_rule
-from dashboard.core import teams as scoping
-from dashboard.core.actions import Denied
-from dashboard.core.actor import Actor
-from dashboard.core.dispatch import by_name
-from dashboard.core.permissions import ACTIONS, role_may
+from dashboard.core import permissions as scoping
+from dashboard.core import tokens
+from dashboard.core.audit import Denied
+from dashboard.core.permissions import ACTIONS, Actor, role_may
 from dashboard.models import AuditRow, Scope, WorkerToken
+from dashboard.pages.dispatch import by_name
 
 pytestmark = pytest.mark.django_db
 

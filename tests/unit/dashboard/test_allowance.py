@@ -11,8 +11,15 @@ from django.core.management import call_command
 from django.test import Client
 
 from dashboard.access.token_actions import create_token
-from dashboard.core.actor import Actor
-from dashboard.hub.allowance import NEW, USUAL, Allowance, decode, encode, matches
+from dashboard.core.permissions import (
+    NEW,
+    USUAL,
+    Actor,
+    Allowance,
+    decode_allowance,
+    encode_allowance,
+    matches,
+)
 from dashboard.models import WorkerToken
 
 
@@ -32,14 +39,14 @@ def test_a_pattern_covers_names(patterns: str, name: str, covered: bool) -> None
 
 def test_what_is_kept_comes_back_and_the_usual_is_kept_as_nothing() -> None:
     own = Allowance(workers="billing-*", connections=3)
-    assert decode(encode(own)) == own
-    assert (encode(USUAL), decode("")) == ("", USUAL)
+    assert decode_allowance(encode_allowance(own)) == own
+    assert (encode_allowance(USUAL), decode_allowance("")) == ("", USUAL)
 
 
 @pytest.mark.parametrize("kept", ["{", '{"workers": "a\\nb"}', '{"connections": 0}', '{"connexions": 3}'])
 def test_an_allowance_that_cannot_be_read_allows_nothing_by_name(kept: str) -> None:
-    assert not matches(decode(kept).workers, "billing-7")
-    assert decode(kept).connections == 1
+    assert not matches(decode_allowance(kept).workers, "billing-7")
+    assert decode_allowance(kept).connections == 1
 
 
 @pytest.mark.parametrize(
@@ -51,14 +58,14 @@ def test_claims_out_of_bounds_are_refused(fault: dict[str, object]) -> None:
 
 
 def _made() -> Allowance:
-    return decode(WorkerToken.objects.get().allowance)
+    return decode_allowance(WorkerToken.objects.get().allowance)
 
 
 @pytest.mark.django_db
 def test_a_new_token_of_workers_is_for_a_hundred_of_them_and_one_made_before_keeps_what_it_had() -> None:
     call_command("worker_token", "create", "production", stdout=io.StringIO())
     assert _made() == NEW == Allowance(connections=100, instances=400)
-    assert decode("").connections == 1_000
+    assert decode_allowance("").connections == 1_000
 
 
 @pytest.mark.django_db

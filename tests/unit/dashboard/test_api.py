@@ -12,15 +12,15 @@ from django.test import Client
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dashboard.access import tokens
 from dashboard.api.metrics import FleetCollector
 from dashboard.api.v1 import idempotency
 from dashboard.api.v1.api import api
 from dashboard.api.v1.bodies import FORMS
-from dashboard.live import queries as selectors
+from dashboard.core import tokens
 from dashboard.live.fleet import Fleet, Headline, QueueView, StorageView
 from dashboard.live.history import LEVELS, Recorder
 from dashboard.models import Chunk, Scope
+from dashboard.pages import queries as selectors
 
 pytestmark = pytest.mark.django_db
 

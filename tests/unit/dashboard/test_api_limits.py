@@ -10,10 +10,10 @@ from django.core.cache import caches
 from django.core.cache.backends.redis import RedisCache
 from django.test import Client
 
-from dashboard.access import tokens
 from dashboard.api.v1 import idempotency as replays
 from dashboard.api.v1 import throttling as limits
 from dashboard.api.v1.problems import Refusal
+from dashboard.core import tokens
 from dashboard.models import ApiAnswer, AuditRow, Scope
 from tests.support.ports import free_port
 

@@ -13,12 +13,11 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
-from dashboard.access import tokens
 from dashboard.access.team_actions import add_rule
 from dashboard.api.v1.api import api
-from dashboard.core import teams as scoping
-from dashboard.core.actor import Actor
-from dashboard.core.permissions import ACTIONS, role_may
+from dashboard.core import permissions as scoping
+from dashboard.core import tokens
+from dashboard.core.permissions import ACTIONS, Actor, role_may
 from dashboard.models import AuditRow, Scope, WorkerToken
 
 pytestmark = pytest.mark.django_db

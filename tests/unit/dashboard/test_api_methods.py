@@ -6,8 +6,8 @@ import pytest
 from django.core.cache import caches
 from django.test import Client
 
-from dashboard.access import tokens
 from dashboard.api.v1.api import api
+from dashboard.core import tokens
 from dashboard.models import Scope
 
 pytestmark = pytest.mark.django_db

@@ -15,15 +15,13 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 from pytest_django import Settings
 
-from dashboard.access import tokens
 from dashboard.access.token_actions import create_token, revoke_token
-from dashboard.audit import heads as audit_heads
-from dashboard.audit import log as audit
-from dashboard.core.actions import ActionFailed, Denied
-from dashboard.core.actor import Actor
-from dashboard.core.dispatch import by_name
-from dashboard.live import queries as selectors
+from dashboard.core import audit, audit_heads, tokens
+from dashboard.core.audit import ActionFailed, Denied
+from dashboard.core.permissions import Actor
 from dashboard.models import AuditHead, AuditRow, Outcome, WorkerToken
+from dashboard.pages import queries as selectors
+from dashboard.pages.dispatch import by_name
 from dashboard.workers.actions import worker_command
 
 pytestmark = pytest.mark.django_db

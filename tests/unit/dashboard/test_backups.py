@@ -10,13 +10,11 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 
-from dashboard.access import tokens
 from dashboard.access.team_actions import add_rule
 from dashboard.access.token_actions import create_token
-from dashboard.audit import log as audit
-from dashboard.core import backups
-from dashboard.core.actions import ActionFailed
-from dashboard.core.actor import Actor
+from dashboard.core import audit, backups, tokens
+from dashboard.core.audit import ActionFailed
+from dashboard.core.permissions import Actor
 from dashboard.models import AuditHead, AuditRow, Scope, TeamRule, WorkerToken
 
 pytestmark = pytest.mark.django_db

@@ -9,7 +9,6 @@ import pytest
 
 from coordinator.gates.state import GateState
 from coordinator.realtime.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus
-from dashboard.live.compose import Rates, compose
 from dashboard.live.fleet import (
     Fleet,
     GrantView,
@@ -19,6 +18,7 @@ from dashboard.live.fleet import (
     StorageView,
     WorkerView,
 )
+from dashboard.live.fleet_state import Rates, compose
 from dashboard.live.sample import Depth, Sample
 
 from .making import NOW, worker

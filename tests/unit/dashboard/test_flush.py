@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.core.management import call_command
 
-from dashboard.audit import log as audit
+from dashboard.core import audit
 
 
 @pytest.mark.django_db(transaction=True)

@@ -18,19 +18,21 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
 from coordinator.testing.clock import ManualClock
-from dashboard.access import tokens
 from dashboard.api import metrics
-from dashboard.core import exports, runtime
-from dashboard.core.actions import ActionFailed
-from dashboard.core.actor import Actor
-from dashboard.core.dispatch import by_name
-from dashboard.core.runtime import Runtime
+from dashboard.core import tokens
+from dashboard.core.audit import ActionFailed
+from dashboard.core.loops import DEAD_SECONDS, PATIENT
+from dashboard.core.permissions import Actor
 from dashboard.gates.actions import unleash
-from dashboard.hub.loops import DEAD_SECONDS, PATIENT
+from dashboard.hub import runtime
+from dashboard.hub.runtime import Runtime
 from dashboard.hub.viewers import TICK_SECONDS
-from dashboard.live import queries, view_models
+from dashboard.live import view_models
 from dashboard.live.fleet import Fleet
 from dashboard.models import AuditRow, Scope
+from dashboard.pages import queries
+from dashboard.pages import tables as exports
+from dashboard.pages.dispatch import by_name
 from tests.unit.pages.fleets import NOW, full
 
 OLGA = Actor("olga", "operator")

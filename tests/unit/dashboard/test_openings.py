@@ -14,19 +14,19 @@ from msgspec.structs import replace
 from coordinator.gates.state import GateState, rollout_bucket
 from coordinator.realtime.protocol import GateStatus
 from coordinator.testing.clock import ManualClock
-from dashboard.access import tokens
-from dashboard.core import runtime
-from dashboard.core.actions import ActionFailed
-from dashboard.core.actor import Actor
-from dashboard.core.dispatch import by_name
-from dashboard.core.runtime import Runtime
-from dashboard.gates import actions, plans
-from dashboard.hub.presence import Presence
-from dashboard.live import fragments
-from dashboard.live.compose import Rates, compose
+from dashboard.core import tokens
+from dashboard.core.audit import ActionFailed
+from dashboard.core.permissions import Actor
+from dashboard.gates import actions
+from dashboard.hub import runtime
+from dashboard.hub.runtime import Runtime
+from dashboard.live import fragments, plans
 from dashboard.live.fleet import Fleet, Release, StorageView
+from dashboard.live.fleet_state import Rates, compose
+from dashboard.live.presence import Presence
 from dashboard.live.sample import Sample
 from dashboard.models import AuditRow, Scope
+from dashboard.pages.dispatch import by_name
 
 from .making import NOW, hello, releases_of, waiting, worker
 

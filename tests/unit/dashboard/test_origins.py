@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pytest_django import Settings
 
-from dashboard.hub.origins import is_ours
+from dashboard.hub.routing import is_ours
 
 HOST = "kennel.example.org"
 

@@ -6,9 +6,9 @@ import asyncio
 
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import Notification
-from dashboard.hub.announcing import RateLimit
-from dashboard.hub.backplane import Backplane
-from dashboard.hub.fanout import FanoutBus, Outbox, WorkerSockets
+from dashboard.core.backplane import Backplane
+from dashboard.hub.notifications import FanoutBus, WorkerSockets
+from dashboard.hub.socket import Outbox, RateLimit
 
 
 async def test_a_socket_that_takes_nothing_is_closed_with_the_reason() -> None:

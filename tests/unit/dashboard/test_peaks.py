@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.gates import peaks
-from dashboard.gates.known import Peak
+from dashboard.live import peaks
+from dashboard.live.releases import Peak
 
 pytestmark = pytest.mark.django_db
 

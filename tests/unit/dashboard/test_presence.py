@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.realtime.protocol import ListenerStatus, WorkerState
 from coordinator.testing.clock import ManualClock
-from dashboard.hub.presence import FORGET_SECONDS, Presence
+from dashboard.live.presence import FORGET_SECONDS, Presence
 
 from .making import hello, waiting
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinator.testing.clock import ManualClock
-from dashboard.hub.presence import Presence
 from dashboard.live.fleet import StorageView
+from dashboard.live.presence import Presence
 from dashboard.live.sample import NOTHING, Depth
 
 from .making import fleet_state_of, hello

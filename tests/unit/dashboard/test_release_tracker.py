@@ -7,9 +7,9 @@ import pytest
 from coordinator.gates.state import GateState
 from coordinator.realtime.protocol import GateStatus, Receipt, WorkerState
 from coordinator.testing.clock import ManualClock
-from dashboard.gates.releases import SKEW_SECONDS, ReleaseTracker, quantile
-from dashboard.hub.presence import Presence
 from dashboard.live.fleet import Release
+from dashboard.live.presence import Presence
+from dashboard.live.releases import SKEW_SECONDS, ReleaseTracker, quantile
 
 from .making import hello, releases_of, waiting
 

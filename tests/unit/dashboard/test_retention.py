@@ -12,11 +12,11 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from pytest_django import Settings
 
-from dashboard.audit import log as audit
-from dashboard.audit.actions import prune_audit
-from dashboard.core.actions import ActionFailed, Denied
-from dashboard.core.actor import Actor
-from dashboard.hub.housekeeping import tidy_audit
+from dashboard.core import audit
+from dashboard.core.audit import ActionFailed, Denied
+from dashboard.core.permissions import Actor
+from dashboard.core.retention import prune_audit
+from dashboard.hub.background import tidy_audit
 from dashboard.models import AuditRow, Outcome
 
 pytestmark = pytest.mark.django_db

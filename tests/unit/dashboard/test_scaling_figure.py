@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from coordinator.scaling.azure import ScalingFigure
-from dashboard.access import tokens
+from dashboard.core import tokens
 from dashboard.models import Scope
 from dashboard.scaling import queries
 

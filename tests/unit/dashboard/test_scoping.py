@@ -16,14 +16,13 @@ from django.test.utils import CaptureQueriesContext
 
 from dashboard.access.team_actions import add_rule, remove_rule, set_member
 from dashboard.core import permissions
-from dashboard.core import teams as scoping
-from dashboard.core.actions import ActionFailed, Denied, audited
-from dashboard.core.actor import Actor
-from dashboard.core.dispatch import by_name
-from dashboard.core.guard import actor_of, requires
-from dashboard.core.teams import Permissions, Rule, role_on
+from dashboard.core import permissions as scoping
+from dashboard.core.audit import ActionFailed, Denied, audited
+from dashboard.core.permissions import Actor, Permissions, Rule, role_on
 from dashboard.live import fragments as regions
 from dashboard.models import AuditRow, TeamRule
+from dashboard.pages.dispatch import by_name
+from dashboard.pages.views import actor_of, requires
 from tests.unit.pages.fleets import full
 
 ADAM = Actor("adam", "admin")

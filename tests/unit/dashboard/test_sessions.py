@@ -16,15 +16,15 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import Settings
 
-from dashboard.access import tokens
 from dashboard.access.people_actions import end_session, end_sessions
 from dashboard.access.token_actions import create_token
 from dashboard.accounts import sessions
 from dashboard.accounts.sessions import SEEN
-from dashboard.core.actions import ActionFailed, Denied
-from dashboard.core.actor import Actor
+from dashboard.core import tokens
+from dashboard.core.audit import ActionFailed, Denied
+from dashboard.core.permissions import Actor
 from dashboard.core.retention import tidy
-from dashboard.hub.housekeeping import standings_now
+from dashboard.hub.background import standings_now
 from dashboard.models import AuditRow, Scope, WorkerToken
 
 pytestmark = pytest.mark.django_db
@@ -218,7 +218,7 @@ def test_what_destroys_asks_for_the_password_when_the_sign_in_is_old(
 
 @pytest.mark.parametrize("action", ["queue.clear", "queue.delete", "leader.break"])
 def test_no_way_round_the_pages_destroys_with_an_old_sign_in(action: str) -> None:
-    from dashboard.core.dispatch import by_name
+    from dashboard.pages.dispatch import by_name
 
     stale = Actor("adam", "admin", fresh=False)
     with pytest.raises(Denied, match="too old for this action"):

@@ -10,9 +10,9 @@ from django.apps import apps
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from dashboard.access import tokens
 from dashboard.accounts import sign_in as signing_in
 from dashboard.api.v1 import idempotency as replays
+from dashboard.core import tokens
 from dashboard.core.retention import BOUNDS, tidy
 from dashboard.live import history
 from dashboard.models import ApiAnswer, Chunk, Series, SignInTries, WorkerToken

@@ -10,10 +10,10 @@ from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from dashboard.access import tokens
 from dashboard.access.token_actions import create_token, revoke_token
-from dashboard.core.actions import ActionFailed, Denied
-from dashboard.core.actor import Actor
+from dashboard.core import tokens
+from dashboard.core.audit import ActionFailed, Denied
+from dashboard.core.permissions import Actor
 from dashboard.models import AuditRow, Scope, WorkerToken
 
 pytestmark = pytest.mark.django_db

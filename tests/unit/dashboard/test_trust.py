@@ -11,17 +11,17 @@ from coordinator.gates.state import GateState
 from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import GateStatus, ListenerStatus, Receipt, WorkerState
 from coordinator.testing.clock import ManualClock
-from dashboard.core.actions import ActionFailed
-from dashboard.core.dispatch import _number
-from dashboard.hub import announcing, presence
-from dashboard.hub.announcing import Announcements
-from dashboard.hub.gate_news import GateNews
-from dashboard.hub.loops import DEAD_SECONDS, Loops
-from dashboard.hub.presence import Presence
-from dashboard.live import compose as composing
+from dashboard.core.audit import ActionFailed
+from dashboard.core.loops import DEAD_SECONDS, Loops
+from dashboard.hub import notifications as announcing
+from dashboard.hub.notifications import Announcements, GateNews
+from dashboard.live import fleet_state as composing
+from dashboard.live import presence
 from dashboard.live.fleet import StorageView
 from dashboard.live.fleet_state import FleetState
+from dashboard.live.presence import Presence
 from dashboard.live.sample import Depth, Sample
+from dashboard.pages.dispatch import _number
 
 from .making import fleet_state_of, hello
 

@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dashboard.audit import log as audit
-from dashboard.core import webhooks
-from dashboard.core.actor import Actor
+from dashboard.core import audit, webhooks
+from dashboard.core.permissions import Actor
 from dashboard.models import AuditRow, Outcome, WebhookMark
 from tests.support.ports import free_port
 

@@ -6,11 +6,11 @@ import msgspec
 from django.http import QueryDict
 
 from coordinator.tables.azure import SagaHead
-from dashboard.batches.workloads import Work, sagas
 from dashboard.live import view_models as readings
 from dashboard.live.conditions import attention
 from dashboard.live.fleet import StorageView
 from dashboard.live.sample import Sample
+from dashboard.live.workloads import Work, sagas
 from tests.unit.pages.fleets import NOW, batch, full, work
 
 

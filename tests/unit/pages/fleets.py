@@ -5,7 +5,6 @@ from __future__ import annotations
 from coordinator.pipelines.status import BatchStatus
 from coordinator.realtime.protocol import GateStatus, ListenerStatus, WorkerState
 from coordinator.tables.azure import SagaHead
-from dashboard.batches.workloads import Decided, Pool, Work
 from dashboard.live.fleet import (
     Attention,
     Fleet,
@@ -19,6 +18,7 @@ from dashboard.live.fleet import (
     StorageView,
     WorkerView,
 )
+from dashboard.live.workloads import Decided, Pool, Work
 
 NOW = 1_800_000_000.0
 

@@ -10,11 +10,11 @@ import pytest
 from coordinator.cost import Budget, Prices
 from coordinator.errors import ConfigurationError
 from coordinator.realtime.protocol import WorkerState
-from dashboard.cost.prices import settled
-from dashboard.cost.queries import bill
+from dashboard.core.prices import settled
 from dashboard.live.conditions import attention
 from dashboard.live.fleet import Today
 from dashboard.live.fragments import render
+from dashboard.live.spending import bill
 from tests.unit.pages.fleets import NOW, full, nothing, worker
 
 

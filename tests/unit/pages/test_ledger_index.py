@@ -31,10 +31,10 @@ from coordinator.sequences.ledger import LedgerReader
 from coordinator.storage import Storage
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.sequences import MemoryLedger, MemoryStore
-from dashboard.hub.presence import Presence
+from dashboard.live import ledger, ledger_index
+from dashboard.live.ledger_index import LedgerIndex, read_span
+from dashboard.live.presence import Presence
 from dashboard.models import LedgerBook, LedgerRow
-from dashboard.sequences import ledger, ledger_index
-from dashboard.sequences.ledger_index import LedgerIndex, read_span
 from dashboard.sequences.views import ledger_parts
 from tests.unit.dashboard.making import hello
 

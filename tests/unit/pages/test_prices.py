@@ -10,11 +10,11 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from coordinator.cost import DEFAULT_PRICES, Prices
-from dashboard.core.actions import ActionFailed, Denied
-from dashboard.core.actor import Actor
-from dashboard.cost import prices as pricing
+from dashboard.core import prices as pricing
+from dashboard.core.audit import ActionFailed, Denied
+from dashboard.core.permissions import Actor
+from dashboard.core.prices import PriceSettings
 from dashboard.cost.actions import set_prices
-from dashboard.cost.prices import PriceSettings
 from dashboard.models import AuditRow, Pricing
 
 pytestmark = pytest.mark.django_db

@@ -8,11 +8,11 @@ from django.http import QueryDict
 from django.test import RequestFactory
 from django.utils.http import urlencode
 
-from dashboard.core.views import cards_query
 from dashboard.live import fragments
 from dashboard.live import view_models as readings
 from dashboard.live.fleet import Attention, Fleet, GateView, LeaderView, QueueView, Release, SequenceView
 from dashboard.overview.search import find
+from dashboard.pages.views import cards_query
 from dashboard.templatetags import kennel
 from tests.unit.pages.fleets import full
 

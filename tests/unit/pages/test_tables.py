@@ -12,7 +12,7 @@ from django.http import QueryDict
 from django.test import Client
 from django.urls import resolve, reverse
 
-from dashboard.core.exports import HEADS, TABLES
+from dashboard.pages.tables import HEADS, TABLES
 from dashboard.templatetags.links import audit_url, ranges_url, target_url, worker_url
 from tests.unit.pages.fleets import full, nothing
 

@@ -1,0 +1,138 @@
+"""Queues: depths, rules; make, fill, empty, delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from coordinator.errors import ConfigurationError
+from coordinator.queues.rules import Steps, TargetLatency, decode_rule
+from dashboard.api.v1 import responses as answering
+from dashboard.api.v1.bodies import Cursor, Limit, Name, NewMessage, NewQueue, NewRule, QueueName, Text, Why
+from dashboard.api.v1.operations import Done, acts, reads
+from dashboard.api.v1.problems import Refusal
+from dashboard.api.v1.schema import page_of
+from dashboard.core.middleware import request_id_var
+from dashboard.live.fleet import QueueView
+from dashboard.pages import queries as selectors
+from dashboard.queues import actions, queries
+
+router = Router(tags=["queues"])
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """So many messages went back from the poison queue; `left` could not and stay there, `in_doubt` may be in both."""
+
+    moved: int
+    left: int = 0
+    in_doubt: int = 0
+
+
+class RuleInForce(msgspec.Struct, frozen=True):
+    """The rule stored for a queue; null: its workers go by their own."""
+
+    rule: Steps | TargetLatency | None
+
+
+@router.get("/queues", **reads(page_of(QueueView), "queues", tagged=True))
+def queues(request: HttpRequest, cursor: Cursor = "", limit: Limit = 100) -> HttpResponse:
+    """All queues by name, with depth, rates and listeners."""
+    return answering.state(
+        request, answering.page(selectors.fleet().queues, lambda each: each.name, cursor=cursor, limit=limit)
+    )
+
+
+@router.get("/queues/{name}", **reads(QueueView, "queue", missing=True, tagged=True))
+def queue(request: HttpRequest, name: QueueName) -> HttpResponse:
+    """One queue."""
+    return answering.state(
+        request, answering.found(selectors.fleet().queues, lambda each: each.name, name, "queue")
+    )
+
+
+@router.post("/queues", **acts(Done, "create_queue", action="queue.create", status=201))
+def create_queue(request: HttpRequest, body: NewQueue) -> HttpResponse:
+    """Make a queue; harmless if it exists."""
+    actions.create_queue(_actor(request), body.name, reason=body.reason)
+    return done("queue.create", body.name, status=201)
+
+
+@router.delete("/queues/{name}", **acts(Done, "delete_queue", action="queue.delete"))
+def delete_queue(request: HttpRequest, name: Name, reason: Text = "") -> HttpResponse:
+    """Delete a queue with all its messages. This cannot be undone."""
+    actions.delete_queue(_actor(request), name, reason=reason)
+    return done("queue.delete", name)
+
+
+@router.post("/queues/{name}/clear", **acts(Done, "clear_queue", action="queue.clear"))
+def clear_queue(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
+    """Delete all messages of a queue. This cannot be undone."""
+    actions.clear_queue(_actor(request), name, reason=body.reason)
+    return done("queue.clear", name)
+
+
+@router.get("/queues/{name}/messages", **reads(queries.Look, "peek", action="queue.peek", storage=True))
+def peek(request: HttpRequest, name: Name, poison: bool = False) -> HttpResponse:
+    """The first visible messages of a queue or of its poison queue, without taking them; long ones are cut."""
+    look = queries.peek(name, poison=poison)
+    if look.problem:
+        raise Refusal(503, look.problem)
+    return answering.answer(look)
+
+
+@router.post("/queues/{name}/messages", **acts(Done, "put_message", action="queue.put", status=201))
+def put_message(request: HttpRequest, name: Name, body: NewMessage) -> HttpResponse:
+    """Put one item into a queue. Without an Idempotency-Key, repeating it puts it twice."""
+    text = msgspec.json.encode(body.item).decode()
+    if len(text.encode()) > actions.MAX_BODY:
+        raise Refusal(
+            413, f"the item has {len(text.encode())} bytes; at most {actions.MAX_BODY} can be put here"
+        )
+    actions.put_message(_actor(request), name, text, reason=body.reason)
+    return done("queue.put", name, status=201)
+
+
+@router.post("/queues/{name}/requeue", **acts(Moved, "requeue_poison", action="queue.requeue"))
+def requeue_poison(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
+    """Put the messages of the poison queue back to where they failed."""
+    moved = actions.requeue_poison(_actor(request), name, reason=body.reason)
+    return answering.answer(Moved(int(moved), moved.left, moved.in_doubt))
+
+
+@router.get("/queues/{name}/rule", **reads(RuleInForce, "queue_rule", storage=True))
+def queue_rule(request: HttpRequest, name: Name) -> HttpResponse:
+    """The scaling rule in force, read from storage."""
+    stored = queries.stored(name)
+    if stored.problem:
+        raise Refusal(503, stored.problem)
+    return answering.answer(RuleInForce(stored.rule))
+
+
+@router.put("/queues/{name}/rule", **acts(RuleInForce, "set_queue_rule", action="queue.rule"))
+def set_queue_rule(request: HttpRequest, name: Name, body: NewRule) -> HttpResponse:
+    """Put a rule in force for every listener of the queue; they follow within seconds."""
+    try:
+        rule = decode_rule(body.rule.model_dump_json(exclude_unset=True).encode())
+    except ConfigurationError as error:
+        raise Refusal(422, str(error)) from error
+    actions.store_rule(_actor(request), name, rule, reason=body.reason)
+    return answering.answer(RuleInForce(rule))
+
+
+@router.delete("/queues/{name}/rule", **acts(RuleInForce, "remove_queue_rule", action="queue.rule"))
+def remove_queue_rule(request: HttpRequest, name: Name, reason: Text = "") -> HttpResponse:
+    """Let the workers of the queue go by their own rules again."""
+    actions.store_rule(_actor(request), name, None, reason=reason)
+    return answering.answer(RuleInForce(None))
+
+
+def done(action: str, target: str, *, status: int = 200) -> HttpResponse:
+    """The answer to an act that has nothing else to tell."""
+    return answering.answer(Done(action, target, request_id_var.get()), status=status)
+
+
+def _actor(request: HttpRequest) -> Any:
+    return request.auth  # type: ignore[attr-defined]

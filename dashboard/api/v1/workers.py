@@ -1,0 +1,124 @@
+"""Workers and leaders: who is there and what each does; drain, resume, stop, step down, break."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from dashboard.api.v1 import responses as answering
+from dashboard.api.v1.bodies import Cursor, Instance, Limit, Name, Why
+from dashboard.api.v1.operations import Done, acts, reads
+from dashboard.api.v1.problems import Refusal
+from dashboard.api.v1.queues import done
+from dashboard.api.v1.schema import page_of
+from dashboard.leaders import queries as terms
+from dashboard.live.fleet import LeaderView, WorkerView
+from dashboard.pages import queries as selectors
+from dashboard.workers import actions
+
+router = Router(tags=["workers and leaders"])
+
+
+class TermView(msgspec.Struct, frozen=True, kw_only=True):
+    """One term. `ended` null: it lasts, or its leader died and nobody has succeeded it; `how` says how it ended."""
+
+    epoch: int
+    holder: str
+    since: float
+    ended: float | None
+    how: str
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """The newest terms of an election, newest first."""
+
+    election: str
+    terms: tuple[TermView, ...]
+
+
+@router.get("/workers", **reads(page_of(WorkerView), "workers", tagged=True))
+def workers(request: HttpRequest, cursor: Cursor = "", limit: Limit = 100) -> HttpResponse:
+    """All workers by instance, with all that each tells of itself."""
+    return answering.state(
+        request,
+        answering.page(selectors.fleet().workers, lambda each: each.instance, cursor=cursor, limit=limit),
+    )
+
+
+@router.get("/workers/{instance}", **reads(WorkerView, "worker", missing=True, tagged=True))
+def worker(request: HttpRequest, instance: Instance) -> HttpResponse:
+    """One worker process."""
+    found = answering.found(selectors.fleet().workers, lambda each: each.instance, instance, "worker")
+    return answering.state(request, found)
+
+
+@router.post("/workers/{instance}/drain", **acts(Done, "drain_worker", action="worker.drain", status=202))
+def drain_worker(request: HttpRequest, instance: Instance, body: Why) -> HttpResponse:
+    """Ask a worker to finish what it has in hand and take nothing new."""
+    return _command(request, instance, "drain", body)
+
+
+@router.post("/workers/{instance}/resume", **acts(Done, "resume_worker", action="worker.resume", status=202))
+def resume_worker(request: HttpRequest, instance: Instance, body: Why) -> HttpResponse:
+    """Ask a drained worker to work again."""
+    return _command(request, instance, "resume", body)
+
+
+@router.post("/workers/{instance}/stop", **acts(Done, "stop_worker", action="worker.stop", status=202))
+def stop_worker(request: HttpRequest, instance: Instance, body: Why) -> HttpResponse:
+    """Ask a worker to end its process. Nothing here can start it again."""
+    return _command(request, instance, "stop", body)
+
+
+@router.get("/leaders", **reads(page_of(LeaderView), "leaders", tagged=True))
+def leaders(request: HttpRequest, cursor: Cursor = "", limit: Limit = 100) -> HttpResponse:
+    """All elections by name: who leads, who stands by."""
+    return answering.state(
+        request, answering.page(selectors.fleet().leaders, lambda each: each.name, cursor=cursor, limit=limit)
+    )
+
+
+@router.get("/leaders/{name}", **reads(LeaderView, "leader", missing=True, tagged=True))
+def leader(request: HttpRequest, name: Name) -> HttpResponse:
+    """One election."""
+    found = answering.found(selectors.fleet().leaders, lambda each: each.name, name, "election")
+    return answering.state(request, found)
+
+
+@router.get("/leaders/{name}/terms", **reads(Terms, "terms", storage=True))
+def leader_terms(request: HttpRequest, name: Name, limit: Limit = 50) -> HttpResponse:
+    """The newest terms of an election, read from storage."""
+    newest = terms.newest(name, limit)
+    if newest.problem:
+        raise Refusal(503, newest.problem)
+    rows = tuple(
+        TermView(epoch=row.epoch, holder=row.holder, since=row.since, ended=row.ended, how=row.how)
+        for row in newest.rows
+    )
+    return answering.answer(Terms(name, rows))
+
+
+@router.post("/leaders/{name}/step-down", **acts(Done, "step_down", action="leader.step_down", status=202))
+def step_down(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
+    """Ask the leader to step down; a standby takes over."""
+    actions.step_down(_actor(request), name, reason=body.reason)
+    return done("leader.step_down", name, status=202)
+
+
+@router.post("/leaders/{name}/break", **acts(Done, "break_lease", action="leader.break"))
+def break_lease(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
+    """Take the lease from its holder by force; the epoch rises, so that fenced writes of the old leader fail."""
+    actions.break_lease(_actor(request), name, reason=body.reason)
+    return done("leader.break", name)
+
+
+def _command(request: HttpRequest, instance: str, verb: str, body: Why) -> HttpResponse:
+    actions.worker_command(_actor(request), instance, verb, reason=body.reason)
+    return done(f"worker.{verb}", instance, status=202)
+
+
+def _actor(request: HttpRequest) -> Any:
+    return request.auth  # type: ignore[attr-defined]

@@ -1,0 +1,322 @@
+"""Why an act was not done, in words for whoever asked for it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from django.db import IntegrityError, InterfaceError, OperationalError, transaction
+from django.db.models import Exists, OuterRef, Q
+
+from coordinator.errors import KennelError
+from dashboard.core.permissions import FRESH, Actor, decide
+from dashboard.models import AuditHead, AuditRow, Outcome
+
+
+class ActionFailed(Exception):
+    """The act was not done, or it is not known whether it was; the text says which and what to do."""
+
+
+class Denied(ActionFailed):
+    """The actor may not do this."""
+
+
+log = logging.getLogger(__name__)
+FIELDS = (
+    "id", "at", "actor", "address", "action", "target", "before", "after", "reason", "outcome", "request_id", "intent_id",
+)  # fmt: skip
+UNKNOWN_AFTER_SECONDS = 120.0
+MOST_TOLD = 500
+told_to = logging.getLogger("kennel.audit")
+PRUNE = "audit.prune"
+
+
+# Whether an act has its outcome is told by the row of that alone: a mark on the intent is not in its digest.
+_HAS_OUTCOME = Exists(AuditRow.objects.filter(intent_id=OuterRef("pk")))
+_unsettled: deque[tuple[AuditRow, Outcome, str, str]] = deque(maxlen=1000)
+
+
+class Fault(NamedTuple):
+    """What `verify` found: at which row, and what."""
+
+    row: int
+    what: str
+
+
+def intent(actor: Actor, action: str, target: str, *, reason: str = "", before: str = "") -> AuditRow:
+    """Write down what is about to be done."""
+    return _append(actor, action, target, Outcome.INTENT, reason=reason, before=before)
+
+
+def outcome(row: AuditRow, result: Outcome, *, before: str = "", after: str = "") -> AuditRow:
+    """Write down what became of an intent."""
+    values = _values(row) | {
+        "before": before or row.before,
+        "after": after,
+        "outcome": result,
+        "intent_id": row.pk,
+    }
+    try:
+        return _write(values)
+    except IntegrityError:
+        # It was reconciled as unknown meanwhile: that row stays, and the truth comes after it.
+        return _write(values | {"intent_id": None})
+
+
+def settle(row: AuditRow, result: Outcome, *, before: str = "", after: str = "") -> None:
+    """`outcome` for an act that is over: if the database does not take it now, `reconcile` writes it later.
+
+    The act was done or failed by then, and its person must be told that, not how the record fared.
+    """
+    try:
+        outcome(row, result, before=before, after=after)
+    except (OperationalError, InterfaceError) as error:
+        log.warning("The outcome of #%d is written later: %s", row.pk, type(error).__name__)
+        _unsettled.append((row, result, before, after))
+
+
+def denied(actor: Actor, action: str, target: str, *, reason: str = "") -> AuditRow:
+    """Write down an attempt that was not allowed."""
+    return _append(actor, action, target, Outcome.DENIED, reason=reason)
+
+
+def noted(actor: Actor, action: str, target: str, *, after: str = "") -> AuditRow:
+    """Write down what happened without anybody's act: a worker was refused, say."""
+    return _append(
+        actor, action, target, Outcome.DENIED if action.endswith(".refused") else Outcome.DONE, after=after
+    )
+
+
+def reconcile() -> int:
+    """Give an outcome of *unknown* to intents that a crash left without one; returns how many.
+
+    First come the outcomes that are known and could not be written before.
+    """
+    while _unsettled:
+        row, result, before, after = _unsettled[0]
+        outcome(row, result, before=before, after=after)
+        _unsettled.popleft()
+    stale = AuditRow.objects.filter(
+        ~_HAS_OUTCOME, outcome=Outcome.INTENT, at__lt=time.time() - UNKNOWN_AFTER_SECONDS
+    )
+    rows = list(stale)
+    closed = 0
+    for row in rows:
+        text = "the dashboard ended before the outcome was known"
+        values = _values(row) | {"after": text, "outcome": Outcome.UNKNOWN, "intent_id": row.pk}
+        with contextlib.suppress(IntegrityError):  # another process was faster
+            _write(values)
+            closed += 1
+    return closed
+
+
+def shown() -> Any:
+    """The rows people see: outcomes, denials, and intents that have no outcome yet."""
+    return AuditRow.objects.filter(~Q(outcome=Outcome.INTENT) | ~_HAS_OUTCOME)
+
+
+def head() -> tuple[int, str]:
+    """The newest row's id and digest: what to keep elsewhere."""
+    row = AuditHead.objects.filter(pk=1).first()
+    return (row.last_id, row.digest) if row is not None else (0, "")
+
+
+def pruned() -> tuple[int, str]:
+    """The last row that retention removed, and its digest, as the chain itself attests; 0 and "" if none was."""
+    row = AuditRow.objects.filter(action=PRUNE, outcome=Outcome.DONE).order_by("-pk").first()
+    try:
+        told = json.loads(row.after) if row is not None else {}
+        return int(told.get("last", 0)), str(told.get("digest", ""))
+    except (ValueError, AttributeError):
+        return 0, ""  # somebody changed it: `verify` names the row, and the start is not attested
+
+
+def verify() -> Iterator[Fault]:
+    """Walk the whole chain and tell every fault. It may start at #1, or where a row of the chain says that it was pruned.
+
+    A chain without any row proves nothing: that is a fault, too.
+    """
+    expected, previous = None, None
+    last_pruned, its_digest = pruned()
+    for row in AuditRow.objects.order_by("id").iterator(2000):
+        if expected is None:
+            if row.pk == last_pruned + 1:
+                previous = its_digest
+            elif row.pk == 1:
+                previous = ""
+            else:
+                missing = f"#{last_pruned + 1} to #{row.pk - 1} are missing"
+                yield Fault(row.pk, f"the chain starts at #{row.pk}; {missing}")
+                previous = row.previous
+        elif row.pk != expected:
+            yield Fault(expected, f"#{expected} to #{row.pk - 1} are missing")
+            previous = row.previous
+        if row.previous != previous:
+            yield Fault(row.pk, f"#{row.pk} does not follow from the row before it")
+        if digest(_values(row) | {"id": row.pk}, row.previous) != row.digest:
+            yield Fault(row.pk, f"#{row.pk} was changed after it was written")
+        expected, previous = row.pk + 1, row.digest
+    hidden = AuditRow.objects.filter(~_HAS_OUTCOME, outcome=Outcome.INTENT, closed=True).order_by("pk")
+    for number in hidden.values_list("pk", flat=True):
+        yield Fault(number, f"#{number} is marked as over, and no row tells its outcome")
+    if expected is None:
+        yield Fault(0, "the audit holds no row: it is that of a new installation, or was emptied")
+    last_id, last_digest = head()
+    if (expected or 1) - 1 != last_id or (previous or "") != last_digest:
+        yield Fault(last_id, f"the chain ends at #{(expected or 1) - 1}, but #{last_id} was the last written")
+
+
+def lines() -> Iterator[str]:
+    """Every row as one line of JSON, the oldest first, digests included: what `verify_lines` proves without a database."""
+    for row in AuditRow.objects.order_by("id").iterator(2000):
+        yield json.dumps({**_values(row), "id": row.pk, "previous": row.previous, "digest": row.digest})
+
+
+def verify_lines(given: Iterable[str]) -> Iterator[Fault]:
+    """Walk exported lines and tell every fault; that they start at #1 is for the reader to ask."""
+    expected, previous = None, None
+    for number, line in enumerate(given, 1):
+        try:
+            row = json.loads(line)
+            good = digest(row, row["previous"]) == row["digest"]
+        except (ValueError, KeyError, TypeError):
+            yield Fault(expected or 0, f"line {number} is not a row of the audit")
+            return
+        if expected is not None and row["id"] != expected:
+            yield Fault(expected, f"#{expected} to #{row['id'] - 1} are missing")
+        elif previous is not None and row["previous"] != previous:
+            yield Fault(row["id"], f"#{row['id']} does not follow from the row before it")
+        if not good:
+            yield Fault(row["id"], f"#{row['id']} was changed after it was written")
+        expected, previous = row["id"] + 1, row["digest"]
+
+
+def digest(values: dict[str, Any], previous: str) -> str:
+    """The hash of a row's content and the hash before it."""
+    content = json.dumps(
+        [previous, *(values[name] for name in FIELDS)], ensure_ascii=True, separators=(",", ":")
+    )
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _append(
+    actor: Actor,
+    action: str,
+    target: str,
+    result: Outcome,
+    *,
+    reason: str = "",
+    before: str = "",
+    after: str = "",
+) -> AuditRow:
+    return _write(
+        {
+            "actor": actor.name[:150],
+            "address": actor.address[:64],
+            "action": action[:64],
+            "target": target[:200],
+            "before": before,
+            "after": after,
+            "reason": reason[:2000],
+            "outcome": result,
+            "request_id": actor.request_id[:64],
+            "intent_id": None,
+        }
+    )
+
+
+def _write(values: dict[str, Any]) -> AuditRow:
+    with transaction.atomic():
+        # Writers queue up here, also those of other processes: the chain has one end.
+        end = AuditHead.objects.select_for_update().get(pk=1)
+        values |= {"id": end.last_id + 1, "at": time.time(), "outcome": str(values["outcome"])}
+        row = AuditRow(**values, previous=end.digest, digest=digest(values, end.digest))
+        row.save(force_insert=True)
+        end.last_id, end.digest = row.pk, row.digest
+        end.save()
+        if row.intent_id is not None:
+            # For dashboards of the version before, which run beside this one in an upgrade; not read here.
+            AuditRow.objects.filter(pk=row.intent_id).update(closed=True)
+        transaction.on_commit(partial(_tell, row))
+        return row
+
+
+def _tell(row: AuditRow) -> None:
+    """To syslog, if the settings name one: a line of JSON, texts cut to what a datagram takes."""
+    if not told_to.handlers:
+        return
+    values = {
+        name: value[:MOST_TOLD] if isinstance(value, str) else value for name, value in _values(row).items()
+    }
+    told_to.info("%s", json.dumps(values | {"id": row.pk, "digest": row.digest}))
+
+
+def _values(row: AuditRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in FIELDS if name != "id"}
+
+
+MAX_REASON = 500
+
+
+class Act:
+    """What an action writes to the audit."""
+
+    before = ""
+    after = ""
+
+
+@contextmanager
+def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterator[Act]:
+    """Permission and intent before the block, outcome after it."""
+    if len(reason) > MAX_REASON:
+        raise ActionFailed(f"The reason has {len(reason)} characters; at most {MAX_REASON} are kept.")
+    permit(actor, action, target, reason=reason)
+    try:
+        row = intent(actor, action, target, reason=reason)
+    except (OperationalError, InterfaceError) as error:
+        raise ActionFailed(
+            "Nothing changed: the dashboard's database is busy or unavailable. Try again in a few seconds."
+        ) from error
+    act = Act()
+    try:
+        yield act
+    except ActionFailed as error:
+        settle(row, Outcome.FAILED, before=act.before, after=str(error))
+        raise
+    except KennelError as error:
+        maybe = bool(getattr(error, "maybe_done", False))
+        result = Outcome.UNKNOWN if maybe else Outcome.FAILED
+        settle(row, result, before=act.before, after=str(error))
+        hint = "The action may have been carried out: check before you repeat it."
+        said = _sentence(str(error))
+        raise ActionFailed(f"{said} {hint}" if maybe else said) from error
+    except Exception as error:
+        settle(row, Outcome.UNKNOWN, before=act.before, after=type(error).__name__)
+        log.exception("%s of %s failed", action, target)
+        raise ActionFailed("Something went wrong inside the dashboard; see its log.") from error
+    settle(row, Outcome.DONE, before=act.before, after=act.after)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+CONFIRM_PATH = "/accounts/confirm/"
+
+
+def permit(actor: Actor, action: str, target: str, *, reason: str = "") -> None:
+    """Raise `Denied`, and write it to the audit, unless the actor may do this to that by a recent enough sign-in."""
+    why = decide(actor, action, target)
+    if not why and action in FRESH and not actor.fresh:
+        why = f"Your sign-in is too old for this action: confirm it at {CONFIRM_PATH}, then try again."
+    if why:
+        denied(actor, action, target, reason=reason)
+        raise Denied(why)

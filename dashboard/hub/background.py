@@ -1,0 +1,193 @@
+"""The jobs of a dashboard process besides watching: housekeeping, sweeping payloads, sending webhooks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from channels.db import database_sync_to_async
+from django.conf import settings
+from django.contrib.auth import get_user_model
+
+from coordinator.errors import KennelError
+from coordinator.queues.azure import old_claims
+from coordinator.queues.sweeping import sweep_round
+from coordinator.realtime import protocol
+from coordinator.storage import Storage
+from dashboard.accounts import sessions
+from dashboard.core import audit, audit_heads, tokens
+from dashboard.core import prices as pricing
+from dashboard.core.permissions import Actor, Role, role_of, teams_of
+from dashboard.core.retention import DAY_SECONDS, prune_audit, tidy
+from dashboard.core.webhooks import send_due
+from dashboard.hub.runtime import Runtime
+from dashboard.live import peaks
+from dashboard.models import AuditRow
+
+log = logging.getLogger(__name__)
+HOUSEKEEPING_SECONDS = 2.0
+WEBHOOKS_SECONDS = 0.5
+RECONCILE_TURNS = 15
+FIRST_SWEEP_SECONDS = 300.0
+
+
+def start(runtime: Runtime) -> None:
+    """Start the jobs of a runtime that has started; its `stop` ends them."""
+    runtime.loops.start("peaks", partial(_keep_peaks, runtime))
+    runtime.loops.start("housekeeping", partial(_housekeeping, runtime))
+    if settings.SWEEP_SECONDS > 0:
+        runtime.loops.start("claims", partial(_sweep_claims, runtime))
+    if settings.WEBHOOKS:
+        runtime.loops.start("webhooks", partial(_webhooks, runtime))
+
+
+async def _keep_peaks(runtime: Runtime) -> None:
+    """The highest epochs of gates: read at the start, kept whenever one rises."""
+    gates, source = runtime.gates, peaks.source_of(runtime.storage)
+    gates.remember(await database_sync_to_async(peaks.load, thread_sensitive=False)(source))
+    while True:
+        runtime.loops.resting("peaks")
+        await gates.peaks_due.wait()
+        runtime.loops.alive("peaks")
+        unsaved = gates.take_unsaved()
+        try:
+            await database_sync_to_async(peaks.save, thread_sensitive=False)(source, unsaved)
+        except BaseException:
+            gates.put_back(unsaved)
+            raise
+
+
+async def _sweep_claims(runtime: Runtime) -> None:
+    """Once an hour, in one process of all: payloads that no message needs, a bounded number at a time."""
+    following = ""
+    await runtime.clock.sleep(min(FIRST_SWEEP_SECONDS, settings.SWEEP_SECONDS))
+    while True:
+        runtime.loops.alive("claims")
+        try:
+            if runtime.sampler is not None and runtime.sampler.is_leading:
+                following = await sweep_some(runtime.storage, following)
+        except Exception as error:
+            runtime.loops.failed("claims", error)
+            log.exception("Claims were not swept; trying again in %g s", settings.SWEEP_SECONDS)
+        runtime.loops.resting("claims")
+        await runtime.clock.sleep(settings.SWEEP_SECONDS)
+
+
+async def _webhooks(runtime: Runtime) -> None:
+    while True:
+        runtime.loops.alive("webhooks")
+        try:
+            if runtime.sampler is not None and runtime.sampler.is_leading:
+                # In a thread of its own: a slow receiver must not hold up what needs the database.
+                await database_sync_to_async(send_due, thread_sensitive=False)()
+        except Exception as error:
+            log.exception("Sending webhooks failed; trying again")
+            runtime.loops.failed("webhooks", error)
+        await runtime.clock.sleep(WEBHOOKS_SECONDS)
+
+
+async def _housekeeping(runtime: Runtime) -> None:
+    turn = 0
+    while True:
+        runtime.loops.alive("housekeeping")
+        try:
+            if turn % RECONCILE_TURNS == 0:
+                await database_sync_to_async(tidy_audit)()
+                await database_sync_to_async(tidy)()
+                await keep_audit_head(runtime)
+            await sweep(runtime)
+        except Exception as error:
+            # The database may be away for a while; sockets are looked at again at the next turn.
+            log.exception("Housekeeping failed; trying again")
+            runtime.loops.failed("housekeeping", error)
+        turn += 1
+        await runtime.clock.sleep(HOUSEKEEPING_SECONDS)
+
+
+async def sweep(runtime: Runtime) -> None:
+    """One look at everything; closes the sockets that may no longer be open."""
+    runtime.presence.forget()
+    await database_sync_to_async(pricing.refresh)()
+    closing: list[Any] = []
+    workers = list(runtime.consumers)
+    if workers:
+        valid = await database_sync_to_async(tokens.valid_ids)()
+        closing += [
+            worker.go_away(protocol.CLOSE_UNAUTHORIZED, "the token was revoked or has expired")
+            for worker in workers
+            if worker.token_id not in valid
+        ]
+    viewers: list[Any] = list(runtime.viewers.sockets)
+    if viewers:
+        standings = await database_sync_to_async(standings_now)(viewers)
+        closing += [
+            viewer.go_away(protocol.CLOSE_FORBIDDEN, "signed out, or the role changed; reload the page")
+            for viewer, standing in zip(viewers, standings, strict=True)
+            if standing != (viewer.view.role, viewer.view.teams)
+        ]
+    await asyncio.gather(*closing, return_exceptions=True)
+
+
+async def keep_audit_head(runtime: Runtime) -> None:
+    """Keep the end of the audit in the account: in one process of all, and only what is new."""
+    if runtime.sampler is None or not runtime.sampler.is_leading:
+        return
+    row, digest = await database_sync_to_async(audit.head)()
+    if not row or row == runtime.kept_head:
+        return
+    try:
+        await audit_heads.keep(runtime.storage, row, digest)
+        runtime.kept_head = row
+    except KennelError as error:
+        log.warning("The end of the audit, #%d, is kept at the next turn: %s", row, error)
+
+
+def tidy_audit() -> None:
+    """Close what a crash left open; once a day remove what is older than the settings keep, in one process of all."""
+    audit.reconcile()
+    days = settings.AUDIT_DAYS
+    if not days:
+        return
+    oldest = AuditRow.objects.order_by("pk").values_list("at", flat=True).first()
+    # A day's rows at a time: each removal is an act with two rows of its own.
+    if oldest is not None and oldest < time.time() - (days + 1) * DAY_SECONDS:
+        prune_audit(Actor("Kennel retention", "admin"), days)
+
+
+def standings_now(viewers: Sequence[Any]) -> list[tuple[Role, frozenset[str]]]:
+    """The role and the teams that each socket's user has now; "" and none if the session has ended.
+
+    A session ends with the password that it was opened with, too.
+    """
+    users = {
+        user.pk: user
+        for user in get_user_model()
+        .objects.filter(pk__in={viewer.user.pk for viewer in viewers})
+        .prefetch_related("groups")
+    }
+    alive = sessions.alive({viewer.scope["session"].session_key for viewer in viewers})
+    standings: list[tuple[Role, frozenset[str]]] = []
+    for viewer in viewers:
+        user = users.get(viewer.user.pk)
+        present = sessions.is_of(alive.get(viewer.scope["session"].session_key), user)
+        standings.append((role_of(user), teams_of(user)) if present else ("", frozenset()))
+    return standings
+
+
+GRACE_SECONDS = 86_400.0
+
+
+async def sweep_some(storage: Storage, start: str) -> str:
+    """Look at up to 50,000 claims from `start` on, remove those that are old and needed by no message; where to go on.
+
+    One request for 5,000 claims, and what `sweep_round` says: nothing besides where nothing is old.
+    """
+    old, following = await old_claims(storage, before=storage.clock.time() - GRACE_SECONDS, start=start)
+    if old:
+        swept = await sweep_round(old, storage.queue)
+        log.info("Swept claims: %d removed, %d stay as they cannot be judged", swept.removed, swept.unknown)
+    return following

@@ -1,0 +1,304 @@
+"""Notifications to workers: encoded once, handed to every socket of this process in one loop, and to the other processes.
+
+Those of operators go out at once. What workers announce is rationed, so that a release never waits behind it: of several
+notifications about one topic the newest says all; what is over a worker's rate, or more than all sockets together should be
+written to, waits, each worker's in turn, and is dropped when too much waits. What workers say of gates is checked in storage
+before a worker is notified or a receipt is counted: one read decides for all who said so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import KennelError
+from coordinator.gates.state import GateState
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import Hint, LocalBus
+from coordinator.realtime.protocol import Receipt
+from dashboard.core.backplane import Backplane
+from dashboard.core.middleware import request_id_var
+from dashboard.hub.socket import Outbox, RateLimit
+
+log = logging.getLogger(__name__)
+
+
+class WorkerSockets:
+    """The worker sockets of this process."""
+
+    def __init__(self) -> None:
+        self._outboxes: dict[str, Outbox] = {}
+
+    def __len__(self) -> int:
+        return len(self._outboxes)
+
+    def join(self, instance: str, outbox: Outbox) -> Outbox | None:
+        """Add a socket; returns the older one of the same worker, if any."""
+        before = self._outboxes.get(instance)
+        self._outboxes[instance] = outbox
+        return before
+
+    def leave(self, instance: str, outbox: Outbox) -> bool:
+        """Remove a socket; False if a newer one of the same worker has taken its place."""
+        if self._outboxes.get(instance) is not outbox:
+            return False
+        del self._outboxes[instance]
+        return True
+
+    def __contains__(self, instance: object) -> bool:
+        return instance in self._outboxes
+
+    def send_all(
+        self, message: protocol.FromHub, *, but: str = "", first: bool = False, may_drop: bool = False
+    ) -> int:
+        """To every worker; returns to how many. `first` and `may_drop` as for `Outbox.put`."""
+        frame = protocol.encode(message)
+        for instance, outbox in list(self._outboxes.items()):
+            if instance != but:
+                outbox.put(frame, first=first, may_drop=may_drop)
+        return len(self._outboxes)
+
+    def send_one(self, instance: str, message: protocol.FromHub) -> bool:
+        """To one worker; False if it isn't connected here."""
+        outbox = self._outboxes.get(instance)
+        if outbox is None:
+            return False
+        outbox.put(protocol.encode(message))
+        return True
+
+
+class FanoutBus(LocalBus):
+    """The dashboard's bus: its hints go to all workers of all processes, and those of workers to all others."""
+
+    def __init__(self, sockets: WorkerSockets, link: Backplane) -> None:
+        super().__init__()
+        self._sockets, self._link = sockets, link
+        link.on("hint", self._from_elsewhere)
+
+    @property
+    def is_connected(self) -> bool:
+        return True
+
+    async def publish(self, hint: Hint) -> None:
+        hint = msgspec.structs.replace(hint, request_id=request_id_var.get())
+        self.tell(hint, first=True)
+        # A renewal comes each few seconds for as long as this process leads; it is no news for a log.
+        level = logging.DEBUG if hint.topic.startswith("lease:") else logging.INFO
+        log.log(level, "Told %d workers here to look at %s", len(self._sockets), hint.topic)
+        await self.tell_others(hint)
+
+    def tell(self, hint: Hint, *, but: str = "", first: bool = False, may_drop: bool = False) -> None:
+        """To all workers of this process but the one that it came from, and to this process itself."""
+        self._sockets.send_all(protocol.Hinted(hint), but=but, first=first, may_drop=may_drop)
+        self.deliver(hint)
+
+    async def tell_others(self, hint: Hint) -> None:
+        """To the other processes, which tell their workers."""
+        await self._link.publish("hint", msgspec.msgpack.encode(hint))
+
+    def _from_elsewhere(self, process_id: str, body: bytes) -> None:
+        hint = msgspec.msgpack.decode(body, type=Hint)
+        # Other processes pass on gates only when storage has confirmed them.
+        self.tell(hint, first=hint.topic.startswith("gate:"), may_drop=not hint.topic.startswith("gate:"))
+
+
+HINTS_PER_SECOND, HINTS_AT_ONCE = 10.0, 30.0
+WRITES_PER_SECOND, WRITES_AT_ONCE = 5_000.0, 20_000.0
+"""Writes to sockets, of all workers' hints together: about a twentieth of a core."""
+MOST_WAITING = 50
+"""Topics of one worker; of more, the oldest is dropped."""
+Tell = Callable[[Hint, str], Awaitable[None]]
+
+
+class Announcements:
+    """Passes hints of workers on, by `tell(hint, but)`; `sockets` says to how many each goes."""
+
+    def __init__(self, tell: Tell, sockets: Callable[[], int], *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._tell, self._sockets, self._clock = tell, sockets, clock
+        self._limits: dict[str, RateLimit] = {}
+        self._all = RateLimit(WRITES_PER_SECOND, WRITES_AT_ONCE, clock.monotonic())
+        self._waiting: OrderedDict[str, OrderedDict[str, Hint]] = OrderedDict()
+        self._due = asyncio.Event()
+        self.turned: Callable[[], None] = lambda: None
+        self.rested: Callable[[], None] = lambda: None
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return sum(len(hints) for hints in self._waiting.values())
+
+    async def offer(self, instance: str, hint: Hint) -> None:
+        """Pass it on now if nothing of this worker waits and it may, else in its turn."""
+        own = self._waiting.get(instance)
+        if own is None and self._may(instance):
+            await self._tell(hint, instance)
+            return
+        if own is None:
+            own = self._waiting[instance] = OrderedDict()
+        own[hint.topic] = hint
+        if len(own) > MOST_WAITING:
+            own.popitem(last=False)
+            self.dropped += 1
+        self._due.set()
+
+    def forget(self, instance: str) -> None:
+        """The worker has gone, and what it said waits no more."""
+        self._limits.pop(instance, None)
+        self._waiting.pop(instance, None)
+
+    async def step(self) -> bool:
+        """Pass on one hint of the worker whose turn it is; False if none may go now."""
+        for instance in list(self._waiting):
+            if not self._may(instance):
+                continue
+            own = self._waiting.pop(instance)
+            _, hint = own.popitem(last=False)
+            if own:
+                self._waiting[instance] = own  # behind all others
+            await self._tell(hint, instance)
+            return True
+        return False
+
+    async def run(self) -> None:
+        """Pass on what waits, until cancelled; one hint in each turn of the loop."""
+        while True:
+            if not self._waiting:
+                self.rested()
+                self._due.clear()
+                await self._due.wait()
+            self.turned()
+            if await self.step():
+                await asyncio.sleep(0)
+            else:
+                await self._clock.sleep(0.02)
+
+    def _may(self, instance: str) -> bool:
+        now = self._clock.monotonic()
+        own = self._limits.get(instance)
+        if own is None:
+            own = self._limits[instance] = RateLimit(HINTS_PER_SECOND, HINTS_AT_ONCE, now)
+        if not own.allows(now):
+            return False
+        if self._all.allows(now, max(1, self._sockets())):
+            return True
+        own.give_back()
+        return False
+
+
+AFTER_SECONDS = 0.02
+"""A release that is being written here is known a moment later, without a read."""
+AGAIN_SECONDS = 0.5
+READS_PER_SECOND, READS_AT_ONCE = 5.0, 20.0
+UNLISTED_PER_SECOND, UNLISTED_AT_ONCE = 0.5, 5.0
+MOST_GATES, MOST_RECEIPTS = 100, 5_000
+
+
+class GateNews:
+    """Looks at gates that workers say have changed. `known` gives the epoch that is known of a gate, None if it is not
+    listed; `confirmed` takes what was read, if that is newer; `count` takes receipts whose epoch is true."""
+
+    def __init__(
+        self,
+        read: Callable[[str], Awaitable[GateState | None]],
+        known: Callable[[str], int | None],
+        confirmed: Callable[[GateState], Awaitable[None]],
+        count: Callable[[str, Receipt], None],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._read, self._known, self._confirmed, self._count = read, known, confirmed, count
+        self._clock = clock
+        now = clock.monotonic()
+        self._reads = RateLimit(READS_PER_SECOND, READS_AT_ONCE, now)
+        self._unlisted = RateLimit(UNLISTED_PER_SECOND, UNLISTED_AT_ONCE, now)
+        self._asked: dict[str, int] = {}
+        self._looked: dict[str, float] = {}
+        self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._due = asyncio.Event()
+        self.turned: Callable[[], None] = lambda: None
+        self.rested: Callable[[], None] = lambda: None
+
+    def hinted(self, gate: str, epoch: int) -> None:
+        """Somebody says that the gate has that epoch."""
+        known = self._known(gate)
+        if epoch <= (known or 0):
+            return
+        if known is None and gate not in self._asked and len(self._asked) >= MOST_GATES:
+            self._forget_one()
+        self._asked[gate] = max(epoch, self._asked.get(gate, 0))
+        self._due.set()
+
+    def _forget_one(self) -> None:
+        """Of many gates that are not listed, the one asked about first."""
+        gate = next((gate for gate in self._asked if self._known(gate) is None), None)
+        if gate is not None:
+            del self._asked[gate]
+            self._settle(gate)
+
+    def passed(self, instance: str, receipt: Receipt) -> None:
+        """A worker says that it passed: counted at once if the epoch is known, else when storage has confirmed it."""
+        if receipt.epoch <= (self._known(receipt.gate) or 0):
+            self._count(instance, receipt)
+            return
+        key = (receipt.gate, instance)
+        if key in self._receipts or len(self._receipts) < MOST_RECEIPTS:
+            self._receipts[key] = receipt
+            self.hinted(receipt.gate, receipt.epoch)
+
+    async def step(self) -> bool:
+        """Look at what is due; False if nothing is, or nothing may be read now."""
+        now, looked = self._clock.monotonic(), False
+        for gate, epoch in list(self._asked.items()):
+            known = self._known(gate)
+            if known is None or epoch > known:
+                if now - self._looked.get(gate, float("-inf")) < AGAIN_SECONDS:
+                    continue
+                if known is None and not self._unlisted.allows(now):
+                    continue
+                if not self._reads.allows(now):
+                    continue
+                self._looked[gate] = now
+                await self._look(gate, known or 0)
+            self._asked.pop(gate, None)
+            self._settle(gate)
+            looked = True
+        self._looked = {gate: at for gate, at in self._looked.items() if now - at < AGAIN_SECONDS}
+        return looked
+
+    async def run(self) -> None:
+        """Look, until cancelled."""
+        while True:
+            if not self._asked:
+                self.rested()
+                self._due.clear()
+                await self._due.wait()
+                await self._clock.sleep(AFTER_SECONDS)
+            self.turned()
+            if not await self.step():
+                await self._clock.sleep(0.05)
+
+    async def _look(self, gate: str, known: int) -> None:
+        try:
+            state = await self._read(gate)
+        except (KennelError, TimeoutError) as error:
+            # The sampler looks at all gates anyway, and says so if it cannot.
+            log.info("The gate %s, of which a worker told, could not be read: %s", gate, error)
+            return
+        if state is not None and state.epoch > known:
+            await self._confirmed(state)
+
+    def _settle(self, gate: str) -> None:
+        """Count the receipts of an epoch that is true, and drop the others: their workers send them again."""
+        known = self._known(gate) or 0
+        for key in [key for key in self._receipts if key[0] == gate]:
+            receipt = self._receipts.pop(key)
+            if receipt.epoch <= known:
+                self._count(key[1], receipt)
+            else:
+                log.info(
+                    "A receipt of gate %s names epoch %d, which storage does not know", gate, receipt.epoch
+                )

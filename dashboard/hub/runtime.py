@@ -1,0 +1,382 @@
+"""What one dashboard process holds: its storage, its sockets, what it knows of the fleet.
+
+Made without I/O. `start()` and `stop()` belong to the ASGI lifespan; commands and tests may use it unstarted, through
+`call`, which then lends them an event loop of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
+
+import msgspec
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from django.conf import settings
+
+from coordinator.clock import SYSTEM_CLOCK, Clock
+from coordinator.errors import NotFound, StorageError
+from coordinator.gates.azure import BlobGateStore
+from coordinator.gates.gate import Gate
+from coordinator.gates.state import GateState
+from coordinator.realtime import protocol
+from coordinator.realtime.bus import Hint
+from coordinator.storage import Storage
+from dashboard.core.backplane import Backplane
+from dashboard.core.loops import Loops
+from dashboard.hub.notifications import Announcements, FanoutBus, GateNews, WorkerSockets
+from dashboard.hub.viewers import Viewers
+from dashboard.live.fleet_state import FleetState
+from dashboard.live.presence import FORGET_SECONDS, Presence, WorkerNews
+from dashboard.live.releases import KnownGates, ReleaseTracker
+from dashboard.live.sampler import Sampler
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+SUMMARY_SECONDS = 1.0
+LOOKED_SECONDS = 5.0
+ACT_THREADS = 8
+AWAY_SECONDS = 5.0
+
+
+# Workers pass first; storage is looked at when they have.
+AFTER_RELEASE_SECONDS = 0.3
+
+
+class Socket(Protocol):
+    """A socket that housekeeping may close."""
+
+    token_id: int | None
+
+    async def go_away(self, code: int, reason: str) -> None: ...
+
+
+class Runtime:
+    """One per process; see `current`."""
+
+    def __init__(self, storage: Storage | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.clock = clock
+        self._storage = storage
+        self._lock = threading.RLock()
+        self._portal: BlockingPortal | None = None
+        self._borrowed: contextlib.ExitStack | None = None
+        self._stack: contextlib.AsyncExitStack | None = None
+        # No thread starts before the first act.
+        self.act_threads = ThreadPoolExecutor(ACT_THREADS, thread_name_prefix="act")
+        self.loops = Loops(clock=clock)
+        self.link = Backplane(clock=clock)
+        self.presence = Presence(self.link.process_id, clock=clock)
+        self.sockets = WorkerSockets()
+        self.consumers: set[Socket] = set()
+        self.bus = FanoutBus(self.sockets, self.link)
+        self.gates = KnownGates(self.link, clock=clock)
+        self.gates.on_back.append(self._gate_went_back)
+        self.releases = ReleaseTracker(self.presence.waiting_at, self.gates, self.link, clock=clock)
+        self.board: FleetState = FleetState(self.presence, self.releases, self.link, clock=clock)
+        self.board.troubles = self._troubles
+        self.viewers: Viewers = Viewers(self.board)
+        self.sampler: Sampler | None = None
+        self._gates: dict[str, Gate] = {}
+        self.kept_reads: dict[str, tuple[float, Any]] = {}  # see `dashboard.hub.runtime.look`
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._looked_elsewhere = self.looked = float("-inf")
+        self.announcements = Announcements(self._pass_on, lambda: len(self.sockets), clock=clock)
+        self.gate_news = GateNews(
+            self._read_gate, self.releases.epoch_of, self._gate_confirmed, self.releases.passed, clock=clock
+        )
+        self.link.on("presence", self._presence_from)
+        self.kept_head = 0
+        self._processes: dict[str, float] = {}
+        self._newcomer = False
+        self.link.on("hint", lambda _, body: self.announced(msgspec.msgpack.decode(body, type=Hint)))
+        self.link.on("looking", self._looking_from)
+        self.link.on("command", self._command_from)
+
+    @property
+    def storage(self) -> Storage:
+        with self._lock:
+            if self._storage is None:
+                self._storage = Storage.from_env(settings.STORAGE_ENV)
+            self._storage.bus = self.bus
+            return self._storage
+
+    @property
+    def is_running(self) -> bool:
+        return self._stack is not None
+
+    # --- from threads to the event loop ---------------------------------------------------------------------------
+
+    def call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+        """Run a coroutine function on the process's event loop, from a thread, and return its result."""
+        with self._lock:
+            portal = self._portal
+            if portal is None:
+                self._borrowed = contextlib.ExitStack()
+                portal = self._portal = self._borrowed.enter_context(start_blocking_portal(name="kennel"))
+        return portal.call(function, *args)
+
+    def close(self) -> None:
+        """End what `call` had to start without a server; harmless otherwise."""
+        with self._lock:
+            borrowed, self._borrowed = self._borrowed, None
+            if borrowed is None:
+                return
+            portal, self._portal = self._portal, None
+        if portal is not None and self._storage is not None:
+            portal.call(self._storage.aclose)
+            self._storage.close()
+        borrowed.close()
+
+    # --- lifespan -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start what a server needs to watch the fleet; `dashboard.hub.background` starts the jobs beside it."""
+        storage = self.storage
+        async with contextlib.AsyncExitStack() as stack:
+            self._portal = await stack.enter_async_context(BlockingPortal())
+            await self.link.start()
+            self._stack = stack.pop_all()
+        self._loop = asyncio.get_running_loop()
+        self.sampler = Sampler(storage, self.board, self.link, clock=self.clock)
+        self.sampler.watched = self._somebody_looks
+        self.sampler.turned = lambda: self.loops.alive("sampler")
+        self.sampler.failed = lambda error: self.loops.failed("sampler", error)
+        self.loops.alive("sampler")
+        for name, loop in (
+            ("viewers", self.viewers),
+            ("announcements", self.announcements),
+            ("gate-news", self.gate_news),
+            ("receipts", self.releases),
+        ):
+            loop.turned, loop.rested = partial(self.loops.alive, name), partial(self.loops.resting, name)
+        start = self.loops.start
+        start("sampler", self.sampler.run)
+        start("viewers", self.viewers.run)
+        start("announcements", self.announcements.run)
+        start("gate-news", self.gate_news.run)
+        if self.link.is_shared:
+            start("summaries", self._summaries)
+            start("receipts", self.releases.run)
+        log.info("The dashboard watches prefix %s", storage.config.prefix)
+
+    async def stop(self) -> None:
+        """Close the sockets with a reason, end the background work, close the clients."""
+        stack, self._stack = self._stack, None
+        await asyncio.gather(
+            *(
+                consumer.go_away(protocol.CLOSE_GOING_AWAY, "the dashboard restarts")
+                for consumer in self.consumers
+            ),
+            return_exceptions=True,
+        )
+        if self.sampler is not None:
+            await self.sampler.stop()
+        await self.loops.stop()
+        self.sampler = self._loop = None
+        self._gates.clear()
+        await self.link.stop()
+        if self._storage is not None:
+            await self._storage.aclose()
+            await asyncio.to_thread(self._storage.close)
+        await asyncio.to_thread(self.act_threads.shutdown, cancel_futures=True)
+        self._portal = None
+        if stack is not None:
+            await stack.aclose()
+
+    # --- what workers tell, shared with the other processes --------------------------------------------------------
+
+    def gate(self, name: str) -> Gate:
+        """The gate of that name, kept: it knows what it last read. On the event loop only."""
+        if name not in self._gates:
+            self._gates[name] = self.storage.gate(name, identity=f"dashboard-{self.link.process_id}")
+        return self._gates[name]
+
+    def look_again(self) -> None:
+        """Something was changed in storage: sample now. From any thread."""
+        sampler, loop = self.sampler, self._loop
+        if sampler is not None and loop is not None:
+            loop.call_soon_threadsafe(sampler.forget_names)
+
+    async def _pass_on(self, hint: Hint, but: str) -> None:
+        """What a worker announced goes to the others. Of gates nothing is passed on but what storage confirms."""
+        self.bus.tell(hint, but=but, may_drop=True)
+        await self.bus.tell_others(hint)
+
+    async def _read_gate(self, gate: str) -> GateState | None:
+        return (await BlobGateStore(self.storage, gate).read("")).state
+
+    async def _gate_confirmed(self, state: GateState) -> None:
+        """A gate was changed by another program: now shown, and told to all workers."""
+        hint = Hint(f"gate:{state.name}", epoch=state.epoch, origin=state.by)
+        # Nothing was awaited since the read: nobody who waited has been heard to move yet.
+        self.announced(hint)
+        self.bus.tell(hint, first=True)
+        await self.bus.tell_others(hint)
+        await self.gates.changed(state)
+
+    def announced(self, hint: Hint) -> None:
+        """A hint came by: what it is about is worth a look."""
+        kind, _, name = hint.topic.partition(":")
+        if kind == "gate":
+            self.releases.notice(name, hint.epoch)
+            self.releases.hold_pages()
+            if self.sampler is not None and self._loop is not None:
+                self._loop.call_later(AFTER_RELEASE_SECONDS, self.sampler.wake)
+
+    def _gate_went_back(self, gate: str, epoch: int) -> None:
+        """Storage was restored: what is kept of the gate is of another time, and all workers look again."""
+        self._gates.pop(gate, None)
+        if self._loop is not None:
+            self.bus.tell(Hint(f"gate:{gate}", epoch=epoch, origin="dashboard"))
+
+    def _troubles(self) -> tuple[str, ...]:
+        return tuple(
+            f'The dashboard\'s own work "{name}" failed within the last minute: {what}'
+            for name, what in self.loops.troubles().items()
+        )
+
+    async def command(self, instance: str, command: protocol.Command) -> bool:
+        """Send a command to a worker, wherever it is connected; False if it isn't connected anywhere we know of."""
+        if self.sockets.send_one(instance, command):
+            return True
+        entry = self.presence.entries.get(instance)
+        if entry is None or not entry.connected or entry.process_id == self.link.process_id:
+            return False
+        await self.link.publish("command", msgspec.msgpack.encode((instance, command)))
+        return True
+
+    def _somebody_looks(self) -> bool:
+        newest = max(self._looked_elsewhere, self.looked)
+        return bool(self.viewers) or self.clock.monotonic() - newest < LOOKED_SECONDS
+
+    def _looking_from(self, process_id: str, body: bytes) -> None:
+        self._looked_elsewhere = self.clock.monotonic()
+
+    def _presence_from(self, process_id: str, body: bytes) -> None:
+        now = self.clock.monotonic()
+        if now - self._processes.get(process_id, float("-inf")) > AWAY_SECONDS:
+            # It is new, or was cut off: it has missed receipts, and their workers won't send them again.
+            self._newcomer = True
+            self._processes = {
+                known: heard for known, heard in self._processes.items() if now - heard < FORGET_SECONDS
+            }
+        self._processes[process_id] = now
+        self.presence.merge(process_id, msgspec.msgpack.decode(body, type=list[WorkerNews]))
+
+    def _command_from(self, process_id: str, body: bytes) -> None:
+        instance, command = msgspec.msgpack.decode(body, type=tuple[str, protocol.Command])
+        self.sockets.send_one(instance, command)
+
+    async def _summaries(self) -> None:
+        while True:
+            self.loops.alive("summaries")
+            await self.link.publish("presence", _packed(self.presence.local_news()))
+            if self._newcomer:
+                self._newcomer = False
+                await self.releases.share_all()
+            if self.viewers or self.clock.monotonic() - self.looked < LOOKED_SECONDS:
+                await self.link.publish("looking", b"")
+            await self.clock.sleep(SUMMARY_SECONDS)
+
+
+def _packed(news: list[WorkerNews]) -> bytes:
+    """The summary; a worker that cannot be told of is left out of it."""
+    try:
+        return msgspec.msgpack.encode(news)
+    except (OverflowError, ValueError, TypeError):
+        good = []
+        for each in news:
+            try:
+                msgspec.msgpack.encode(each)
+            except (OverflowError, ValueError, TypeError) as error:
+                log.warning("The worker %s is not told of: %s", each.hello.worker, error)
+            else:
+                good.append(each)
+        return msgspec.msgpack.encode(good)
+
+
+_current: Runtime | None = None
+_guard = threading.Lock()
+
+
+def current() -> Runtime:
+    """The runtime of this process, made on first use."""
+    global _current
+    with _guard:
+        if _current is None:
+            _current = Runtime()
+        return _current
+
+
+def use(runtime: Runtime | None) -> None:
+    """Put another runtime in its place (None: a new one on next use). For tests."""
+    global _current
+    with _guard:
+        _current = runtime
+
+
+ANSWER_SECONDS, AWAY_SECONDS = 1.0, 0.25
+MOST_KEPT = 200
+
+
+class Seen(NamedTuple, Generic[T]):
+    """What a page read from storage: now, or, with the `problem`, when storage last answered; None if it never did."""
+
+    value: T | None
+    problem: str = ""
+
+
+def storage() -> Storage:
+    """The storage account of this process."""
+    return current().storage
+
+
+def call(function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+    """Run a coroutine function on the process's one event loop and return its result. Not from that loop itself."""
+    return current().call(function, *args)
+
+
+def look(key: str, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> Seen[T]:
+    """`call` for a page, which must not wait for storage: the answer within a second, or the last one of that `key` ("": none is kept).
+
+    While storage is known to be away, a quarter of a second. Errors other than those of a storage that is away are raised.
+    """
+    runtime = current()
+    away = runtime.board.sample.storage.unreachable_since is not None
+    seconds, kept = AWAY_SECONDS if away else ANSWER_SECONDS, runtime.kept_reads
+
+    async def bounded() -> T:
+        async with asyncio.timeout(seconds):
+            return await function(*args)
+
+    try:
+        value = call(bounded)
+    except NotFound:
+        kept.pop(key, None)
+        raise
+    except (StorageError, TimeoutError) as error:
+        problem = str(error) or f"Storage did not answer within {seconds:g} s"
+        if key not in kept:
+            return Seen(None, problem)
+        at, value = kept[key]
+        return Seen(value, f"{problem}. As read at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC.")
+    if key:
+        keep(key, value)
+    return Seen(value)
+
+
+def keep(key: str, value: object) -> None:
+    """What was just written, for `look`."""
+    kept = current().kept_reads
+    kept.pop(key, None)
+    kept[key] = (time.time(), value)
+    while len(kept) > MOST_KEPT:
+        kept.pop(next(iter(kept)), None)

@@ -1,0 +1,200 @@
+"""What the fleet's requests cost, and what fixed polling would have cost. Pure but for `current`.
+
+Estimates from list prices for planning; the bill has the truth. Storage itself, traffic and redundancy are not in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from coordinator.azure.metering import TRAFFIC, Request
+from coordinator.cost import DEFAULT_PRICES, Budget, Prices, price_of
+from dashboard.core import prices as pricing
+from dashboard.live.fleet import Fleet
+
+PER = 10_000
+MINUTES_A_DAY = 1440
+POLLS_A_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Line:
+    """One operation, queue or worker: its requests so far, their share of all, their cost so far in dollars."""
+
+    operation: str
+    requests: int
+    share: float
+    dollars: float
+
+
+@dataclass(frozen=True)
+class Metered(Line):
+    """A queue or worker: also the bytes of bodies, claims included, and the requests for claims, large payloads in blobs.
+
+    A queue's cost holds its claims', its `requests` are those to the queue service alone. None: nobody told.
+    """
+
+    bytes_sent: int | None = None
+    bytes_received: int | None = None
+    claim_writes: int | None = None
+    claim_reads: int | None = None
+    claim_deletes: int | None = None
+
+
+@dataclass(frozen=True)
+class Bill:
+    """All of it. What is per day is today's pace, if it went on; None means that the pace is not known.
+
+    `today` is what was spent since `today_since` (midnight UTC, or the dashboard's start if later); `verdict` is "ok",
+    "warn" or "over" of the daily budget, "" if there is none. `own` is what of it this dashboard asked itself, one sample every
+    `sampled_every` seconds.
+    """
+
+    lines: tuple[Line, ...]
+    requests: int
+    dollars: float
+    per_minute: float | None
+    requests_a_day: float | None
+    dollars_a_day: float | None
+    polling_tasks: int | None
+    polling_requests_a_day: float | None
+    polling_dollars_a_day: float | None
+    queues: tuple[Metered, ...] = ()
+    workers: tuple[Metered, ...] = ()
+    today: float | None = None
+    today_since: float | None = None
+    budget: float | None = None
+    verdict: str = ""
+    own: Line | None = None
+    sampled_every: float | None = None
+    prices: Prices = DEFAULT_PRICES
+
+
+class Spending(NamedTuple):
+    """What was spent today, in dollars, beside the daily budget. None: not known, or no budget."""
+
+    today: float | None
+    budget: float | None
+    verdict: str
+
+
+def spending(fleet: Fleet) -> Spending:
+    """By the prices and the budget in force; cheap, unlike the whole bill: for what is reckoned many times a second."""
+    now = pricing.in_force()
+    return _spending(fleet, now.prices, now.budget)
+
+
+def _spending(fleet: Fleet, prices: Prices, budget: Budget | None) -> Spending:
+    today = None if fleet.today is None else spent(fleet.today.requests, prices)
+    if budget is None:
+        return Spending(today, None, "")
+    return Spending(today, budget.per_day, "" if today is None else budget.verdict(today))
+
+
+def current(fleet: Fleet) -> Bill:
+    """The bill by the prices and the budget in force."""
+    now = pricing.in_force()
+    return bill(fleet, now.prices, now.budget)
+
+
+def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = None) -> Bill:
+    """From what the dashboard has counted since it started, and the pace of the last minutes.
+
+    Fixed polling is one request a second from each dequeue task that may run, day and night.
+    """
+    prices = prices or DEFAULT_PRICES
+    total = sum(fleet.requests.values())
+    lines = _lines(((name, number, spent({name: number}, prices)) for name, number in fleet.requests.items()))
+    dollars = sum(line.dollars for line in lines)
+    a_day = None if fleet.requests_per_minute is None else fleet.requests_per_minute * MINUTES_A_DAY
+    known = [queue.total_tasks for queue in fleet.queues if queue.total_tasks is not None]
+    tasks = sum(known) if known else None
+    polling = None if tasks is None else float(tasks * POLLS_A_DAY)
+    spending = _spending(fleet, prices, budget)
+    return Bill(
+        lines=lines,
+        requests=total,
+        dollars=dollars,
+        per_minute=fleet.requests_per_minute,
+        requests_a_day=a_day,
+        dollars_a_day=None if a_day is None or not total else a_day * dollars / total,
+        polling_tasks=tasks,
+        polling_requests_a_day=polling,
+        polling_dollars_a_day=None if polling is None else polling * prices.queue / PER,
+        queues=_queues(fleet, prices),
+        workers=_workers(fleet, prices),
+        today=spending.today,
+        today_since=fleet.today.since if fleet.today is not None else None,
+        budget=spending.budget,
+        verdict=spending.verdict,
+        prices=prices,
+        own=_own(fleet, prices, total),
+        sampled_every=fleet.sampled_every,
+    )
+
+
+def _own(fleet: Fleet, prices: Prices, total: int) -> Line | None:
+    number = sum(fleet.own_requests.values())
+    return Line("", number, number / total, spent(fleet.own_requests, prices)) if number and total else None
+
+
+def spent(requests: Mapping[str, int], prices: Prices) -> float:
+    """Dollars for counts by ``service.Operation``."""
+    return sum(number * _price(name, prices) for name, number in requests.items())
+
+
+@lru_cache(1024)
+def _price(name: str, prices: Prices) -> float:
+    service, _, operation = name.partition(".")
+    return price_of(Request(service, operation, ""), prices)
+
+
+def _queues(fleet: Fleet, prices: Prices) -> tuple[Metered, ...]:
+    traffic = _by_queue(fleet.queue_traffic)
+
+    def cost(name: str, number: int) -> float:
+        claims = traffic.get(name, {})
+        blobs = claims.get("claim_writes", 0) * prices.blob_write
+        blobs += claims.get("claim_reads", 0) * prices.blob_read  # deletes are free
+        return (number * prices.queue + blobs) / PER
+
+    lines = _lines((name, number, cost(name, number)) for name, number in fleet.queue_requests.items())
+    return tuple(_metered(line, traffic.get(line.operation, {})) for line in lines)
+
+
+def _workers(fleet: Fleet, prices: Prices) -> tuple[Metered, ...]:
+    traffic: dict[str, Counter[str]] = {}
+    requests: dict[str, Counter[str]] = {}
+    for worker in fleet.workers:
+        requests.setdefault(worker.name, Counter()).update(worker.state.requests)
+        mine = traffic.setdefault(worker.name, Counter())
+        for each in _by_queue(worker.state.queue_traffic).values():
+            mine.update(each)
+    lines = _lines((name, sum(told.values()), spent(told, prices)) for name, told in requests.items())
+    return tuple(_metered(line, traffic[line.operation]) for line in lines)
+
+
+def _by_queue(traffic: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for key, number in traffic.items():
+        queue, _, what = key.rpartition("/")
+        if what in TRAFFIC:  # a newer worker may tell more
+            found.setdefault(queue, {})[what] = number
+    return found
+
+
+def _metered(line: Line, traffic: Mapping[str, int]) -> Metered:
+    told = {what: traffic.get(what, 0) for what in TRAFFIC} if traffic else {}
+    return Metered(line.operation, line.requests, line.share, line.dollars, **told)
+
+
+def _lines(counted: Iterable[tuple[str, int, float]]) -> tuple[Line, ...]:
+    """The largest first."""
+    rows = [row for row in counted if row[1]]
+    total = sum(number for _, number, _ in rows)
+    rows.sort(key=lambda row: (-row[1], row[0]))
+    return tuple(Line(name, number, number / total, dollars) for name, number, dollars in rows)

@@ -1,0 +1,58 @@
+"""What the graphs draw: kept samples as columns of JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_safe
+
+from dashboard.audit.queries import acts
+from dashboard.pages import queries as selectors
+from dashboard.pages.views import requires
+
+MOST_SERIES = 12
+LONGEST_SECONDS = 31 * 86_400.0
+MOST_MARKS = 40
+MARKED = (
+    "gate.open",
+    "gate.close",
+    "queue.clear",
+    "queue.requeue",
+    "queue.delete",
+    "queue.rule",
+    "leader.break",
+    "leader.step_down",
+    "worker.drain",
+    "worker.resume",
+    "worker.stop",
+    "scaling.policy",
+)
+
+
+@require_safe
+@requires("page.view")
+def history(request: HttpRequest) -> HttpResponse:
+    """{"now": s, "series": {name: [[moments], [values]]}, "marks": [{at, action, target, actor}]}; null is a gap.
+
+    At most 12 series, the last `seconds`; the marks are what operators did in that time.
+    """
+    try:
+        seconds = min(LONGEST_SECONDS, max(1.0, float(request.GET.get("seconds", "900"))))
+    except ValueError:
+        return JsonResponse({"error": "seconds must be a number"}, status=400)
+    drawn = {}
+    for name in request.GET.getlist("series")[:MOST_SERIES]:
+        points = selectors.history(name, seconds)
+        drawn[name] = [[point.at for point in points], [point.value for point in points]]
+    now = selectors.fleet().taken_at
+    answer = JsonResponse({"now": now, "series": drawn, "marks": _marks(now - seconds)})
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+def _marks(after: float) -> list[dict[str, Any]]:
+    return [
+        {"at": row.at, "action": row.action, "target": row.target, "actor": row.actor}
+        for row in acts(MARKED, since=after, limit=MOST_MARKS)
+    ]

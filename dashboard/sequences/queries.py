@@ -1,0 +1,36 @@
+"""Reads of the ledger of a sequence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+from coordinator.sequences.grants import Owner
+from dashboard.hub.runtime import current
+from dashboard.live import ledger as ranges
+from dashboard.live.fleet import GrantView
+from dashboard.live.ledger import LedgerPage
+from dashboard.models import LedgerBook
+
+
+def ledger(
+    sequence: str, *, before: int | None = None, number: int | None = None, owner: str = "", limit: int = 50
+) -> LedgerPage:
+    """The grants of a sequence, newest first: all, those that hold `number`, or those of an owner. From the index."""
+    return ranges.page(
+        current().presence, sequence, before=before, number=number, owner=owner, limit=limit, now=time.time()
+    )
+
+
+def ledger_lines(
+    sequence: str, *, before: int | None = None, owner: str = ""
+) -> Iterator[list[tuple[GrantView, Owner]]]:
+    """The whole ledger for a file, newest first, a thousand ranges at a time: constant memory."""
+    book = LedgerBook.objects.filter(name=sequence).first()
+    if book is None:
+        return
+    owners = ranges.owners_of(current().presence, sequence)
+    rows = map(ranges.grant_of, ranges.newest_first(book, before=before, owner=owner))
+    while part := list(islice(rows, ranges.CHUNK)):
+        yield [(ranges.judge(sequence, grant, owners, book.read_at), grant.owner) for grant in part]
