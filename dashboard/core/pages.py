@@ -1,11 +1,19 @@
-"""The one registry of pages: navigation, keyboard keys, fragments and addresses follow from it.
+"""The one registry of pages: navigation, keyboard keys, fragments, tables, addresses and the acts of sockets follow from it.
 
-A new page is a package with `urls.py` (its views and acts) and its template, and one entry here.
+A page is a package with `page.py` (its entry here), `urls.py`, its views and acts, and a folder of templates of its name. The
+packages are named here, in the order of the navigation, and imported when the registry is first asked.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+PACKAGES = (
+    "overview", "gates", "queues", "workers", "leaders", "sequences", "batches", "scaling", "cost", "audit", "access",
+)  # fmt: skip
 
 
 class Badge(NamedTuple):
@@ -16,21 +24,38 @@ class Badge(NamedTuple):
     tone: str
 
 
+class Unread(Exception):
+    """Storage did not say what is in the file: no file is better than one without its rows."""
+
+
+class Table(NamedTuple):
+    """A table of the page as a file: its rows for a fleet and the page's query, and its columns by name, in order."""
+
+    rows: Callable[[Any, Any], Iterable[Any]]
+    columns: Mapping[str, Callable[[Any], object]]
+
+
 class Page(NamedTuple):
-    """One page. `package` below `dashboard` has it and its addresses; the template of its name draws it and its live fragments.
+    """One page. The template of its name draws it and its live fragments; `package` is set by the registry.
 
     With a `title` it is in the navigation, reached by `g` and then `key`; the first badge that counts something is
-    shown. Without, it is `part_of` a page that is.
+    shown. Without, it is `part_of` a page that is. `context`: what templates, of whatever page, read by that name, from the
+    fleet and the page's query, made when it is used. `graphs`: the queues whose graphs it shows. `tables`: what it
+    exports, by the file's name. `acts`: what its operators may do by name over the socket, from actor, target and options.
     """
 
     name: str
-    package: str
     fragments: tuple[str, ...] = ()
     title: str = ""
     key: str = ""
     badges: tuple[Badge, ...] = ()
     part_of: str = ""
     icon: str = ""
+    context: Mapping[str, Callable[[Any, Any], Any]] = {}
+    graphs: Callable[[Any, Any], Iterable[Any]] = lambda fleet, query: ()
+    tables: Mapping[str, Table] = {}
+    acts: Mapping[str, Callable[[Any, str, dict[str, Any]], Any]] = {}
+    package: str = "core"
 
     @property
     def template(self) -> str:
@@ -38,34 +63,38 @@ class Page(NamedTuple):
         return f"{self.package}/{self.name}.html"
 
 
-PAGES = (
-    Page("overview", "overview", ("attention", "gates", "queues", "leaders", "sequences", "workers"), "Overview", "o"),
-    Page("gates", "gates", ("gates",), "Gates", "g", (Badge("held", "held", "amber"),)),
-    Page("queues", "queues", ("queues",), "Queues", "q", (Badge("poison", "poison", "red"),)),
-    Page("queue", "queues", ("queue",), part_of="queues"),
-    Page(
-        "workers", "workers", ("workers",), "Workers", "w",
-        (Badge("lost", "lost", "red"), Badge("late", "late", "amber")),
-    ),
-    Page("leaders", "leaders", ("leaders",), "Leaders", "l", (Badge("leaderless", "vacant", "red"),)),
-    Page("sequences", "sequences", ("sequences",), "Sequences", "s", (Badge("sequence_problems", "wrong", "red"),)),
-    Page(
-        "batches", "batches", ("batches", "sagas", "batch", "saga"), "Batches", "b",
-        (
-            Badge("failed_batches", "failed", "red"),
-            Badge("partial_batches", "partial", "amber"),
-            Badge("late_batches", "late", "amber"),
-        ),
-    ),
-    Page("scaling", "scaling", ("pools", "changes"), "Scaling", "n"),
-    Page("cost", "cost", ("cost",), "Cost", "c"),
-    Page("audit", "audit", title="Audit", key="a"),
-    Page("access", "access", title="Access", icon="tokens"),
-    Page("help", "overview"),
-    Page("tv", "overview", ("tv",)),
-    Page("other", "core"),
-)  # fmt: skip
-BY_NAME = {page.name: page for page in PAGES}
-NAVIGATION = tuple(page for page in PAGES if page.title)
-# The packages with addresses, in the order of their pages.
-PACKAGES = tuple(dict.fromkeys(page.package for page in PAGES if page.package != "core"))
+class Registry(NamedTuple):
+    """All pages, and what they bring."""
+
+    by_name: dict[str, Page]
+    navigation: tuple[Page, ...]
+    context: dict[str, Callable[[Any, Any], Any]]
+    tables: dict[str, Table]
+    acts: dict[str, Callable[[Any, str, dict[str, Any]], Any]]
+
+
+@cache
+def registry() -> Registry:
+    """The pages of all packages."""
+    pages = [
+        page._replace(package=package)
+        for package in PACKAGES
+        for page in import_module(f"dashboard.{package}.page").PAGES
+    ]
+    return Registry(
+        {page.name: page for page in [*pages, Page("other")]},
+        tuple(page for page in pages if page.title),
+        {name: make for page in pages for name, make in page.context.items()},
+        {name: table for page in pages for name, table in page.tables.items()},
+        {name: act for page in pages for name, act in page.acts.items()},
+    )
+
+
+def with_reason(action: Callable[..., Any]) -> Callable[[Any, str, dict[str, Any]], Any]:
+    """An act of a socket that takes nothing but a reason."""
+    return lambda actor, target, given: action(actor, target, reason=str(given.get("reason", "")))
+
+
+def joined(names: Iterable[object]) -> str:
+    """Several names in one cell of a table."""
+    return " ".join(str(name) for name in names)

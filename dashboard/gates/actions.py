@@ -13,7 +13,7 @@ from coordinator.gates.state import GateState, phase
 from dashboard.core.audit import ActionFailed, audited
 from dashboard.core.permissions import Actor
 from dashboard.hub.runtime import call, current
-from dashboard.live.plans import problem_of
+from dashboard.live.releases import problem_of
 
 
 def unleash(
@@ -32,7 +32,6 @@ def unleash(
     passed is refused: it is a slip, and would release the fleet at once.
     """
     with audited(actor, "gate.open", gate, reason) as act:
-        check_name("gate", gate)
         if problem := problem_of(at=at, until=until, now=time.time()):
             raise ActionFailed(f"Nothing changed. {problem}")
         act.before = _known(gate)
@@ -44,7 +43,6 @@ def unleash(
 def leash(actor: Actor, gate: str, *, reason: str = "", epoch: int | None = None) -> GateState:
     """Close a gate. Workers inside finish the message in hand and take no new one. `epoch` as for `unleash`."""
     with audited(actor, "gate.close", gate, reason) as act:
-        check_name("gate", gate)
         act.before = _known(gate)
         state = call(_close, gate, actor.name, reason, epoch)
         act.after = _told(state)

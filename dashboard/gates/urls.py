@@ -5,12 +5,11 @@ from __future__ import annotations
 from django.urls import path
 
 from dashboard.gates import views
-from dashboard.pages import bulk
 
 urlpatterns = [
     path("gates/", views.gates, name="gates"),
     path("gates/<str:name>/unleash", views.unleash, name="gate-unleash"),
     path("gates/<str:name>/opening", views.opening, name="gate-opening"),
     path("gates/<str:name>/leash", views.leash, name="gate-leash"),
-    path("several/gates/unleash", bulk.unleash, name="gates-unleash"),
+    path("several/gates/unleash", views.unleash_selected, name="gates-unleash"),
 ]

@@ -7,13 +7,15 @@ from datetime import UTC, datetime
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
+from django.template.defaultfilters import pluralize
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard.core.forms import text
 from dashboard.gates import actions
-from dashboard.live.plans import Plan, written
+from dashboard.live.releases import Plan, written
 from dashboard.pages import queries as selectors
+from dashboard.pages.bulk import act_on_each, selected
 from dashboard.pages.views import act, cards_query, requires, show
 
 INVALID = "a time or the share is not valid. Write a time as 2026-07-31 18:00:00."
@@ -55,18 +57,26 @@ def unleash(request: HttpRequest, name: str) -> HttpResponse:
     except (ValueError, OverflowError):
         messages.error(request, f"Nothing changed: {INVALID}")
         return redirect(back)
-    planned = selectors.opening(name, at=at, until=until, share=share)
-    is_scheduled = (at, until, share) != (None, None, 1.0)
-    if is_scheduled and not (planned.problem or getattr(request, "htmx", None) or text(request, "seen")):
-        return show(
-            request, "gates/opening.html", "other", live=False, plan=planned, given=request.POST, back=back
-        )
+    done = f"Unleashed {name}."
+    if (at, until, share) != (None, None, 1.0):
+        planned = selectors.opening(name, at=at, until=until, share=share)
+        if not (planned.problem or getattr(request, "htmx", None) or text(request, "seen")):
+            return show(
+                request,
+                "gates/opening.html",
+                "other",
+                live=False,
+                plan=planned,
+                given=request.POST,
+                back=back,
+            )
+        done = "" if planned.problem else _done(planned)
     return act(
         request,
         lambda actor: actions.unleash(
             actor, name, reason=text(request, "reason"), at=at, share=share, until=until
         ),
-        "" if planned.problem else _done(planned),
+        done,
         back=back,
         page=page,
     )
@@ -103,6 +113,20 @@ def leash(request: HttpRequest, name: str) -> HttpResponse:
         f"Leashed {name}: workers finish their current messages and take no new ones.",
         back=back,
         page=page,
+    )
+
+
+@require_POST
+@requires("gate.open")
+def unleash_selected(request: HttpRequest) -> HttpResponse:
+    """Open every gate that is selected, one after the other; pressing twice opens each once."""
+    reason = text(request, "reason")
+    return act_on_each(
+        request,
+        selected(request),
+        lambda actor, gate: actions.unleash(actor, gate, reason=reason),
+        lambda n: f"Unleashed {n} gate{pluralize(n)}.",
+        back=reverse("gates"),
     )
 
 

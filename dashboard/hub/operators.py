@@ -19,13 +19,13 @@ from ninja.utils import check_csrf
 from coordinator.bounds import is_storable
 from coordinator.realtime import protocol
 from dashboard.core.audit import ActionFailed
+from dashboard.core.dispatch import by_name
 from dashboard.core.middleware import new_request_id, request_id_var
 from dashboard.core.permissions import Actor, is_fresh
 from dashboard.hub.background import standings_now
 from dashboard.hub.runtime import current
 from dashboard.hub.socket import Outbox, RateLimit, Socket
 from dashboard.hub.viewers import View
-from dashboard.pages.dispatch import by_name
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from dashboard.leaders import actions
 from dashboard.leaders import queries as terms
-from dashboard.live.view_models import OWN_ELECTION
+from dashboard.leaders.page import OWN_ELECTION
 from dashboard.pages import queries as selectors
 from dashboard.pages.views import act, cards_query, confirm, is_confirmed, requires, show
-from dashboard.workers import actions
 
 
 @require_safe

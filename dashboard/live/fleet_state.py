@@ -32,9 +32,8 @@ from dashboard.live.fleet import (
     Today,
     WorkerView,
 )
-from dashboard.live.plans import admitted
 from dashboard.live.presence import Presence
-from dashboard.live.releases import ReleaseTracker
+from dashboard.live.releases import ReleaseTracker, admitted
 from dashboard.live.sample import NOTHING, Depth, Sample
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from django.http import QueryDict
@@ -18,11 +18,10 @@ from django.template.backends.django import Template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from dashboard.core.pages import BY_NAME, NAVIGATION
+from dashboard.core.pages import registry
 from dashboard.core.permissions import Permissions
-from dashboard.live import spending as cost
 from dashboard.live import view_models as readings
-from dashboard.live.fleet import Fleet, QueueView
+from dashboard.live.fleet import Fleet
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +34,10 @@ class UnknownRegion(LookupError):
 
 def regions_of(page: str) -> tuple[str, ...]:
     """The regions of a page, the common ones first; raises `UnknownRegion` for a page that does not exist."""
-    if page not in BY_NAME:
-        raise UnknownRegion(f"no page {page!r}; there are {', '.join(sorted(BY_NAME))}")
-    return COMMON + BY_NAME[page].fragments
+    known = registry().by_name
+    if page not in known:
+        raise UnknownRegion(f"no page {page!r}; there are {', '.join(sorted(known))}")
+    return COMMON + known[page].fragments
 
 
 def context_of(
@@ -48,30 +48,17 @@ def context_of(
     `query` is the page's query string, without "?"; `permissions` what the readers may do where, by default all that their
     role allows.
     """
-    asked = QueryDict(query)
+    pages, asked = registry(), QueryDict(query)
     when_used: dict[str, Callable[[], Any]] = {
-        "pulse": lambda: readings.pulse(fleet, _drawn(page, fleet, asked)),
+        "pulse": lambda: readings.pulse(fleet, pages.by_name[page].graphs(fleet, asked)),
         "counts": lambda: readings.counts(fleet),
         "announcement": lambda: readings.announcement(fleet),
-        "queues": lambda: readings.sorted_queues(fleet, asked),
-        "queue": lambda: readings.named(fleet.queues, asked.get("name", "")),
-        "found": lambda: readings.sorted_workers(fleet, asked),
-        "bill": lambda: cost.current(fleet),
-        "batches": lambda: readings.sorted_batches(fleet, asked),
-        "shown_batch": lambda: readings.shown_batch(fleet, asked),
-        "shown_saga": lambda: readings.shown_saga(fleet, asked),
-        "pool": lambda: readings.pool(fleet, asked),
-        "pressing_gates": lambda: readings.pressing_gates(fleet),
-        "found_gates": lambda: readings.found_gates(fleet, asked),
-        "pressing_leaders": lambda: readings.pressing_leaders(fleet),
-        "found_leaders": lambda: readings.found_leaders(fleet, asked),
-        "found_sequences": lambda: readings.found_sequences(fleet, asked),
-        "pressing_sequences": lambda: readings.pressing_sequences(fleet),
+        **{name: partial(make, fleet, asked) for name, make in pages.context.items()},
     }
     return {
         "page": page,
-        "section": BY_NAME[page].part_of or page,
-        "navigation": NAVIGATION,
+        "section": pages.by_name[page].part_of or page,
+        "navigation": pages.navigation,
         "fleet": fleet,
         "role": role,
         "may_act": role in ("operator", "admin"),
@@ -81,15 +68,6 @@ def context_of(
         # Templates call them at each mention; each is made once.
         **{name: cache(make) for name, make in when_used.items()},
     }
-
-
-def _drawn(page: str, fleet: Fleet, asked: QueryDict) -> list[QueueView]:
-    """The queues that the page's graphs show."""
-    if page == "queue":
-        return [queue for queue in fleet.queues if queue.name == asked.get("name")]
-    if page in ("overview", "queues", "tv"):
-        return readings.sorted_queues(fleet, asked)[: readings.MOST_SERIES]
-    return []
 
 
 def render(page: str, region: str, fleet: Fleet, role: str, query: str = "") -> SafeString:
@@ -135,7 +113,7 @@ def render_all(
 
 @cache
 def _template(page: str, region: str) -> Template:
-    source = "live/common.html" if region in COMMON else BY_NAME[page].template
+    source = "live/common.html" if region in COMMON else registry().by_name[page].template
     engine = engines["django"]
     template: Template = engine.get_template(f"{source}#{region}")  # type: ignore[assignment]
     return template

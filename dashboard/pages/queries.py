@@ -6,9 +6,9 @@ import time
 
 from dashboard.hub.runtime import current
 from dashboard.live import history as past
-from dashboard.live import plans
+from dashboard.live import releases as plans
 from dashboard.live.fleet import Fleet, Point
-from dashboard.live.plans import Plan
+from dashboard.live.releases import Plan
 
 
 def fleet() -> Fleet:

@@ -19,7 +19,7 @@ from dashboard.core import audit
 from dashboard.core import permissions as teams
 from dashboard.core.audit import ActionFailed
 from dashboard.core.forms import query_of, text
-from dashboard.core.pages import BY_NAME
+from dashboard.core.pages import registry
 from dashboard.core.permissions import ACTIONS, FRESH, WANTS_FACTOR, Actor, decide
 from dashboard.live import fragments as regions
 from dashboard.pages import queries as selectors
@@ -60,7 +60,7 @@ def act(
     if not htmx:
         return redirect(back)
     query = urlsplit(htmx.current_url or "").query[:MAX_QUERY]
-    page = page if page in BY_NAME else "other"
+    page = page if page in registry().by_name else "other"
     notice = render_to_string("live/common.html#notice", {"oob": True}, request)
     state = regions.render_all(
         page, selectors.fleet(), actor_of(request).role, query, permissions_of(request)

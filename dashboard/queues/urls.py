@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from dashboard.pages import bulk
 from dashboard.queues import views
 
 urlpatterns = [
@@ -13,6 +12,6 @@ urlpatterns = [
     path("queues/<str:name>/messages", views.peek, name="queue-messages"),
     path("queues/<str:name>/rule", views.rule, name="queue-rule"),
     re_path(r"^queues/(?P<name>[^/]+)/(?P<verb>put|requeue|clear|delete)$", views.do, name="queue-do"),
-    path("several/queues/requeue", bulk.requeue, name="queues-requeue"),
-    path("several/queues/clear", bulk.clear, name="queues-clear"),
+    path("several/queues/requeue", views.requeue_selected, name="queues-requeue"),
+    path("several/queues/clear", views.clear_selected, name="queues-clear"),
 ]

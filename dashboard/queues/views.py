@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.template.defaultfilters import pluralize
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -15,6 +19,7 @@ from coordinator.queues.rules import ScalingRule, Steps, TargetLatency
 from dashboard.core.forms import query_of, text
 from dashboard.live.fleet import QueueView
 from dashboard.pages import queries as selectors
+from dashboard.pages.bulk import Act, act_on_each, allowed, selected
 from dashboard.pages.views import act, confirm, is_confirmed, permissions_of, requires, show
 from dashboard.queues import actions, queries
 
@@ -59,6 +64,76 @@ def queue(request: HttpRequest, name: str) -> HttpResponse:
         step_rows=rows,
         may_act=here in ("operator", "admin"),
         is_admin=here == "admin",
+    )
+
+
+@require_POST
+@requires("queue.requeue")
+def requeue_selected(request: HttpRequest) -> HttpResponse:
+    """Asks for "requeue n" with the poison messages of each, then requeues them."""
+    return _act_on_selected(
+        request,
+        "requeue",
+        actions.requeue_poison,
+        lambda queue: queue.poison,
+        title=lambda n: f"Requeue the poison messages of {n} queue{pluralize(n)}?",
+        line="{queue}: {count} poison messages",
+        verb="Requeue all",
+        done=lambda n: f"Requeueing the poison messages of {n} queue{pluralize(n)}.",
+        consequences=("Requeueing resets the attempt count.",),
+    )  # fmt: skip
+
+
+@require_POST
+@requires("queue.clear", back="queues")
+def clear_selected(request: HttpRequest) -> HttpResponse:
+    """Asks for "clear n" with what each queue holds, then deletes every message in them."""
+    return _act_on_selected(
+        request,
+        "clear",
+        actions.clear_queue,
+        lambda queue: queue.depth,
+        title=lambda n: f"Clear {n} queue{pluralize(n)}?",
+        line="{queue}: about {count} messages are deleted",
+        verb="Clear all",
+        done=lambda n: "1 queue was cleared." if n == 1 else f"{n} queues were cleared.",
+        consequences=(
+            "In-flight messages finish but will not be retried.",
+            "This cannot be undone.",
+        ),
+    )  # fmt: skip
+
+
+def _act_on_selected(
+    request: HttpRequest,
+    act: str,
+    action: Act,
+    count: Callable[[Any], int | None],
+    *,
+    title: Callable[[int], str],
+    line: str,
+    verb: str,
+    done: Callable[[int], str],
+    consequences: tuple[str, ...],
+) -> HttpResponse:
+    back = reverse("queues")
+    ticked = [name for name in selected(request) if allowed(request, f"queue.{act}", name)]
+    phrase = f"{act} {len(ticked)}"
+    if not ticked or text(request, "typed").casefold() == phrase:
+        return act_on_each(request, ticked, action, done, back=back)
+    known = {queue.name: queue for queue in selectors.fleet().queues}
+    lines = []
+    for name in ticked:
+        held = count(known[name]) if name in known else None
+        lines.append(line.format(queue=name, count="an unknown number of" if held is None else f"{held:,}"))
+    return confirm(
+        request,
+        phrase,
+        names=ticked,
+        title=title(len(ticked)),
+        verb=verb,
+        back=back,
+        consequences=(*lines, *consequences),
     )
 
 

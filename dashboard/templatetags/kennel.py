@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from dashboard.live.fleet import GateView, GrantView, LeaderView, QueueView
-from dashboard.live.plans import written
+from dashboard.live.releases import written
 from dashboard.live.view_models import is_holding
 
 register = template.Library()

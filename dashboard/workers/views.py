@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.template.defaultfilters import pluralize
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard.core.forms import query_of
+from dashboard.core.forms import query_of, text
 from dashboard.pages import queries as selectors
+from dashboard.pages.bulk import act_on_each, selected, some
 from dashboard.pages.views import act, confirm, is_confirmed, requires, show
 from dashboard.workers import actions
 
@@ -63,6 +67,57 @@ def stop(request: HttpRequest, instance: str) -> HttpResponse:
     )
 
 
+@require_POST
+@requires("worker.drain")
+def drain_selected(request: HttpRequest) -> HttpResponse:
+    return _command_selected(
+        request,
+        "drain",
+        lambda n: (
+            "1 worker finishes its current messages and takes no new ones."
+            if n == 1
+            else f"{n} workers finish their current messages and take no new ones."
+        ),
+    )
+
+
+@require_POST
+@requires("worker.resume")
+def resume_selected(request: HttpRequest) -> HttpResponse:
+    return _command_selected(
+        request, "resume", lambda n: "1 worker resumed." if n == 1 else f"{n} workers resumed."
+    )
+
+
+@require_POST
+@requires("worker.stop")
+def stop_selected(request: HttpRequest) -> HttpResponse:
+    """Asks for "stop n", then tells each of them to end."""
+    ticked = selected(request)
+    names = {each.instance: each.name for each in selectors.fleet().workers}
+    phrase = f"stop {len(ticked)}"
+    if not ticked or text(request, "typed").casefold() == phrase:
+        return _command_selected(
+            request,
+            "stop",
+            lambda n: "1 worker is stopping." if n == 1 else f"{n} workers are stopping.",
+        )
+    return confirm(
+        request,
+        phrase,
+        names=ticked,
+        title=f"Stop {len(ticked)} worker{pluralize(len(ticked))}?",
+        verb="Stop all",
+        back=reverse("workers"),
+        consequences=(
+            some(names.get(instance, instance) for instance in ticked),
+            "The workers finish or return their messages in flight; then their processes end.",
+            "Standbys take over the elections they lead.",
+            "This page cannot start them again; use the system that runs the workers.",
+        ),
+    )
+
+
 def _name_of(instance: str) -> str:
     return next((each.name for each in selectors.fleet().workers if each.instance == instance), instance)
 
@@ -76,4 +131,14 @@ def _command(request: HttpRequest, instance: str, verb: str, done: str) -> HttpR
         done,
         back=reverse("workers"),
         page="workers",
+    )
+
+
+def _command_selected(request: HttpRequest, verb: str, done: Callable[[int], str]) -> HttpResponse:
+    return act_on_each(
+        request,
+        selected(request),
+        lambda actor, instance: actions.worker_command(actor, instance, verb),
+        done,
+        back=reverse("workers"),
     )

@@ -13,7 +13,7 @@ from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.scaling.policy import ScalingPolicy
 from dashboard.api.v1.schema import described
 from dashboard.core.permissions import NEW
-from dashboard.live.plans import FAR_SECONDS
+from dashboard.live.releases import FAR_SECONDS
 
 # As `coordinator.config.check_name`, without looking ahead.
 NAME = r"^[a-z0-9]+(-[a-z0-9]+)*$"

@@ -14,6 +14,7 @@ from dashboard.api.v1.operations import Done, acts, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.queues import done
 from dashboard.api.v1.schema import page_of
+from dashboard.leaders import actions as leader_actions
 from dashboard.leaders import queries as terms
 from dashboard.live.fleet import LeaderView, WorkerView
 from dashboard.pages import queries as selectors
@@ -104,14 +105,14 @@ def leader_terms(request: HttpRequest, name: Name, limit: Limit = 50) -> HttpRes
 @router.post("/leaders/{name}/step-down", **acts(Done, "step_down", action="leader.step_down", status=202))
 def step_down(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Ask the leader to step down; a standby takes over."""
-    actions.step_down(_actor(request), name, reason=body.reason)
+    leader_actions.step_down(_actor(request), name, reason=body.reason)
     return done("leader.step_down", name, status=202)
 
 
 @router.post("/leaders/{name}/break", **acts(Done, "break_lease", action="leader.break"))
 def break_lease(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Take the lease from its holder by force; the epoch rises, so that fenced writes of the old leader fail."""
-    actions.break_lease(_actor(request), name, reason=body.reason)
+    leader_actions.break_lease(_actor(request), name, reason=body.reason)
     return done("leader.break", name)
 
 

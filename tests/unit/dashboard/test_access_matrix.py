@@ -17,9 +17,9 @@ from dashboard.access.team_actions import add_rule
 from dashboard.core import permissions as scoping
 from dashboard.core import tokens
 from dashboard.core.audit import Denied
+from dashboard.core.dispatch import by_name
 from dashboard.core.permissions import ACTIONS, Actor, role_may
 from dashboard.models import AuditRow, Scope, WorkerToken
-from dashboard.pages.dispatch import by_name
 
 pytestmark = pytest.mark.django_db
 

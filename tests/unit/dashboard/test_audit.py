@@ -18,10 +18,10 @@ from pytest_django import Settings
 from dashboard.access.token_actions import create_token, revoke_token
 from dashboard.core import audit, audit_heads, tokens
 from dashboard.core.audit import ActionFailed, Denied
+from dashboard.core.dispatch import by_name
 from dashboard.core.permissions import Actor
 from dashboard.models import AuditHead, AuditRow, Outcome, WorkerToken
 from dashboard.pages import queries as selectors
-from dashboard.pages.dispatch import by_name
 from dashboard.workers.actions import worker_command
 
 pytestmark = pytest.mark.django_db
@@ -129,7 +129,7 @@ def test_an_action_nobody_knows_is_denied_to_an_admin_too() -> None:
         ("gate.open", "start-it", {"share": "lots"}, "share must be a number"),
         ("gate.close", "start-it", {"reason": "x" * 501}, "501 characters"),
         ("worker.drain", "nobody", {}, "not connected"),
-        ("worker.dance", "nobody", {}, "drain, resume or stop"),
+        ("worker.dance", "nobody", {}, "Unknown action 'worker.dance'"),
         ("leader.step_down", "month-end", {}, "force-release its lease"),
         ("queue.put", "orders-in", {"body": "{"}, "not JSON"),
     ],

@@ -21,18 +21,18 @@ from coordinator.testing.clock import ManualClock
 from dashboard.api import metrics
 from dashboard.core import tokens
 from dashboard.core.audit import ActionFailed
+from dashboard.core.dispatch import by_name
 from dashboard.core.loops import DEAD_SECONDS, PATIENT
+from dashboard.core.pages import registry
 from dashboard.core.permissions import Actor
 from dashboard.gates.actions import unleash
 from dashboard.hub import runtime
 from dashboard.hub.runtime import Runtime
 from dashboard.hub.viewers import TICK_SECONDS
-from dashboard.live import view_models
 from dashboard.live.fleet import Fleet
 from dashboard.models import AuditRow, Scope
 from dashboard.pages import queries
-from dashboard.pages import tables as exports
-from dashboard.pages.dispatch import by_name
+from dashboard.pages.tables import rows_of
 from tests.unit.pages.fleets import NOW, full
 
 OLGA = Actor("olga", "operator")
@@ -211,7 +211,7 @@ def test_a_file_has_all_rows_but_the_bad_one_which_says_so(
     olga: Client, monkeypatch: pytest.MonkeyPatch, name: str, form: str
 ) -> None:
     fleet = full()
-    before = list(exports.TABLES[name](fleet, QueryDict("")))
+    before = list(rows_of(registry().tables[name], fleet, QueryDict("")))
     named = next(iter(before[0]))
     good = {str(row[named]) for row in before}
     monkeypatch.setattr(queries, "fleet", lambda: _with_a_bad_one(fleet))
@@ -240,7 +240,7 @@ def test_metrics_have_all_values_but_the_bad_ones() -> None:
     [
         ("/leaders/", "found_leaders", "leaders", "All elections"),
         ("/gates/", "found_gates", "gates", "region-pulse"),
-        ("/queues/", "sorted_queues", "queues", "region-status"),
+        ("/queues/", "queues", "queues", "region-status"),
         ("/", "pressing_gates", "gates", "region-workers"),
     ],
 )
@@ -250,7 +250,7 @@ def test_a_page_is_whole_but_for_the_region_that_fails(
     def fails(*_: Any) -> Any:
         raise OverflowError("one bad row")
 
-    monkeypatch.setattr(view_models, broken, fails)
+    monkeypatch.setitem(registry().context, broken, fails)
     answer = olga.get(path)
     assert answer.status_code == 200
     page = answer.content.decode()

@@ -16,6 +16,7 @@ from coordinator.realtime.protocol import GateStatus
 from coordinator.testing.clock import ManualClock
 from dashboard.core import tokens
 from dashboard.core.audit import ActionFailed
+from dashboard.core.dispatch import by_name
 from dashboard.core.permissions import Actor
 from dashboard.gates import actions
 from dashboard.hub import runtime
@@ -26,7 +27,6 @@ from dashboard.live.fleet_state import Rates, compose
 from dashboard.live.presence import Presence
 from dashboard.live.sample import Sample
 from dashboard.models import AuditRow, Scope
-from dashboard.pages.dispatch import by_name
 
 from .making import NOW, hello, releases_of, waiting, worker
 

@@ -18,10 +18,10 @@ from dashboard.access.team_actions import add_rule, remove_rule, set_member
 from dashboard.core import permissions
 from dashboard.core import permissions as scoping
 from dashboard.core.audit import ActionFailed, Denied, audited
+from dashboard.core.dispatch import by_name
 from dashboard.core.permissions import Actor, Permissions, Rule, role_on
 from dashboard.live import fragments as regions
 from dashboard.models import AuditRow, TeamRule
-from dashboard.pages.dispatch import by_name
 from dashboard.pages.views import actor_of, requires
 from tests.unit.pages.fleets import full
 

@@ -218,7 +218,7 @@ def test_what_destroys_asks_for_the_password_when_the_sign_in_is_old(
 
 @pytest.mark.parametrize("action", ["queue.clear", "queue.delete", "leader.break"])
 def test_no_way_round_the_pages_destroys_with_an_old_sign_in(action: str) -> None:
-    from dashboard.pages.dispatch import by_name
+    from dashboard.core.dispatch import by_name
 
     stale = Actor("adam", "admin", fresh=False)
     with pytest.raises(Denied, match="too old for this action"):

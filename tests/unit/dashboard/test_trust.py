@@ -12,6 +12,7 @@ from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import GateStatus, ListenerStatus, Receipt, WorkerState
 from coordinator.testing.clock import ManualClock
 from dashboard.core.audit import ActionFailed
+from dashboard.core.dispatch import _number
 from dashboard.core.loops import DEAD_SECONDS, Loops
 from dashboard.hub import notifications as announcing
 from dashboard.hub.notifications import Announcements, GateNews
@@ -21,7 +22,6 @@ from dashboard.live.fleet import StorageView
 from dashboard.live.fleet_state import FleetState
 from dashboard.live.presence import Presence
 from dashboard.live.sample import Depth, Sample
-from dashboard.pages.dispatch import _number
 
 from .making import fleet_state_of, hello
 

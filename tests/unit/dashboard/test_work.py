@@ -6,7 +6,7 @@ import msgspec
 from django.http import QueryDict
 
 from coordinator.tables.azure import SagaHead
-from dashboard.live import view_models as readings
+from dashboard.batches.page import sorted_batches
 from dashboard.live.conditions import attention
 from dashboard.live.fleet import StorageView
 from dashboard.live.sample import Sample
@@ -49,7 +49,7 @@ def test_an_operator_is_told_of_late_failed_and_stuck_work_and_of_nothing_else()
 
 def test_batches_are_found_by_name_pipeline_and_state() -> None:
     def names(query: str) -> list[str]:
-        return [each.batch for each in readings.sorted_batches(full(), QueryDict(query))]
+        return [each.batch for each in sorted_batches(full(), QueryDict(query))]
 
     assert names("") == ["night", "late", "odd", "old", "broken", "still", "given-up"]
     assert names("q=OLD") == ["old"]

@@ -8,25 +8,30 @@ from django.http import QueryDict
 from django.test import RequestFactory
 from django.utils.http import urlencode
 
+from dashboard.gates.page import found_gates, pressing_gates
+from dashboard.leaders.page import OWN_ELECTION, found_leaders
 from dashboard.live import fragments
-from dashboard.live import view_models as readings
 from dashboard.live.fleet import Attention, Fleet, GateView, LeaderView, QueueView, Release, SequenceView
+from dashboard.live.view_models import announcement
 from dashboard.overview.search import find
 from dashboard.pages.views import cards_query
+from dashboard.queues.page import sorted_queues
+from dashboard.sequences.page import found_sequences
 from dashboard.templatetags import kennel
+from dashboard.workers.page import sorted_workers
 from tests.unit.pages.fleets import full
 
 
 def test_workers_in_trouble_come_first_and_numbers_are_counted_as_numbers() -> None:
-    names = [worker.name for worker in readings.sorted_workers(full(), QueryDict()).rows]
+    names = [worker.name for worker in sorted_workers(full(), QueryDict()).rows]
     assert names == ["w-4", "w-2", "w-10"]
 
 
 def test_pages_of_workers_continue_where_the_last_one_ended() -> None:
-    first = readings.sorted_workers(full(), QueryDict(), limit=2)
+    first = sorted_workers(full(), QueryDict(), limit=2)
     query = QueryDict(mutable=True)
     query["after"] = first.next
-    second = readings.sorted_workers(full(), query, limit=2)
+    second = sorted_workers(full(), query, limit=2)
     assert [worker.name for worker in first.rows + second.rows] == ["w-4", "w-2", "w-10"]
     assert second.next == ""
 
@@ -39,7 +44,7 @@ def test_gates_that_only_a_worker_claims_come_after_those_in_storage() -> None:
     claimed = GateView("a-claimed", "closed", 0, waiting=("w-1",))
     stored = GateView("z-stored", "closed", 4, waiting=("w-2",))
     idle = GateView("idle", "closed", 2)
-    names = [gate.name for gate in readings.pressing_gates(_gates(claimed, idle, stored))]
+    names = [gate.name for gate in pressing_gates(_gates(claimed, idle, stored))]
     assert names == ["z-stored", "a-claimed", "idle"]
 
 
@@ -48,29 +53,29 @@ def test_pages_of_gates_continue_where_the_last_one_ended_and_are_filtered_by_na
     seen: list[str] = []
     query = QueryDict(mutable=True)
     for _ in range(3):
-        cards = readings.found_gates(fleet, query, limit=2)
+        cards = found_gates(fleet, query, limit=2)
         assert cards.found == 6
         seen += [gate.name for gate in cards.rows]
         query["after"] = cards.next
     assert seen == ["night", *(f"sale-{n}" for n in range(5))]
     assert cards.next == ""
-    found = readings.found_gates(fleet, QueryDict("q=Sale"), limit=2)
+    found = found_gates(fleet, QueryDict("q=Sale"), limit=2)
     assert ([gate.name for gate in found.rows], found.found) == (["sale-0", "sale-1"], 5)
 
 
 def test_elections_and_sequences_are_paged_like_gates_with_those_in_trouble_first() -> None:
     leaders = (
-        LeaderView(readings.OWN_ELECTION, "dashboard-1", 2, "leased"),
+        LeaderView(OWN_ELECTION, "dashboard-1", 2, "leased"),
         LeaderView("report", "w-1", 2, "leased"),
         *(LeaderView(f"odd-{n}", "", 0, "available") for n in range(3)),
     )
     sequences = (SequenceView("orders"), *(SequenceView(f"odd-{n}", problem="unreadable") for n in range(4)))
     fleet = msgspec.structs.replace(full(), leaders=leaders, sequences=sequences)
-    first = readings.found_leaders(fleet, QueryDict(), limit=4)
+    first = found_leaders(fleet, QueryDict(), limit=4)
     assert ([row.name for row in first.rows], first.found) == (["odd-0", "odd-1", "odd-2", "report"], 5)
-    rest = readings.found_leaders(fleet, QueryDict(urlencode({"after": first.next})), limit=4)
-    assert ([row.name for row in rest.rows], rest.next) == ([readings.OWN_ELECTION], "")
-    cards = readings.found_sequences(fleet, QueryDict("q=ODD"), limit=3)
+    rest = found_leaders(fleet, QueryDict(urlencode({"after": first.next})), limit=4)
+    assert ([row.name for row in rest.rows], rest.next) == ([OWN_ELECTION], "")
+    cards = found_sequences(fleet, QueryDict("q=ODD"), limit=3)
     assert ([row.name for row in cards.rows], cards.found, bool(cards.next)) == (
         ["odd-0", "odd-1", "odd-2"],
         4,
@@ -81,9 +86,9 @@ def test_elections_and_sequences_are_paged_like_gates_with_those_in_trouble_firs
 def test_a_name_as_long_as_a_blobs_is_a_place_to_continue(rf: RequestFactory) -> None:
     leaders = tuple(LeaderView(f"{'x' * 1000}-{n}", "", 0, "available") for n in range(3))
     fleet = msgspec.structs.replace(full(), leaders=leaders)
-    first = readings.found_leaders(fleet, QueryDict(), limit=2)
+    first = found_leaders(fleet, QueryDict(), limit=2)
     asked = QueryDict(cards_query(rf.get("/leaders/", {"after": first.next})))
-    assert [row.name[-1] for row in readings.found_leaders(fleet, asked, limit=2).rows] == ["2"]
+    assert [row.name[-1] for row in found_leaders(fleet, asked, limit=2).rows] == ["2"]
 
 
 @pytest.mark.parametrize("page", ["gates", "leaders", "sequences"])
@@ -106,16 +111,16 @@ def test_a_page_of_a_thousand_cards_is_not_much_larger_than_one_of_thirty(page: 
     [("presence=lost", ["w-4"]), ("q=W-1", ["w-10"]), ("q=orders", ["w-4", "w-2", "w-10"])],
 )
 def test_workers_are_found_by_presence_name_and_queue(query: str, names: list[str]) -> None:
-    assert [worker.name for worker in readings.sorted_workers(full(), QueryDict(query)).rows] == names
+    assert [worker.name for worker in sorted_workers(full(), QueryDict(query)).rows] == names
 
 
 def test_a_queue_of_unknown_depth_sorts_below_an_empty_one() -> None:
     fleet = msgspec.structs.replace(full(), queues=(QueueView("a"), QueueView("b", 0), QueueView("c", 9)))
-    assert [queue.name for queue in readings.sorted_queues(fleet, QueryDict("sort=depth"))] == ["c", "b", "a"]
+    assert [queue.name for queue in sorted_queues(fleet, QueryDict("sort=depth"))] == ["c", "b", "a"]
 
 
 def test_gates_that_hold_workers_come_first() -> None:
-    assert [gate.name for gate in readings.pressing_gates(full())] == ["nightly", "start"]
+    assert [gate.name for gate in pressing_gates(full())] == ["nightly", "start"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +135,7 @@ def test_gates_that_hold_workers_come_first() -> None:
 )
 def test_a_release_is_announced_in_four_steps(passed: int, said: str) -> None:
     gate = msgspec.structs.replace(full().gates[0], release=Release("start", 4, 0.0, None, 100, passed))
-    assert said in readings.announcement(msgspec.structs.replace(full(), gates=(gate,)))
+    assert said in announcement(msgspec.structs.replace(full(), gates=(gate,)))
 
 
 @pytest.mark.parametrize(

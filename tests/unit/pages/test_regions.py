@@ -15,7 +15,7 @@ from dashboard.live import fragments as regions
 from dashboard.live.fleet import Fleet, GateView
 from tests.unit.pages.fleets import NOW, full, nothing
 
-PAGES = tuple(pages.BY_NAME)
+PAGES = tuple(pages.registry().by_name)
 ROLES = ("viewer", "operator", "admin")
 
 

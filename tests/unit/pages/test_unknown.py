@@ -28,7 +28,7 @@ from dashboard.live.fleet import (
 from tests.unit.pages.fleets import NOW, full
 
 # Without figures of the fleet: help, and what has no regions of its own.
-PAGES = sorted(page.name for page in pages.PAGES if page.fragments)
+PAGES = sorted(page.name for page in pages.registry().by_name.values() if page.fragments)
 QUERY = {"queue": "name=orders"}
 NUMBER = re.compile(r"\d+(?:[.,:\u202f]\d+)*")
 # What no storage tells: presence, which the hub knows, and the price list.
