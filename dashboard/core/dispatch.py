@@ -22,7 +22,7 @@ def by_name(actor: Actor, action: str, target: str, options: dict[str, Any]) -> 
     return msgspec.to_builtins(act(actor, target, options))
 
 
-def number(options: dict[str, Any], name: str) -> float | None:
+def number_option(options: dict[str, Any], name: str) -> float | None:
     """An option as a number; None if it was not given."""
     value = options.get(name)
     if value in (None, ""):

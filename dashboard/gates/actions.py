@@ -68,7 +68,7 @@ async def _open(
     epoch: int | None,
 ) -> GateState:
     runtime = current()
-    stored, above = runtime.gate(gate), runtime.gates.peak(gate)
+    stored, above = runtime.stored.gate(gate), runtime.gates.peak(gate)
     return await runtime.releases.release(
         gate,
         lambda: stored.open(by=by, reason=reason, at=at, share=share, until=until, epoch=epoch, above=above),
@@ -77,7 +77,9 @@ async def _open(
 
 async def _close(gate: str, by: str, reason: str, epoch: int | None) -> GateState:
     runtime = current()
-    state = await runtime.gate(gate).close(by=by, reason=reason, epoch=epoch, above=runtime.gates.peak(gate))
+    state = await runtime.stored.gate(gate).close(
+        by=by, reason=reason, epoch=epoch, above=runtime.gates.peak(gate)
+    )
     await runtime.gates.changed(state)
     return state
 

@@ -7,7 +7,7 @@ from typing import Any
 from django.http import QueryDict
 
 from dashboard.core.csv import moment
-from dashboard.core.dispatch import number
+from dashboard.core.dispatch import number_option
 from dashboard.core.pages import Badge, Page, Table, with_reason
 from dashboard.core.permissions import Actor
 from dashboard.gates import actions
@@ -36,7 +36,7 @@ def found_gates(fleet: Fleet, query: QueryDict, limit: int = CARDS) -> Cards[Gat
 
 
 def _unleash(actor: Actor, gate: str, given: dict[str, Any]) -> Any:
-    at, until, share = (number(given, name) for name in ("at", "until", "share"))
+    at, until, share = (number_option(given, name) for name in ("at", "until", "share"))
     return actions.unleash(
         actor,
         gate,

@@ -24,6 +24,7 @@ from coordinator.realtime.protocol import Receipt
 from dashboard.core.backplane import Backplane
 from dashboard.core.middleware import request_id_var
 from dashboard.hub.socket import Outbox, RateLimit
+from dashboard.live.presence import Presence
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,28 @@ class WorkerSockets:
             return False
         outbox.put(protocol.encode(message))
         return True
+
+
+class Commands:
+    """What operators ask of workers, sent wherever they are connected."""
+
+    def __init__(self, sockets: WorkerSockets, presence: Presence, backplane: Backplane) -> None:
+        self._sockets, self._presence, self._backplane = sockets, presence, backplane
+        backplane.on("command", self._receive)
+
+    async def send(self, instance: str, command: protocol.Command) -> bool:
+        """Send a command to a worker, wherever it is connected; False if it isn't connected anywhere we know of."""
+        if self._sockets.send_one(instance, command):
+            return True
+        entry = self._presence.entries.get(instance)
+        if entry is None or not entry.connected or entry.process_id == self._backplane.process_id:
+            return False
+        await self._backplane.publish("command", msgspec.msgpack.encode((instance, command)))
+        return True
+
+    def _receive(self, process_id: str, body: bytes) -> None:
+        instance, command = msgspec.msgpack.decode(body, type=tuple[str, protocol.Command])
+        self._sockets.send_one(instance, command)
 
 
 class FanoutBus(LocalBus):

@@ -23,28 +23,23 @@ from django.conf import settings
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import NotFound, StorageError
-from coordinator.gates.azure import BlobGateStore
-from coordinator.gates.gate import Gate
 from coordinator.gates.state import GateState
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import Hint
 from coordinator.storage import Storage
 from dashboard.core.backplane import Backplane
 from dashboard.core.loops import Loops
-from dashboard.hub.notifications import Announcements, FanoutBus, GateNews, WorkerSockets
+from dashboard.hub.notifications import Announcements, Commands, FanoutBus, GateNews, WorkerSockets
 from dashboard.hub.viewers import Viewers
 from dashboard.live.fleet_state import FleetState
-from dashboard.live.presence import FORGET_SECONDS, Presence, WorkerNews
-from dashboard.live.releases import KnownGates, ReleaseTracker
+from dashboard.live.presence import Presence, PresenceExchange
+from dashboard.live.releases import KnownGates, ReleaseTracker, StoredGates
 from dashboard.live.sampler import Sampler
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-SUMMARY_SECONDS = 1.0
-LOOKED_SECONDS = 5.0
 ACT_THREADS = 8
-AWAY_SECONDS = 5.0
 
 
 # Workers pass first; storage is looked at when they have.
@@ -77,35 +72,34 @@ class Runtime:
         self.sockets = WorkerSockets()
         self.consumers: set[Socket] = set()
         self.bus = FanoutBus(self.sockets, self.link)
+        if storage is not None:
+            storage.bus = self.bus
         self.gates = KnownGates(self.link, clock=clock)
+        self.stored = StoredGates(lambda: self.storage, self.gates, f"dashboard-{self.link.process_id}")
         self.gates.on_back.append(self._gate_went_back)
         self.releases = ReleaseTracker(self.presence.waiting_at, self.gates, self.link, clock=clock)
         self.board: FleetState = FleetState(self.presence, self.releases, self.link, clock=clock)
         self.board.troubles = self._troubles
         self.viewers: Viewers = Viewers(self.board)
+        self.board.has_viewers = lambda: bool(self.viewers)
+        self.commands = Commands(self.sockets, self.presence, self.link)
+        self.exchange = PresenceExchange(self.presence, self.link, self.releases.share_all, clock=clock)
         self.sampler: Sampler | None = None
-        self._gates: dict[str, Gate] = {}
-        self.kept_reads: dict[str, tuple[float, Any]] = {}  # see `dashboard.hub.runtime.look`
+        self.kept_reads: dict[str, tuple[float, Any]] = {}  # see `look`
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looked_elsewhere = self.looked = float("-inf")
         self.announcements = Announcements(self._pass_on, lambda: len(self.sockets), clock=clock)
         self.gate_news = GateNews(
-            self._read_gate, self.releases.epoch_of, self._gate_confirmed, self.releases.passed, clock=clock
+            self.stored.read, self.releases.epoch_of, self._gate_confirmed, self.releases.passed, clock=clock
         )
-        self.link.on("presence", self._presence_from)
         self.kept_head = 0
-        self._processes: dict[str, float] = {}
-        self._newcomer = False
         self.link.on("hint", lambda _, body: self.announced(msgspec.msgpack.decode(body, type=Hint)))
-        self.link.on("looking", self._looking_from)
-        self.link.on("command", self._command_from)
 
     @property
     def storage(self) -> Storage:
+        """The storage account: the given one, or that of the environment, connected when it is first asked for."""
         with self._lock:
             if self._storage is None:
-                self._storage = Storage.from_env(settings.STORAGE_ENV)
-            self._storage.bus = self.bus
+                self._storage = Storage.from_env(settings.STORAGE_ENV, bus=self.bus)
             return self._storage
 
     @property
@@ -146,7 +140,7 @@ class Runtime:
             self._stack = stack.pop_all()
         self._loop = asyncio.get_running_loop()
         self.sampler = Sampler(storage, self.board, self.link, clock=self.clock)
-        self.sampler.watched = self._somebody_looks
+        self.sampler.watched = lambda: self.board.is_watched
         self.sampler.turned = lambda: self.loops.alive("sampler")
         self.sampler.failed = lambda error: self.loops.failed("sampler", error)
         self.loops.alive("sampler")
@@ -155,6 +149,8 @@ class Runtime:
             ("announcements", self.announcements),
             ("gate-news", self.gate_news),
             ("receipts", self.releases),
+            ("summaries", self.exchange),
+            ("readers", self.board),
         ):
             loop.turned, loop.rested = partial(self.loops.alive, name), partial(self.loops.resting, name)
         start = self.loops.start
@@ -163,7 +159,8 @@ class Runtime:
         start("announcements", self.announcements.run)
         start("gate-news", self.gate_news.run)
         if self.link.is_shared:
-            start("summaries", self._summaries)
+            start("summaries", self.exchange.run)
+            start("readers", self.board.share_readers)
             start("receipts", self.releases.run)
         log.info("The dashboard watches prefix %s", storage.config.prefix)
 
@@ -181,7 +178,7 @@ class Runtime:
             await self.sampler.stop()
         await self.loops.stop()
         self.sampler = self._loop = None
-        self._gates.clear()
+        self.stored.clear()
         await self.link.stop()
         if self._storage is not None:
             await self._storage.aclose()
@@ -191,13 +188,7 @@ class Runtime:
         if stack is not None:
             await stack.aclose()
 
-    # --- what workers tell, shared with the other processes --------------------------------------------------------
-
-    def gate(self, name: str) -> Gate:
-        """The gate of that name, kept: it knows what it last read. On the event loop only."""
-        if name not in self._gates:
-            self._gates[name] = self.storage.gate(name, identity=f"dashboard-{self.link.process_id}")
-        return self._gates[name]
+    # --- notifications ------------------------------------------------------------------------------------------------
 
     def look_again(self) -> None:
         """Something was changed in storage: sample now. From any thread."""
@@ -209,9 +200,6 @@ class Runtime:
         """What a worker announced goes to the others. Of gates nothing is passed on but what storage confirms."""
         self.bus.tell(hint, but=but, may_drop=True)
         await self.bus.tell_others(hint)
-
-    async def _read_gate(self, gate: str) -> GateState | None:
-        return (await BlobGateStore(self.storage, gate).read("")).state
 
     async def _gate_confirmed(self, state: GateState) -> None:
         """A gate was changed by another program: now shown, and told to all workers."""
@@ -232,8 +220,7 @@ class Runtime:
                 self._loop.call_later(AFTER_RELEASE_SECONDS, self.sampler.wake)
 
     def _gate_went_back(self, gate: str, epoch: int) -> None:
-        """Storage was restored: what is kept of the gate is of another time, and all workers look again."""
-        self._gates.pop(gate, None)
+        """Storage was restored: all workers look again."""
         if self._loop is not None:
             self.bus.tell(Hint(f"gate:{gate}", epoch=epoch, origin="dashboard"))
 
@@ -242,65 +229,6 @@ class Runtime:
             f'The dashboard\'s own work "{name}" failed within the last minute: {what}'
             for name, what in self.loops.troubles().items()
         )
-
-    async def command(self, instance: str, command: protocol.Command) -> bool:
-        """Send a command to a worker, wherever it is connected; False if it isn't connected anywhere we know of."""
-        if self.sockets.send_one(instance, command):
-            return True
-        entry = self.presence.entries.get(instance)
-        if entry is None or not entry.connected or entry.process_id == self.link.process_id:
-            return False
-        await self.link.publish("command", msgspec.msgpack.encode((instance, command)))
-        return True
-
-    def _somebody_looks(self) -> bool:
-        newest = max(self._looked_elsewhere, self.looked)
-        return bool(self.viewers) or self.clock.monotonic() - newest < LOOKED_SECONDS
-
-    def _looking_from(self, process_id: str, body: bytes) -> None:
-        self._looked_elsewhere = self.clock.monotonic()
-
-    def _presence_from(self, process_id: str, body: bytes) -> None:
-        now = self.clock.monotonic()
-        if now - self._processes.get(process_id, float("-inf")) > AWAY_SECONDS:
-            # It is new, or was cut off: it has missed receipts, and their workers won't send them again.
-            self._newcomer = True
-            self._processes = {
-                known: heard for known, heard in self._processes.items() if now - heard < FORGET_SECONDS
-            }
-        self._processes[process_id] = now
-        self.presence.merge(process_id, msgspec.msgpack.decode(body, type=list[WorkerNews]))
-
-    def _command_from(self, process_id: str, body: bytes) -> None:
-        instance, command = msgspec.msgpack.decode(body, type=tuple[str, protocol.Command])
-        self.sockets.send_one(instance, command)
-
-    async def _summaries(self) -> None:
-        while True:
-            self.loops.alive("summaries")
-            await self.link.publish("presence", _packed(self.presence.local_news()))
-            if self._newcomer:
-                self._newcomer = False
-                await self.releases.share_all()
-            if self.viewers or self.clock.monotonic() - self.looked < LOOKED_SECONDS:
-                await self.link.publish("looking", b"")
-            await self.clock.sleep(SUMMARY_SECONDS)
-
-
-def _packed(news: list[WorkerNews]) -> bytes:
-    """The summary; a worker that cannot be told of is left out of it."""
-    try:
-        return msgspec.msgpack.encode(news)
-    except (OverflowError, ValueError, TypeError):
-        good = []
-        for each in news:
-            try:
-                msgspec.msgpack.encode(each)
-            except (OverflowError, ValueError, TypeError) as error:
-                log.warning("The worker %s is not told of: %s", each.hello.worker, error)
-            else:
-                good.append(each)
-        return msgspec.msgpack.encode(good)
 
 
 _current: Runtime | None = None

@@ -26,7 +26,7 @@ def step_down(actor: Actor, election: str, *, reason: str = "") -> None:
             raise ActionFailed(f"No connected worker leads {election}; force-release its lease instead.")
         for instance in holders:
             command = protocol.Command(verb="step_down", id=command_id(actor), target=election, by=actor.name)
-            call(current().command, instance, command)
+            call(current().commands.send, instance, command)
         act.after = json.dumps({"asked": len(holders)})
 
 

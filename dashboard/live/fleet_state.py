@@ -388,6 +388,8 @@ def _headline(
 
 
 KEPT_SECONDS = 120
+ASKED_SECONDS = 5.0
+SHARE_SECONDS = 1.0
 RATE_SECONDS = 6.0
 FRESH_SECONDS = 0.2
 DAY_SECONDS = 86_400.0
@@ -410,7 +412,12 @@ class FleetState:
         self._marks: deque[tuple[float, dict[str, int], Counter[str], dict[str, int], int]] = deque()
         self._day: tuple[float, Counter[str], Counter[str]] | None = None
         self.troubles: Callable[[], tuple[str, ...]] = tuple
+        self.turned: Callable[[], None] = lambda: None
+        self.rested: Callable[[], None] = lambda: None
+        self.has_viewers: Callable[[], bool] = lambda: False
+        self._asked_at = self._asked_elsewhere_at = float("-inf")
         link.on("sample", self._sample_from)
+        link.on("looking", self._asked_elsewhere)
 
     # --- in -----------------------------------------------------------------------------------------------------
 
@@ -432,6 +439,32 @@ class FleetState:
         sample = msgspec.msgpack.decode(body, type=Sample)
         if sample.at >= self.sample.at:
             self.apply(sample)
+
+    # --- who reads ----------------------------------------------------------------------------------------------
+
+    def asked(self) -> None:
+        """A person or a program wants the newest: keeps the sampler at its quick pace for a few seconds."""
+        self._asked_at = self.clock.monotonic()
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody reads, here or at another process."""
+        return self._is_watched_here or self.clock.monotonic() - self._asked_elsewhere_at < ASKED_SECONDS
+
+    @property
+    def _is_watched_here(self) -> bool:
+        return self.has_viewers() or self.clock.monotonic() - self._asked_at < ASKED_SECONDS
+
+    def _asked_elsewhere(self, process_id: str, body: bytes) -> None:
+        self._asked_elsewhere_at = self.clock.monotonic()
+
+    async def share_readers(self) -> None:
+        """Tell the other processes each second that somebody reads here, until cancelled."""
+        while True:
+            self.turned()
+            if self._is_watched_here:
+                await self.link.publish("looking", b"")
+            await self.clock.sleep(SHARE_SECONDS)
 
     # --- out ----------------------------------------------------------------------------------------------------
 

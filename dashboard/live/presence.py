@@ -5,8 +5,9 @@ Every process knows all workers: those connected to it from their frames, those 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -14,8 +15,13 @@ from coordinator.azure.metering import TRAFFIC
 from coordinator.bounds import Duration, Text
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.realtime.protocol import Hello, WorkerState
+from dashboard.core.backplane import Backplane
 from dashboard.live.fleet import WorkerView
 
+log = logging.getLogger(__name__)
+
+SUMMARY_SECONDS = 1.0
+AWAY_SECONDS = 5.0
 OK_SECONDS = 3.0
 LATE_SECONDS = 10.0
 FORGET_SECONDS = 600.0
@@ -269,3 +275,67 @@ def _view(entry: Entry, age: float, wall: float) -> WorkerView:
     )
     entry.view = entry.seen, view
     return view
+
+
+class PresenceExchange:
+    """Sends the other processes each second which workers are connected here, and takes in the same from them.
+
+    `on_newcomer` is awaited after a process was heard that is new, or was cut off: it has missed receipts, and their
+    workers won't send them again.
+    """
+
+    def __init__(
+        self,
+        presence: Presence,
+        backplane: Backplane,
+        on_newcomer: Callable[[], Awaitable[None]],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.turned: Callable[[], None] = lambda: None
+        self.rested: Callable[[], None] = lambda: None
+        self._presence, self._backplane, self._on_newcomer, self._clock = (
+            presence,
+            backplane,
+            on_newcomer,
+            clock,
+        )
+        self._processes: dict[str, float] = {}
+        self._newcomer = False
+        backplane.on("presence", self._receive)
+
+    async def run(self) -> None:
+        """Send, until cancelled."""
+        while True:
+            self.turned()
+            await self._backplane.publish("presence", _packed(self._presence.local_news()))
+            if self._newcomer:
+                self._newcomer = False
+                await self._on_newcomer()
+            await self._clock.sleep(SUMMARY_SECONDS)
+
+    def _receive(self, process_id: str, body: bytes) -> None:
+        now = self._clock.monotonic()
+        if now - self._processes.get(process_id, float("-inf")) > AWAY_SECONDS:
+            self._newcomer = True
+            self._processes = {
+                known: heard for known, heard in self._processes.items() if now - heard < FORGET_SECONDS
+            }
+        self._processes[process_id] = now
+        self._presence.merge(process_id, msgspec.msgpack.decode(body, type=list[WorkerNews]))
+
+
+def _packed(news: list[WorkerNews]) -> bytes:
+    """The summary; a worker that cannot be told of is left out of it."""
+    try:
+        return msgspec.msgpack.encode(news)
+    except (OverflowError, ValueError, TypeError):
+        good = []
+        for each in news:
+            try:
+                msgspec.msgpack.encode(each)
+            except (OverflowError, ValueError, TypeError) as error:
+                log.warning("The worker %s is not told of: %s", each.hello.worker, error)
+            else:
+                good.append(each)
+        return msgspec.msgpack.encode(good)

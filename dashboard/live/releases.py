@@ -14,8 +14,11 @@ import msgspec
 from coordinator.bounds import Count, Name
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.epochs import COUNTED
+from coordinator.gates.azure import BlobGateStore
+from coordinator.gates.gate import Gate
 from coordinator.gates.state import GateState, rollout_bucket
 from coordinator.realtime.protocol import Receipt
+from coordinator.storage import Storage
 from dashboard.core.backplane import Backplane
 from dashboard.live.fleet import Fleet, Release
 
@@ -195,6 +198,33 @@ class ReleaseNews(msgspec.Struct, frozen=True, gc=False):
     pushed_at: float | None
     expected: dict[str, str]
     delays: dict[str, float]
+
+
+class StoredGates:
+    """The gates of the account, to read and to change. Each is kept, since it knows what it last read; one whose epoch went
+    back is of another time, and is not. On the event loop only."""
+
+    def __init__(self, storage: Callable[[], Storage], known: KnownGates, identity: str) -> None:
+        self._storage, self._identity = storage, identity
+        self._gates: dict[str, Gate] = {}
+        known.on_back.append(self._went_back)
+
+    def gate(self, name: str) -> Gate:
+        """The gate of that name. Raises `ConfigurationError` for what is no name."""
+        if name not in self._gates:
+            self._gates[name] = self._storage().gate(name, identity=self._identity)
+        return self._gates[name]
+
+    async def read(self, name: str) -> GateState | None:
+        """The gate as stored now, past all that is known of it."""
+        return (await BlobGateStore(self._storage(), name).read("")).state
+
+    def _went_back(self, name: str, epoch: int) -> None:
+        self._gates.pop(name, None)
+
+    def clear(self) -> None:
+        """Keep none."""
+        self._gates.clear()
 
 
 class ReleaseProgress:

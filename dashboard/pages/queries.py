@@ -13,9 +13,9 @@ from dashboard.live.releases import Plan
 
 def fleet() -> Fleet:
     """The newest of everything, from memory. Asking keeps the sampler at its quick pace for a few seconds."""
-    runtime = current()
-    runtime.looked = runtime.clock.monotonic()
-    return runtime.board.fleet()
+    board = current().board
+    board.asked()
+    return board.fleet()
 
 
 def opening(gate: str, *, at: float | None, until: float | None, share: float) -> Plan:

@@ -22,7 +22,7 @@ def worker_command(actor: Actor, instance: str, verb: str, *, reason: str = "") 
     name = entry.hello.worker if entry is not None else instance
     with audited(actor, f"worker.{verb}", name, reason) as act:
         command = protocol.Command(verb=cast(Any, verb), id=command_id(actor), by=actor.name)
-        if not call(current().command, instance, command):
+        if not call(current().commands.send, instance, command):
             raise ActionFailed(f"Worker {name} is not connected; nothing was sent.")
         act.after = json.dumps({"sent": verb})
 

@@ -150,7 +150,7 @@ _PREPARE = f"""
 from django.core.management import call_command
 from django.contrib.auth.models import Group, User
 from django.contrib.auth.hashers import make_password
-from dashboard.access import tokens
+from dashboard.core import tokens
 call_command("migrate", verbosity=0)
 secret = make_password({PASSWORD!r})
 for name, role in {USERS!r}.items():

@@ -27,7 +27,7 @@ TOKENS = {
 }
 _MAKE = f"""
 from django.contrib.auth.models import User
-from dashboard.access import tokens
+from dashboard.core import tokens
 for name, token in {TOKENS!r}.items():
     tokens.create("cli", scope="act", role="admin", owner=User.objects.get(username=name), token=token)
 """

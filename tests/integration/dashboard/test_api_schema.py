@@ -59,7 +59,7 @@ CHECKS = [
 ]
 TOKEN = "ks_schema_0123456789_0123456789_0123456789"
 _MAKE_TOKEN = f"""
-from dashboard.access import tokens
+from dashboard.core import tokens
 from dashboard.models import WorkerToken
 tokens.create("schema", scope="act", role="admin", token={TOKEN!r})
 # An id that nobody hits by chance: a token that is revoked in between would have all the rest refused, and all be well.

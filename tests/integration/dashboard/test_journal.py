@@ -33,8 +33,8 @@ async def test_the_end_is_kept_by_itself_and_an_emptied_audit_is_found(own_dashb
     assert await until(lambda: "1 ends kept" in own_dashboard.manage("audit", "verify"))
     own_dashboard.stop()
     own_dashboard.manage(
-        code="from dashboard.models import AuditHead, AuditRow\nfrom dashboard.audit import log as audit\n"
-        "from dashboard.core.actor import Actor\n"
+        code="from dashboard.models import AuditHead, AuditRow\nfrom dashboard.core import audit as audit\n"
+        "from dashboard.core.permissions import Actor\n"
         "AuditRow.objects.all().delete()\nAuditHead.objects.update(last_id=0, digest='')\n"
         "audit.denied(Actor('otto', ''), 'sign_in', 'otto')"
     )

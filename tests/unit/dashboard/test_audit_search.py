@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
+from dashboard.audit import queries as selectors
 from dashboard.core import audit
 from dashboard.core.permissions import Actor
 from dashboard.models import AuditRow, Outcome
-from dashboard.pages import queries as selectors
 
 pytestmark = pytest.mark.django_db
 

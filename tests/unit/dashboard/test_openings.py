@@ -21,7 +21,8 @@ from dashboard.core.permissions import Actor
 from dashboard.gates import actions
 from dashboard.hub import runtime
 from dashboard.hub.runtime import Runtime
-from dashboard.live import fragments, plans
+from dashboard.live import fragments
+from dashboard.live import releases as plans
 from dashboard.live.fleet import Fleet, Release, StorageView
 from dashboard.live.fleet_state import Rates, compose
 from dashboard.live.presence import Presence

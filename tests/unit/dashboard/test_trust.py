@@ -12,7 +12,7 @@ from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import GateStatus, ListenerStatus, Receipt, WorkerState
 from coordinator.testing.clock import ManualClock
 from dashboard.core.audit import ActionFailed
-from dashboard.core.dispatch import _number
+from dashboard.core.dispatch import number_option
 from dashboard.core.loops import DEAD_SECONDS, Loops
 from dashboard.hub import notifications as announcing
 from dashboard.hub.notifications import Announcements, GateNews
@@ -406,4 +406,4 @@ async def test_a_loop_that_has_ended_or_turns_no_more_is_dead(clock: ManualClock
 @pytest.mark.parametrize("value", ["inf", "nan", 10**400, "-inf", [], "soon"])
 def test_what_is_no_finite_number_is_refused(value: object) -> None:
     with pytest.raises(ActionFailed, match="number"):
-        _number({"at": value}, "at")
+        number_option({"at": value}, "at")

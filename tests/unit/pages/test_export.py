@@ -8,11 +8,11 @@ import io
 import pytest
 from asgiref.sync import async_to_sync
 
+from dashboard.audit import queries as selectors
 from dashboard.audit import views as export
 from dashboard.core import audit
 from dashboard.core.csv import cell, lines, streamed
 from dashboard.core.permissions import Actor
-from dashboard.pages import queries as selectors
 from dashboard.sequences.views import ledger_parts
 
 
