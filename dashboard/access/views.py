@@ -13,10 +13,9 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboard.access import people_actions, queries, team_actions, token_actions
 from dashboard.accounts import sessions
 from dashboard.core.audit import ActionFailed, Denied
-from dashboard.core.forms import text
 from dashboard.core.permissions import KINDS, NEW, RANK, ROLES, decide
 from dashboard.models import Scope, TeamRule
-from dashboard.pages.views import act, actor_of, confirm, is_confirmed, requires, show
+from dashboard.pages.views import act, actor_of, confirm, is_confirmed, requires, show, text
 
 
 @require_safe

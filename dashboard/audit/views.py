@@ -10,8 +10,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard.audit import queries
 from dashboard.core import csv
-from dashboard.core.forms import query_of, whole_number
-from dashboard.pages.views import requires, show
+from dashboard.pages.views import query_of, requires, show, whole_number
 
 ROWS = 50
 FILE_ROWS = 1000

@@ -8,8 +8,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.batches import actions
 from dashboard.batches import queries as work
-from dashboard.core.forms import query_of, text
-from dashboard.pages.views import act, requires, show
+from dashboard.pages.views import act, query_of, requires, show, text
 
 
 @require_safe

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from coordinator.cost import Prices
 from coordinator.errors import ConfigurationError
 from dashboard.core import prices as pricing
-from dashboard.core.forms import text
 from dashboard.core.prices import PriceSettings
 from dashboard.cost.actions import reset_prices, set_prices
-from dashboard.pages.views import act, requires, show
+from dashboard.pages.views import act, requires, show, text
 
 KINDS = {
     "queue": "Queue operations",

@@ -11,12 +11,11 @@ from django.template.defaultfilters import pluralize
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard.core.forms import text
 from dashboard.gates import actions
 from dashboard.live.releases import Plan, written
 from dashboard.pages import queries as selectors
 from dashboard.pages.bulk import act_on_each, selected
-from dashboard.pages.views import act, cards_query, requires, show
+from dashboard.pages.views import act, cards_query, requires, show, text
 
 INVALID = "a time or the share is not valid. Write a time as 2026-07-31 18:00:00."
 

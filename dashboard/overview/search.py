@@ -10,10 +10,9 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from dashboard.core.forms import query_of, whole_number
 from dashboard.live.fleet import Fleet
 from dashboard.pages import queries as selectors
-from dashboard.pages.views import requires, show
+from dashboard.pages.views import query_of, requires, show, whole_number
 from dashboard.templatetags.links import election_url, gate_url, queue_url, worker_url
 
 MOST = 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
@@ -18,7 +19,6 @@ from django.utils.http import urlencode
 from dashboard.core import audit
 from dashboard.core import permissions as teams
 from dashboard.core.audit import ActionFailed
-from dashboard.core.forms import query_of, text
 from dashboard.core.pages import registry
 from dashboard.core.permissions import ACTIONS, FRESH, WANTS_FACTOR, Actor, decide
 from dashboard.live import fragments as regions
@@ -167,3 +167,23 @@ def requires(
         return guarded
 
     return decorate
+
+
+# No database and no page can hold them.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def text(request: HttpRequest, name: str, limit: int = 200) -> str:
+    """A field of the form, trimmed."""
+    return _UNSTORABLE.sub(" ", request.POST.get(name, "")).strip()[:limit]
+
+
+def whole_number(value: str) -> int | None:
+    """A number as people type it, with or without spaces; None for anything else."""
+    digits = "".join(value.split()).replace("\N{NARROW NO-BREAK SPACE}", "")
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
+
+
+def query_of(**values: object) -> str:
+    """A query string of those values that say something."""
+    return urlencode({key: str(value) for key, value in values.items() if value not in (None, "")})

@@ -16,11 +16,10 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from coordinator.errors import ConfigurationError
 from coordinator.queues.envelope import poison_name
 from coordinator.queues.rules import ScalingRule, Steps, TargetLatency
-from dashboard.core.forms import query_of, text
 from dashboard.live.fleet import QueueView
 from dashboard.pages import queries as selectors
 from dashboard.pages.bulk import Act, act_on_each, allowed, selected
-from dashboard.pages.views import act, confirm, is_confirmed, permissions_of, requires, show
+from dashboard.pages.views import act, confirm, is_confirmed, permissions_of, query_of, requires, show, text
 from dashboard.queues import actions, queries
 
 

@@ -8,9 +8,8 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.core.forms import query_of, text
 from dashboard.pages import queries as selectors
-from dashboard.pages.views import act, requires, show
+from dashboard.pages.views import act, query_of, requires, show, text
 from dashboard.scaling import actions
 from dashboard.scaling import queries as agents
 

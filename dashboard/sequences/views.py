@@ -9,9 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
 from dashboard.core import csv
-from dashboard.core.forms import query_of, whole_number
 from dashboard.pages import queries as selectors
-from dashboard.pages.views import cards_query, requires, show
+from dashboard.pages.views import cards_query, query_of, requires, show, whole_number
 from dashboard.sequences import queries
 
 ROWS = 50

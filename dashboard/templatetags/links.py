@@ -11,8 +11,8 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from dashboard.core.forms import query_of
 from dashboard.core.pages import Page
+from dashboard.pages.views import query_of
 from dashboard.templatetags.kennel import figure, icon
 
 register = template.Library()

@@ -10,10 +10,9 @@ from django.template.defaultfilters import pluralize
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard.core.forms import query_of, text
 from dashboard.pages import queries as selectors
 from dashboard.pages.bulk import act_on_each, selected, some
-from dashboard.pages.views import act, confirm, is_confirmed, requires, show
+from dashboard.pages.views import act, confirm, is_confirmed, query_of, requires, show, text
 from dashboard.workers import actions
 
 

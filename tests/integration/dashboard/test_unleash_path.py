@@ -10,7 +10,7 @@ from pathlib import Path
 from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import PROJECT, Dashboard
 
-PATH_LIMIT, ALL_LIMIT = 44, 57
+PATH_LIMIT, ALL_LIMIT = 25, 36
 
 
 def test_a_press_of_unleash_crosses_few_modules(

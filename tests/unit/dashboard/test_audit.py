@@ -14,7 +14,6 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.utils import timezone
 from pytest_django import Settings
-from pytest_django.fixtures import SettingsWrapper
 
 from dashboard.access.queries import tokens as tokens_kept
 from dashboard.access.token_actions import create_token, revoke_token
@@ -137,7 +136,7 @@ def test_an_action_nobody_knows_is_denied_to_an_admin_too() -> None:
     ],
 )
 def test_bad_input_is_answered_with_what_was_wrong(
-    action: str, target: str, options: dict[str, object], message: str, settings: SettingsWrapper
+    action: str, target: str, options: dict[str, object], message: str, settings: Settings
 ) -> None:
     settings.STORAGE_ENV = {"AZURE_STORAGE_CONNECTION_STRING": "UseDevelopmentStorage=true"}
     with pytest.raises(ActionFailed, match=message):

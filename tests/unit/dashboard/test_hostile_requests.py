@@ -25,7 +25,7 @@ from dashboard.models import Pricing, Scope
 from tests.support.readme import PROJECT
 
 ADAM = Actor("adam", "admin")
-FORGED = "orders\n2026-01-01 00:00:00 INFO dashboard.audit.log: olga opened start-it"
+FORGED = "orders\n2026-01-01 00:00:00 INFO dashboard.core.audit: olga opened start-it"
 
 
 def line_of(record: logging.LogRecord) -> str:
