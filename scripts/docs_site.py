@@ -26,7 +26,6 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Fleet": (
         "worker.md",
         "pipelines.md",
-        "sharding.md",
         "scaling.md",
         "cost.md",
         "telemetry.md",
@@ -43,7 +42,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "audit.md",
         "security.md",
         "doctor.md",
-        "runbooks.md",
+        "alerts.md",
+        "errors.md",
         "reliability.md",
         "performance.md",
     ),

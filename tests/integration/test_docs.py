@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ import yaml
 import coordinator
 from coordinator import Storage, Worker
 from coordinator.__main__ import main
+from coordinator.errors import KennelError
 from coordinator.sequences.ledger import open_book
 from coordinator.testing.azurite import Azurite
 from tests.support.readme import PROJECT
@@ -88,6 +90,50 @@ def test_every_public_name_is_in_the_reference_with_a_docstring(site: Path) -> N
         thing = getattr(coordinator, name)
         if getattr(thing, "__module__", "").startswith("coordinator"):
             assert thing.__doc__, f"{name} says nothing of itself"
+
+
+def test_each_error_has_a_section_that_says_what_to_do() -> None:
+    for path in (PROJECT / "coordinator").rglob("*.py"):
+        if "testing" not in path.parts:
+            importlib.import_module(".".join(path.relative_to(PROJECT).with_suffix("").parts))
+
+    def below(error: type[Exception]) -> set[str]:
+        own = {error.__name__} if error.__module__.startswith("coordinator.") else set()
+        return own.union(*map(below, error.__subclasses__()))
+
+    errors = {name for name in below(KennelError) if not name.startswith("_")} - {"KennelError"}
+    sections = re.findall(r"^### (.+)\n\n(.+)", (PROJECT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    assert {name for name, _ in sections} == errors
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("dlq", "glossary"),
+        ("dlq", "alerts"),
+        ("dead letter", "glossary"),
+        ("lock", "leadership"),
+        ("mutex", "leadership"),
+        ("mutex", "glossary"),
+        ("semaphore", "glossary"),
+        ("cron", "leadership"),
+        ("cron", "glossary"),
+        ("install", "tutorial"),
+        ("install", "glossary"),
+        ("autoscaling", "glossary"),
+        ("heartbeat", "glossary"),
+        ("AccessDenied", "errors"),
+        ("KennelPoison", "alerts"),
+    ],
+)
+def test_the_search_finds_what_people_call_it(words: str, page: str, site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    found = [
+        entry["location"]
+        for entry in index["docs"]
+        if all(word.lower() in f"{entry['title']} {entry['text']}".lower() for word in words.split())
+    ]
+    assert any(location.startswith(f"{page}.html") for location in found), found
 
 
 def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
