@@ -28,6 +28,7 @@ from coordinator.leadership.every import Job, run_every
 from coordinator.leadership.repeating import Again, OnError, lead_on
 from coordinator.leadership.schedule import Missed, Schedule
 from coordinator.queues.listener import ListenerOptions, QueueListener
+from coordinator.queues.queue import Queue
 from coordinator.realtime import protocol
 from coordinator.realtime.hub_client import HubConnection
 from coordinator.scaling.azure import save_report
@@ -164,12 +165,12 @@ class Worker:
         self._sequences[name] = self.storage.sequence(name, **options)
         return self._sequences[name]
 
-    def listen(self, queue: str, **options: typing.Unpack[ListenerOptions]) -> Callable[[H], H]:
+    def listen(self, queue: str | Queue[Any], **options: typing.Unpack[ListenerOptions]) -> Callable[[H], H]:
         """Decorate the handler of a queue's messages, `def` or `async def`. The annotation of its parameter is the type
         of the items.
 
         Args:
-            queue: The queue.
+            queue: The queue's name, or a queue of `worker.storage.queue(…)`, which has its own type and options.
             **options: As for `QueueListener`, such as `tasks`, `gate`, `batch`, `timeout` and `retries`.
 
         Returns:
@@ -187,7 +188,7 @@ class Worker:
             annotations = typing.get_type_hints(handler)
             annotations.pop("return", None)
             kind = next(iter(annotations.values()), Any)
-            source = self.storage.queue(queue, type=kind)
+            source = self.storage.queue(queue, type=kind) if isinstance(queue, str) else queue
             self._listeners.append(source.listener(handler, **options))
             return handler
 

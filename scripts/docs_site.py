@@ -47,7 +47,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "reliability.md",
         "performance.md",
     ),
-    "Inside": ("architecture.md", "sources.md"),
+    "Inside": ("architecture.md", "wire-format.md", "sources.md"),
 }
 OTHERS = "Guides"
 MOVED = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "reporting.md"}

@@ -336,11 +336,19 @@ class BlobShards:
 
 
 class QueueOptions(TypedDict, total=False):
-    """`version` of the item's schema, and how to bring items of older versions up to it; `config` of the queue."""
+    """What `storage.queue` and `storage.sharded_queue` take beside name and type.
+
+    `version` of the item's schema, and `upcasters` that bring items of older versions up to it; `config` of the queue.
+    `envelope=False`: each item is a message of its own, without Kennel's envelope, for queues that other programs read: a
+    `str` is the text itself, `bytes` are base64, everything else is JSON. It must fit 64 KiB, and carries no trace context.
+    `base64=True`: such texts are in base64, as Azure Functions expects them; a `str` is read from base64, too.
+    """
 
     version: int
     upcasters: Mapping[int, Upcaster] | None
     config: QueueConfig | None
+    envelope: bool
+    base64: bool
 
 
 def make_queue(
@@ -361,7 +369,13 @@ def make_queue(
             clock=storage.clock,
             max_payload_bytes=config.max_payload_bytes,
         ),
-        schema=Schema(type=type, version=version, upcasters=dict(upcasters or {})),
+        schema=Schema(
+            type=type,
+            version=version,
+            upcasters=dict(upcasters or {}),
+            envelope=options.get("envelope", True),
+            base64=options.get("base64", False),
+        ),
         bus=lambda: storage.bus,
         transport_of=lambda other: AzureQueue(storage, other),
         identity=lambda: storage.identity,

@@ -27,6 +27,7 @@ MAX_INLINE_UNPACKED_BYTES = 64 * 1024 * 1024
 START = '{"kennel":'
 _LEFT_OUT = "(left out: the message has no room for it)"
 _ROOM_TO_CHANGE_BYTES = 1024
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 Upcaster = Callable[[Any], Any]
 
@@ -135,17 +136,28 @@ class _Probe(msgspec.Struct):
 class Schema:
     """The declared type of a queue's items, its version, and how items of older versions become newer ones.
 
-    `upcasters[n]` turns an item of version n (as plain JSON values) into version n + 1.
+    `upcasters[n]` turns an item of version n (as plain JSON values) into version n + 1. Without `envelope` each item is a
+    message of its own, as other programs read and write it; `base64`: such texts are in base64.
     """
 
     type: Any = Any
     version: int = 0
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict)
+    envelope: bool = True
+    base64: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.version <= MAX_VERSION:
             raise ConfigurationError(
                 f"the version of a message type is 0 to {MAX_VERSION:,}, got {self.version}"
+            )
+        if self.version and not self.envelope:
+            raise ConfigurationError(
+                "version= needs the envelope, which carries it; leave out envelope=False, or put the version into the items"
+            )
+        if self.base64 and self.envelope:
+            raise ConfigurationError(
+                "base64=True is for queues with envelope=False; what is in base64 is read without it, except str"
             )
         if missing := [n for n in self.upcasters if not 0 <= n < self.version]:
             raise ConfigurationError(
@@ -206,6 +218,38 @@ def _not_finite(value: Any, path: str = "$") -> str:
     elif isinstance(value, list | tuple):
         parts = ((f"{path}[{index}]", part) for index, part in enumerate(value))
     return next((found for where, part in parts if (found := _not_finite(part, where))), "")
+
+
+def encode_bare(item: Any, schema: Schema) -> str:
+    """The text of a message that holds one item and no envelope. Raises `ConfigurationError` if it cannot be one."""
+    if schema.type in (str, bytes) and not isinstance(item, schema.type):
+        raise ConfigurationError(
+            f"an item of this queue is {schema.type.__name__}, got {type(item).__name__}"
+        )
+    if isinstance(item, bytes) and schema.type is bytes:
+        text = base64.b64encode(item).decode()
+    else:
+        text = item if schema.type is str else bytes(encode_item(item)).decode()
+        if not schema.base64 and (found := _NOT_XML.search(text)):
+            raise ConfigurationError(
+                f"a message without envelope cannot carry the character {found[0]!r}; use base64=True, or the envelope"
+            )
+        if schema.base64:
+            text = base64.b64encode(text.encode()).decode()
+    if not fits(text):
+        raise ConfigurationError(
+            f"an item of {wire_bytes(text):,} bytes does not fit a message of {MAX_MESSAGE_BYTES:,} bytes without envelope"
+        )
+    if _looks_like_ours(text):
+        raise ConfigurationError('an item without envelope must not look like one: it has a field "kennel"')
+    return text
+
+
+def _looks_like_ours(text: str) -> bool:
+    try:
+        return decode(text).kennel > 0
+    except MessageUndecodable:
+        return True
 
 
 def encode(envelope: Envelope) -> str:
@@ -389,6 +433,13 @@ class ItemDecoder:
 
     def foreign(self, text: str) -> Any:
         """An item that came without an envelope: JSON, or JSON in base64, or for str and bytes the text itself."""
+        schema = self._schema
+        if schema.base64 and schema.type is not bytes and (plain := unbase64(text)) is not None:
+            text = plain
+        if not schema.envelope and schema.type is str:
+            return text
+        if not schema.envelope and schema.type is bytes:
+            return _bytes_of(text)
         try:
             return self._decode(text)
         except _NOT_JSON as error:
@@ -402,8 +453,13 @@ class ItemDecoder:
         if self._schema.type is str:
             return text
         if self._schema.type is bytes:
-            try:
-                return base64.b64decode(text, validate=True)
-            except (binascii.Error, ValueError):
-                return text.encode(errors="surrogateescape")
+            return _bytes_of(text)
         raise MessageUndecodable(f"the message is not what was declared: {first}") from first
+
+
+def _bytes_of(text: str) -> bytes:
+    """What is in base64, or else the text itself."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return text.encode(errors="surrogateescape")

@@ -176,7 +176,7 @@ class Queue(Generic[T]):
             ttl: Seconds until the items expire (default -1: never).
             visibility: Seconds for which the messages stay hidden for the caller, who processes and deletes them by the receipts
                 returned. If the caller dies, they appear by themselves. See `process_inline`.
-            traceparent: W3C trace context that travels with the messages.
+            traceparent: W3C trace context that travels with the messages; left out without an envelope.
             tracestate: Its vendor part.
 
         Returns:
@@ -195,19 +195,24 @@ class Queue(Generic[T]):
                 f"traceparent and tracestate may have {wire.MAX_TAG_CHARACTERS} characters each, got {len(traceparent)} and "
                 f"{len(tracestate)}"
             )
-        sent = []
-        for group in self._grouped([wire.encode_item(item) for item in items]):
-            head = Envelope(
-                kennel=wire.VERSION,
-                id=uuid.uuid4().hex,
-                at=self.clock.time(),
-                by=self.identity()[: wire.MAX_TAG_CHARACTERS],
-                schema=self.schema.version,
-                traceparent=traceparent,
-                tracestate=tracestate,
-                items=group,
-            )
-            sent.append(await self._put_fitted(await self.payloads.fit(head), max(delay, visibility), ttl))
+        sent, hidden = [], max(delay, visibility)
+        if not self.schema.envelope:
+            for text in [wire.encode_bare(item, self.schema) for item in items]:
+                bare = Fitted(Envelope(kennel=0, raw=text), text)
+                sent.append(await self._put_fitted(bare, hidden, ttl))
+        else:
+            for group in self._grouped([wire.encode_item(item) for item in items]):
+                head = Envelope(
+                    kennel=wire.VERSION,
+                    id=uuid.uuid4().hex,
+                    at=self.clock.time(),
+                    by=self.identity()[: wire.MAX_TAG_CHARACTERS],
+                    schema=self.schema.version,
+                    traceparent=traceparent,
+                    tracestate=tracestate,
+                    items=group,
+                )
+                sent.append(await self._put_fitted(await self.payloads.fit(head), hidden, ttl))
         if items and not visibility:
             size, due = sum(len(each.text) for each in sent), self._due(delay)
             await self._throttle.announce(size, due=due)

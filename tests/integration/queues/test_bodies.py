@@ -153,3 +153,18 @@ async def test_a_javascript_client_reads_what_we_put(
     message = json.loads(text)
     assert message["kennel"] == 1
     assert message["items"] == [{"number": 1, "name": "Zoë <&> ☂\r\n\uffff"}, {"number": 2, "name": "x"}]
+
+
+@pytest.mark.parametrize("in_base64", [False, True])
+async def test_a_queue_without_envelopes_holds_what_others_read_and_write(
+    storage: Storage, storage_prefix: str, connection_string: str, in_base64: bool
+) -> None:
+    queue = storage.queue(f"{storage_prefix}bare", type=str, envelope=False, base64=in_base64)
+    words = ["17", '{"dog": "<ü&>"}', "aGVsbG8="]
+    sent = await queue.put(*words)
+    texts = [base64.b64encode(word.encode()).decode() if in_base64 else word for word in words]
+    assert sorted(await javascript(connection_string, queue.name, "peek")) == sorted(texts)
+    assert [each.text for each in sent] == texts
+    assert {peeked.items for peeked in await queue.peek()} == {(word,) for word in words}
+    await javascript(connection_string, queue.name, "put", texts[0])
+    assert sorted(await pass_through(queue, 4)) == sorted([words[0], *words])

@@ -33,7 +33,10 @@ def test_each_option_of_a_queue_reaches_it():
     storage = Storage.from_connection_string("UseDevelopmentStorage=true")
     queue: Queue[Any] = storage.queue("orders", version=3, upcasters={2: lambda item: item})
     assert (queue.schema.version, set(queue.schema.upcasters)) == (3, {2})
-    assert set(QueueOptions.__annotations__) == {"version", "upcasters", "config"}
+    bare: Queue[Any] = storage.queue("orders", str, envelope=False, base64=True)
+    assert (bare.schema.envelope, bare.schema.base64) == (False, True)
+    assert (queue.schema.envelope, queue.schema.base64) == (True, False)
+    assert set(QueueOptions.__annotations__) == {"version", "upcasters", "config", "envelope", "base64"}
 
 
 def test_the_options_of_a_pipeline_are_its_own():

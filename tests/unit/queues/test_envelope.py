@@ -377,6 +377,75 @@ def test_an_item_without_an_envelope_that_is_none_of_these_is_refused(text):
         ItemDecoder(Schema(type=Order)).foreign("[]")
 
 
+# --- without an envelope ------------------------------------------------------------------------------------------------
+
+
+def bare(kind, *, base64=False):
+    return Schema(type=kind, envelope=False, base64=base64)
+
+
+@pytest.mark.parametrize(
+    ("schema", "item", "text"),
+    [
+        (bare(Order), Order("ü<"), '{"item":"ü<","count":1}'),
+        (bare(Order, base64=True), Order("a"), b64('{"item":"a","count":1}')),
+        (bare(int), 17, "17"),
+        (bare(str), "17", "17"),
+        (bare(str), '"a"', '"a"'),
+        (bare(str), b64("a"), b64("a")),
+        (bare(str, base64=True), b64("a"), b64(b64("a"))),
+        (bare(str, base64=True), "\x00\uffff", b64("\x00\uffff")),
+        (bare(bytes), b"\xff", "/w=="),
+        (bare(bytes, base64=True), b"/w==", "L3c9PQ=="),
+    ],
+)
+def test_an_item_without_an_envelope_is_its_message_and_comes_back_as_it_was(schema, item, text):
+    assert wire.encode_bare(item, schema) == text
+    assert ItemDecoder(schema).foreign(text) == item
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "item"),
+    [
+        (bare(str, base64=True), "no base64!", "no base64!"),
+        (bare(bytes), "no base64!", b"no base64!"),
+        (bare(Order), b64('{"item":"a"}'), Order("a")),
+        (bare(Order, base64=True), '{"item":"a"}', Order("a")),
+    ],
+)
+def test_what_others_put_into_such_a_queue_is_read_in_either_form(schema, text, item):
+    assert ItemDecoder(schema).foreign(text) == item
+
+
+@pytest.mark.parametrize(
+    ("schema", "item", "words"),
+    [
+        (bare(str), 17, "an item of this queue is str, got int"),
+        (bare(bytes), "a", "an item of this queue is bytes, got str"),
+        (bare(str), "a\x00b", r"a message without envelope cannot carry the character '\x00'; use base64=True"),
+        (bare(str), "x" * 65_537, "an item of 65,537 bytes does not fit a message of 65,536 bytes without envelope"),
+        (bare(str, base64=True), "x" * 49_153, "an item of 65,540 bytes does not fit"),
+        (bare(str), '{"kennel": "a dog"}', 'an item without envelope must not look like one: it has a field "kennel"'),
+        (bare(dict), {"kennel": 1}, 'an item without envelope must not look like one: it has a field "kennel"'),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_message_without_an_envelope_is_refused(schema, item, words):
+    with refused(ConfigurationError, words):
+        wire.encode_bare(item, schema)
+
+
+def test_the_largest_items_without_an_envelope_fit():
+    assert len(wire.encode_bare("x" * 65_536, bare(str))) == 65_536
+    assert len(wire.encode_bare("x" * 49_152, bare(str, base64=True))) == 65_536
+
+
+def test_options_that_need_the_envelope_or_its_absence_are_refused():
+    with refused(ConfigurationError, "version= needs the envelope, which carries it"):
+        Schema(version=1, envelope=False)
+    with refused(ConfigurationError, "base64=True is for queues with envelope=False"):
+        Schema(base64=True)
+
+
 # --- trying again -------------------------------------------------------------------------------------------------------
 
 
