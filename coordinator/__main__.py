@@ -15,8 +15,10 @@ from coordinator.errors import KennelError
 
 # The module of each command in `coordinator.cli`, and the first sentence of its help.
 COMMANDS = {
+    "dashboard": ("dashboard", "Start the web dashboard, or run one of its commands."),
     "doctor": ("doctor", "Check settings, storage, rights, clock, versions and hub."),
     "ids": ("ids", "Order numbers: search, verify, export and repair the ledger of a sequence."),
+    "init": ("init", "Write a new project: a worker, a test, a Dockerfile and a compose file."),
     "leash": ("gates", "Close GATE: workers finish what they hold and take nothing new."),
     "prune": (
         "batch",
@@ -25,6 +27,7 @@ COMMANDS = {
     "queue": ("queue", "Send, view and clear messages."),
     "release": ("gates", "Open GATE: waiting workers pass."),
     "run": ("run", "Run the worker that MODULE defines, until SIGTERM or Ctrl-C."),
+    "up": ("up", "Start the storage emulator, the dashboard and a worker for the project in this folder."),
     "scale": ("scale", "Keep POOL as large as its policy asks for."),
 }
 

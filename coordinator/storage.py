@@ -15,11 +15,13 @@ from coordinator.gates.gate import Gate
 from coordinator.leadership.azure import (
     ElectionOptions,
     LockOptions,
+    TableRunLog,
     make_election,
     make_mutex,
     make_semaphore,
 )
 from coordinator.leadership.election import Election
+from coordinator.leadership.every import RunLog
 from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.semaphore import BlobDistributedSemaphore
 from coordinator.pipelines.azure import PipelineOptions, make_pipeline
@@ -99,9 +101,12 @@ class Storage(Account):
                 return generator
             settings = dict(options)
             place = {key: str(settings.pop(key, "")) for key in ("container", "blob")}
-            generator = make_generator(self, name, **place, config=SequenceConfig(**settings))  # type: ignore[arg-type]
+            generator = self._generator(name, place, SequenceConfig(**settings))  # type: ignore[arg-type]
             self._generators[name] = (generator, options)
             return generator
+
+    def _generator(self, name: str, place: dict[str, str], config: SequenceConfig) -> UniqueIdGenerator:
+        return make_generator(self, name, **place, config=config)
 
     def gate(self, name: str, **options: Unpack[GateOptions]) -> Gate:
         """A gate that holds workers until an operator opens it.
@@ -154,6 +159,10 @@ class Storage(Account):
         return make_election(
             self, check_name("election", name), identity=identity or self.identity, **options
         )
+
+    def run_log(self, election: str) -> RunLog:
+        """What a leader records of its scheduled jobs, so that its successor repeats none. See `Worker.every`."""
+        return TableRunLog(self, election)
 
     def mutex(self, name: str, *, identity: str = "", **options: Unpack[LockOptions]) -> BlobDistributedMutex:
         """A lock across nodes.

@@ -22,7 +22,7 @@ from coordinator.bounds import MAX_SHORT, one_line
 from coordinator.errors import ConfigurationError
 from coordinator.gates.azure import GateOptions
 from coordinator.gates.gate import Gate, Release
-from coordinator.leadership.azure import ElectionOptions, TableRunLog
+from coordinator.leadership.azure import ElectionOptions
 from coordinator.leadership.election import Election
 from coordinator.leadership.every import Job, run_every
 from coordinator.leadership.repeating import Again, OnError, lead_on
@@ -307,7 +307,7 @@ class Worker:
         for name, jobs in self._jobs.items():
             election = self.storage.election(name, identity=self.identity)
             self._scheduling.append(election)
-            work = run_every(election, jobs, TableRunLog(self.storage, name), clock=self.storage.clock)
+            work = run_every(election, jobs, self.storage.run_log(name), clock=self.storage.clock)
             leaders.append(asyncio.create_task(work, name=f"every:{name}"))
         if self._hub:
             for election in self._campaigns():

@@ -5,6 +5,7 @@ DEBUG                 1 for development on this machine
 DATABASE_URL          default: SQLite in .kennel/
 REDIS_URL             shares presence and hints between several dashboard processes
 KENNEL_PROCESSES      how many dashboard processes serve this fleet (default 1; more need REDIS_URL)
+KENNEL_STATE_DIR      folder of the database, the collected files and the journal; default: .kennel
 ALLOWED_HOSTS         comma-separated host names; default: this machine only
 KENNEL_TRUSTED_ORIGINS  comma-separated origins behind a proxy, such as https://kennel.example.org
 KENNEL_HTTPS          1 when people reach the dashboard over HTTPS: secure cookies, HSTS
@@ -38,8 +39,12 @@ from urllib.parse import urlsplit
 import dj_database_url
 from csp.constants import NONCE, NONE, SELF
 
-BASE_DIR = Path(__file__).resolve().parent.parent
-STATE_DIR = Path(os.environ.get("KENNEL_STATE_DIR") or BASE_DIR / ".kennel")
+_PACKAGE = Path(__file__).resolve().parent
+BASE_DIR = _PACKAGE.parent
+_IS_CLONE = (BASE_DIR / "manage.py").is_file()
+# An installed package has templates and static files inside, and keeps its data where it is started.
+FILES_DIR = BASE_DIR if _IS_CLONE else _PACKAGE
+STATE_DIR = Path(os.environ.get("KENNEL_STATE_DIR") or (BASE_DIR if _IS_CLONE else Path.cwd()) / ".kennel")
 
 
 def _flag(name: str) -> bool:
@@ -116,7 +121,7 @@ ASGI_APPLICATION = "dashboard.asgi.application"
 TEMPLATES: list[dict[str, Any]] = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [FILES_DIR / "templates"],
         "OPTIONS": {
             "loaders": [
                 (
@@ -197,10 +202,13 @@ AUDIT_SYSLOG = os.environ.get("KENNEL_AUDIT_SYSLOG", "")
 WEBHOOKS = _list("KENNEL_WEBHOOKS")
 WEBHOOK_SECRET = os.environ.get("KENNEL_WEBHOOK_SECRET", "")
 
+# `kennel dashboard` accepts it from workers.
+FIRST_WORKER_TOKEN = os.environ.get("KENNEL_WORKER_TOKEN", "")
+
 STATIC_URL = "static/"
 STATIC_ROOT = STATE_DIR / "static"
 STATIC_ROOT.mkdir(parents=True, exist_ok=True)
-STATICFILES_DIRS: list[Any] = [path for path in (BASE_DIR / "static",) if path.is_dir()]
+STATICFILES_DIRS: list[Any] = [path for path in (FILES_DIR / "static",) if path.is_dir()]
 for _prefix, _parts in (
     ("uplot", "uplot/dist"),
     ("idiomorph", "idiomorph/dist"),

@@ -28,7 +28,6 @@ def _json_of(name: str) -> dict[str, Any]:
 
 Digits = Annotated[str, Meta(pattern="^[0-9]{1,19}$")]
 Decimal = Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?$")]
-Hex = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Quoted = Annotated[str, Meta(description="percent-encoded UTF-8", pattern="^[!-~]*$")]
 
 

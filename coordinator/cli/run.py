@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import sys
+from pathlib import Path
 
 import click
 
+from coordinator.cli.processes import Supervisor
+from coordinator.errors import ConfigurationError
+from coordinator.loading import load_worker
 from coordinator.worker import Worker
 
 
 @click.command()
 @click.argument("target", metavar="MODULE:WORKER")
-def run(target: str) -> None:
-    """Run the worker that MODULE defines, until SIGTERM or Ctrl-C."""
-    asyncio.run(load(target).run())
+@click.option(
+    "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="How many workers."
+)
+@click.option(
+    "--reload", is_flag=True, help="Restart when a Python file in this folder changes; for development."
+)
+@click.pass_context
+def run(context: click.Context, target: str, processes: int, reload: bool) -> None:
+    """Run the worker that MODULE defines, until SIGTERM or Ctrl-C.
+
+    With several processes, one that ends with an error is started again. All get the signal to stop, and all are waited for.
+    """
+    if processes == 1 and not reload:
+        asyncio.run(load(target).run())
+        return
+    flags = context.parent.params if context.parent else {}
+    command = [sys.executable, "-m", "coordinator", "--log-level", flags.get("log_level", "info")]
+    command += ["--log-json"] if flags.get("log_json") else []
+    supervisor = Supervisor(
+        [*command, "run", target], processes, name=os.environ.get("KENNEL_WORKER_NAME", "")
+    )
+    supervisor.run(watched=Path.cwd() if reload else None)
 
 
 def load(target: str) -> Worker:
-    """The worker named ``MODULE:NAME``; the working directory is searched first, as with ``python -m``."""
-    module_name, _, name = target.partition(":")
-    if not module_name or not name:
-        raise click.BadParameter(
-            f"{target!r}: name a module and a worker in it, such as examples.orders:worker"
-        )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    """The worker named ``MODULE:NAME``."""
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and module_name.startswith(error.name):
-            raise click.BadParameter(
-                f"there is no module {error.name!r} here; run from the folder that holds it"
-            ) from error
-        raise
-    worker = getattr(module, name, None)
-    if not isinstance(worker, Worker):
-        raise click.BadParameter(f"{module_name} has no Worker called {name!r}")
-    return worker
+        return load_worker(target)
+    except ConfigurationError as error:
+        raise click.BadParameter(str(error)) from error

