@@ -9,7 +9,7 @@ LIBRARY_TESTS := $(addprefix tests/unit/,core doctor gates leadership pipeline q
 	$(addprefix tests/integration/test_,doctor.py fencing.py hub_connection.py shell.py short_loops.py worker.py) \
 	$(addprefix tests/integration/scaling/test_,agents.py drivers.py)
 
-.PHONY: help setup demo test coverage mutation lint bench docs screenshots browser clean
+.PHONY: help setup demo test coverage mutation lint bench docs wheels screenshots browser clean
 
 help:
 	@echo "make setup        prepare everything, tests and checks included (does nothing if nothing changed)"
@@ -20,6 +20,7 @@ help:
 	@echo "make lint         the checks without the tests"
 	@echo "make bench        every benchmark; BENCH_ARGS=--quick stays under a minute each"
 	@echo "make docs         build the documentation into .kennel/site"
+	@echo "make wheels       build the packages kennel-coordinator and kennel-dashboard into .kennel/dist"
 	@echo "make screenshots  take the pictures of the pages"
 	@echo "make clean        remove what setup made"
 
@@ -67,6 +68,9 @@ bench: setup
 docs:
 	@$(PYTHON) scripts/setup.py docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --strict
+
+wheels: setup
+	$(VENV)/python scripts/wheels.py
 
 screenshots: browser
 	$(VENV)/python scripts/screenshots.py

@@ -32,6 +32,8 @@ def run(context: click.Context, target: str, processes: int, reload: bool) -> No
     if processes == 1 and not reload:
         asyncio.run(load(target).run())
         return
+    if not reload:
+        load(target)  # what cannot run is said once, not by each process again and again
     flags = context.parent.params if context.parent else {}
     command = [sys.executable, "-m", "coordinator", "--log-level", flags.get("log_level", "info")]
     command += ["--log-json"] if flags.get("log_json") else []

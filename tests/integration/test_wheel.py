@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -17,30 +18,21 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from coordinator.testing.azurite import Azurite
+from scripts.wheels import build
 from tests.support.readme import PROJECT, python_blocks
 
 STRANGERS = {"django", "channels", "asgiref", "uvicorn", "whitenoise"}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that the clone stays as it is."""
-    source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(PROJECT / name, source)
-    shutil.copytree(
-        PROJECT / "coordinator", source / "coordinator", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run(
-        [*command, "--disable-pip-version-check", "--no-index", "-w", folder, source],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    [built] = folder.glob("*.whl")
-    return built
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Both wheels: of the library and of the dashboard."""
+    return [path for path in build(tmp_path_factory.mktemp("dist")) if path.suffix == ".whl"]
+
+
+@pytest.fixture(scope="module")
+def wheel(wheels: list[Path]) -> Path:
+    return wheels[0]
 
 
 def requirements(wheel: Path) -> list[Requirement]:
@@ -111,11 +103,16 @@ def test_the_wheel_holds_the_library_its_types_and_nothing_else(wheel: Path) -> 
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".sqlite3"))]
 
 
-def test_the_wheel_declares_every_package_that_the_library_imports(wheel: Path) -> None:
+@pytest.mark.parametrize("package", ["coordinator", "dashboard"])
+def test_each_wheel_declares_every_package_that_it_imports(wheels: list[Path], package: str) -> None:
     distributions = importlib.metadata.packages_distributions()
-    declared = {canonicalize_name(requirement.name) for requirement in requirements(wheel)}
+    of_library = [name for requirement in requirements(wheels[0]) if (name := requirement.name)]
+    own = requirements(wheels[1]) if package == "dashboard" else []
+    declared = {canonicalize_name(name) for name in [*of_library, *(each.name for each in own)]}
     missing = set()
-    for path in (PROJECT / "coordinator").rglob("*.py"):
+    for path in (PROJECT / package).rglob("*.py"):
+        if "demo" in path.as_posix() or "project" in path.parts:
+            continue  # stays in the repository; is written by `kennel init`
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 imported = [alias.name for alias in node.names]
@@ -125,11 +122,58 @@ def test_the_wheel_declares_every_package_that_the_library_imports(wheel: Path) 
                 continue
             for name in imported:
                 top = name.split(".")[0]
-                if top in sys.stdlib_module_names or top in ("coordinator", "azure"):
+                if top in sys.stdlib_module_names or top in ("coordinator", "dashboard", "azure", "pytest"):
                     continue
                 if not declared & {canonicalize_name(found) for found in distributions.get(top, [top])}:
                     missing.add((top, path.name))
     assert missing == set(), "declare it in pyproject.toml, in an extra if it is optional"
+
+
+def test_the_dashboards_wheel_holds_templates_static_files_and_no_demo(wheels: list[Path]) -> None:
+    with zipfile.ZipFile(wheels[1]) as archive:
+        names = set(archive.namelist())
+    assert {name.split("/")[0] for name in names} == {
+        "dashboard",
+        f"kennel_dashboard-{wheels[1].name.split('-')[1]}.dist-info",
+    }
+    for folder, kind in (
+        ("templates", "*.html"),
+        ("static", "*.css"),
+        ("static", "*.js"),
+        ("dashboard/migrations", "*.py"),
+    ):
+        package = PROJECT / folder
+        here = "dashboard" if folder != "dashboard/migrations" else ""
+        assert {str(Path(here, path.relative_to(PROJECT))) for path in package.rglob(kind)} <= names
+    assert {"dashboard/py.typed", "dashboard/static/uplot/uPlot.min.css"} <= names
+    assert not [name for name in names if "demo" in name or "__pycache__" in name]
+
+
+def test_both_packages_have_one_version(wheels: list[Path]) -> None:
+    versions = {path.name.split("-")[1] for path in wheels}
+    [pinned] = [each for each in requirements(wheels[1]) if each.name == "kennel-coordinator"]
+    [extra] = [each for each in requirements(wheels[0]) if each.name == "kennel-dashboard"]
+    assert versions == {str(pinned.specifier).removeprefix("=="), str(extra.specifier).removeprefix("==")}
+
+
+def test_a_wheel_built_from_the_source_archive_is_the_same(wheels: list[Path], tmp_path: Path) -> None:
+    for wheel in wheels:
+        with tarfile.open(next(wheel.parent.glob(f"{wheel.name.split('-')[0]}-*.tar.gz"))) as archive:
+            archive.extractall(tmp_path, filter="data")
+        source = next(tmp_path.glob(f"{wheel.name.split('-')[0]}-*/"))
+        command = [
+            sys.executable,
+            "-m",
+            "hatchling",
+            "build",
+            "-t",
+            "wheel",
+            "--directory",
+            tmp_path / "again",
+        ]
+        subprocess.run(command, cwd=source, check=True, capture_output=True)
+        with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(tmp_path / "again" / wheel.name) as second:
+            assert set(first.namelist()) == set(second.namelist())
 
 
 def test_the_quick_start_runs_with_the_declared_packages_alone(
