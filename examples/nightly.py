@@ -17,7 +17,7 @@ from examples import billing
 
 TRANSACTIONS = int(os.environ.get("NIGHTLY_TRANSACTIONS", "12000"))
 EVERY_SECONDS = float(os.environ.get("NIGHTLY_EVERY_SECONDS", "600"))
-WORK_SECONDS = 0.005
+WORK_SECONDS = float(os.environ.get("NIGHTLY_WORK_SECONDS", "0.005"))
 SLA_SECONDS = 300.0
 
 worker = Worker("nightly")

@@ -32,6 +32,9 @@ POOL = "orders"
 WORKER = (sys.executable, "-m", "coordinator", "--log-json", "run", "examples.orders:worker")
 TASKS, WORK_SECONDS = 10, 0.5  # of a worker that is scaled: 20 orders a second
 RESTART_HUB_AFTER_SECONDS = 5.0
+STORY = {"shop-1": "examples.shop", "shop-2": "examples.shop", "nightly": "examples.nightly"}
+NIGHTS = {"NIGHTLY_TRANSACTIONS": "3000", "NIGHTLY_EVERY_SECONDS": "300", "NIGHTLY_WORK_SECONDS": "0.04"}
+"""A batch every five minutes that takes about one."""
 USERS = {"vera": "viewer", "olga": "operator", "adam": "admin"}
 
 
@@ -73,6 +76,7 @@ class Stack:
 
     `port` is the wanted port of the dashboard, None for any free one. `hub=False` starts workers that only poll.
     `scale_to` above 0: a scaling agent keeps the workers, up to so many; they are then slow enough to be in demand.
+    `story`: the dashboard has a week of history and a guided tour, and `start_story` adds workers that move every page.
     `say` gets progress in plain words.
     """
 
@@ -83,8 +87,9 @@ class Stack:
     in_memory: bool = False
     hub: bool = True
     scale_to: int = 0
+    story: bool = False
     agent: Part | None = None
-    nights: Part | None = None
+    storytellers: list[Part] = field(default_factory=list)
     dashboard: Part | None = None
     producer: Part | None = None
     workers: list[Part] = field(default_factory=list)
@@ -139,6 +144,7 @@ class Stack:
                 "DATABASE_URL": f"sqlite:///{self.folder / 'dashboard.sqlite3'}",
                 "KENNEL_SECRET_KEY": self.credentials.secret_key,
                 "ALLOWED_HOSTS": "127.0.0.1,localhost",
+                "KENNEL_TOUR": "1" if self.story else "",
             }
         return env
 
@@ -165,7 +171,13 @@ class Stack:
     def _prepare(self) -> None:
         part = parts.start(
             "prepare",
-            [sys.executable, "manage.py", "prepare_demo", str(self.folder / "credentials.json")],
+            [
+                sys.executable,
+                "manage.py",
+                "prepare_demo",
+                str(self.folder / "credentials.json"),
+                *(["--past"] if self.story else []),
+            ],
             env=self.environment(),
             folder=self.folder,
             cwd=PROJECT,
@@ -226,11 +238,12 @@ class Stack:
         self.workers.append(part)
         return part
 
-    def start_nights(self) -> None:
-        """Start the worker of batches: something for the Batches page."""
-        command = [sys.executable, "-m", "coordinator", "--log-json", "run", "examples.nightly:worker"]
-        env = self.environment(worker="nightly")
-        self.nights = parts.start("nightly", command, env=env, folder=self.folder, cwd=PROJECT)
+    def start_story(self) -> None:
+        """Start what moves every page: a ticket shop of two workers, and the worker of the billing batches."""
+        for name, module in STORY.items():
+            command = [sys.executable, "-m", "coordinator", "--log-json", "run", f"{module}:worker"]
+            env = self.environment(worker=name) | NIGHTS
+            self.storytellers.append(parts.start(name, command, env=env, folder=self.folder, cwd=PROJECT))
 
     def start_producer(
         self, *, orders: int, first: int = 1, every_seconds: float = 0.0, wave: int = 0
@@ -284,14 +297,15 @@ class Stack:
 
     def stop(self) -> None:
         """End every part, those that use others first. Harmless when repeated."""
-        for part in [*self.workers, *filter(None, [self.agent, self.nights])]:
+        for part in [*self.workers, *self.storytellers, *filter(None, [self.agent])]:
             if part.is_running:
                 part.process.send_signal(signal.SIGTERM)
         if self.agent is not None:
             self.agent.stop(60.0)
             asyncio.run(self._pool.close())  # whom an agent left behind that was killed
         for part in [
-            *filter(None, [self.producer, self.nights]),
+            *filter(None, [self.producer]),
+            *self.storytellers,
             *self.workers,
             *filter(None, [self.dashboard]),
         ]:

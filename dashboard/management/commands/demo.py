@@ -50,6 +50,9 @@ class Command(BaseCommand):
         )
         parser.add_argument("--orders", type=int, default=2000)
         parser.add_argument("--without-hub", action="store_true", help="workers poll and have no socket")
+        parser.add_argument(
+            "--quiet", action="store_true", help="orders alone: no waves, shop, batches, past or tour"
+        )
         parser.add_argument("--port", type=int, default=8000, help="wanted port of the dashboard")
         parser.add_argument(
             "--seconds", type=float, default=300.0, help="with --auto: how long draining may take"
@@ -89,6 +92,7 @@ class Command(BaseCommand):
                     storage_ports=STORAGE_PORTS,
                     hub=not options["without_hub"],
                     scale_to=options["scale_to"] or max(SCALE_TO, options["workers"]),
+                    story=not options["quiet"],
                 )
                 self._serve(stack, options)
         except (DemoFailed, AzuriteError) as error:
@@ -127,8 +131,10 @@ class Command(BaseCommand):
                 self.stdout.write(msgspec.json.encode(stack.describe()).decode())
                 self.stdout.flush()
             else:
-                stack.start_producer(orders=1_000_000, first=first, every_seconds=0.1, wave=WAVE_ORDERS)
-                stack.start_nights()
+                wave = WAVE_ORDERS if stack.story else 0
+                stack.start_producer(orders=1_000_000, first=first, every_seconds=0.1, wave=wave)
+                if stack.story:
+                    stack.start_story()
                 self._welcome(stack)
             while not ended.wait(0.5):
                 stack.supervise()
@@ -145,6 +151,7 @@ class Command(BaseCommand):
         lines += [
             "",
             "  Sign in as the operator and press Unleash: the waiting workers go, orders get their numbers.",
+            *(["  A guided tour in five steps is at the top of the page."] if stack.story else []),
             "  Then, in another terminal:",
             "    .venv/bin/python manage.py demo burst          1,500 orders at once: see the Scaling page add workers",
             "    .venv/bin/python manage.py demo add-worker     one more worker joins",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,11 @@ from coordinator.gates.state import GateState
 from coordinator.storage import Storage
 from dashboard.core import tokens
 from dashboard.demo.stack import GATE, Credentials
+from dashboard.management.commands.seed_demo_data import seed_audit, seed_history
+from dashboard.models import AuditRow
+
+PAST_DAYS, PAST_ACTS = 7.0, 300
+PAST_QUEUES = ("orders-in", "price-changes", "flash-orders")
 
 
 class Command(BaseCommand):
@@ -29,6 +35,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "credentials", type=Path, help="file that the demo keeps its made-up users and token in"
+        )
+        parser.add_argument(
+            "--past", action="store_true", help="a new database gets a made-up week of history"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -40,6 +49,10 @@ class Command(BaseCommand):
             user.save()
             user.groups.set([Group.objects.get(name=person.role)])
         tokens.create("demo workers", token=credentials.worker_token)
+        if options["past"] and not AuditRow.objects.exists():
+            rng = random.Random(1)
+            seed_audit(PAST_ACTS, list(PAST_QUEUES), rng, every_seconds=PAST_DAYS * 86400 / PAST_ACTS)
+            seed_history(PAST_DAYS, list(PAST_QUEUES), rng, numbers=False)
         asyncio.run(_hold())
 
 

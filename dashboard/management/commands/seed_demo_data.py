@@ -92,13 +92,13 @@ ACTS = (
 )
 
 
-def seed_audit(rows: int, queues: list[str], rng: random.Random) -> None:
+def seed_audit(rows: int, queues: list[str], rng: random.Random, *, every_seconds: float = 60.0) -> None:
     """A chain as `dashboard.core.audit` writes it: intents and outcomes, some denied, some failed."""
-    at, previous, batch = time.time() - rows * 60.0, "", []
+    at, previous, batch = time.time() - rows * every_seconds, "", []
     intent: dict[str, Any] | None = None
     with transaction.atomic():
         for number in range(1, rows + 1):
-            at += rng.expovariate(1 / 55)
+            at += rng.expovariate(1 / (every_seconds * 0.92))
             if intent is None:
                 action, target, reason = rng.choice(ACTS)
                 actor = rng.choice(PEOPLE)
@@ -129,13 +129,13 @@ def seed_audit(rows: int, queues: list[str], rng: random.Random) -> None:
         AuditHead.objects.update_or_create(pk=1, defaults={"last_id": rows, "digest": previous})
 
 
-def seed_history(days: float, queues: list[str], rng: random.Random) -> None:
+def seed_history(days: float, queues: list[str], rng: random.Random, *, numbers: bool = True) -> None:
     """Every level as full as it can be, with a gap of half an hour an hour ago."""
     now = int(time.time())
     names = (
         [f"depth:{queue}" for queue in queues]
         + [f"active:{queue}" for queue in queues[:20]]
-        + ["number:orders"]
+        + (["number:orders"] if numbers else [])
     )
     Series.objects.bulk_create([Series(name=name) for name in names], ignore_conflicts=True)
     ids = dict(Series.objects.filter(name__in=names).values_list("name", "pk"))
