@@ -29,10 +29,12 @@ PAGE = (PROJECT / "docs" / "wire-format.md").read_text()
 SCHEMA = json.loads(wire_schema.TARGET.read_text())
 MAIN = """
 import { KennelQueue } from "./kennel.mjs";
-const [options, word, ...texts] = process.argv.slice(2);
+import { readFileSync } from "node:fs";
+const [options, word] = process.argv.slice(2);
+const texts = JSON.parse(readFileSync(0));
 const queue = new KennelQueue(JSON.parse(options));
 const found = [];
-if (word === "write") await queue.write(...JSON.parse(texts[0]));
+if (word === "write") await queue.write(...texts);
 else if (word === "read") for (const text of texts) found.push(await queue.read(text));
 else while (await queue.take((item) => found.push(item)));
 console.log(JSON.stringify(found));
@@ -62,12 +64,18 @@ class Program:
             "prefix": storage.config.prefix,
         }
 
-    async def __call__(self, word: str, *texts: str) -> Any:
+    async def __call__(self, word: str, *texts: Any) -> Any:
         node = find_node()
         assert node is not None
-        command = [str(node), "main.mjs", json.dumps(self._options), word, *texts]
+        command = [str(node), "main.mjs", json.dumps(self._options), word]
         done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, cwd=self._folder, timeout=60
+            subprocess.run,
+            command,
+            input=json.dumps(texts),
+            capture_output=True,
+            text=True,
+            cwd=self._folder,
+            timeout=60,
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -275,8 +283,7 @@ async def test_kennel_reads_every_form_that_javascript_writes(
     await large.put(noise(70_000))  # makes the container of large payloads
     await queue.create()
     for number, name in enumerate(names, 1):
-        path = [{"number": number, "name": name}]
-        await program("write", json.dumps(path, ensure_ascii=False))
+        await program("write", {"number": number, "name": name})
     forms = [set(json.loads(each.text)) & {"items", "z", "claim"} for each in await queue.peek()]
     assert sorted(map(sorted, forms)) == [["claim"], ["items"], ["z"]]
     for peeked in await queue.peek():
