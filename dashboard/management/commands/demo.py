@@ -53,6 +53,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--quiet", action="store_true", help="orders alone: no waves, shop, batches, past or tour"
         )
+        parser.add_argument(
+            "--story", action="store_true", help="with --json: the shop, batches, past and tour, too"
+        )
         parser.add_argument("--port", type=int, default=8000, help="wanted port of the dashboard")
         parser.add_argument(
             "--seconds", type=float, default=300.0, help="with --auto: how long draining may take"
@@ -77,6 +80,7 @@ class Command(BaseCommand):
                         self._note,
                         hub=not options["without_hub"],
                         scale_to=options["scale_to"] or 0,
+                        story=options["story"],
                     )
                     self._serve(stack, options)
             else:
@@ -128,6 +132,8 @@ class Command(BaseCommand):
             first = _orders_so_far(stack) + 1
             if options["json"]:
                 stack.start_producer(orders=options["orders"], first=first)
+                if stack.story:
+                    stack.start_story()
                 self.stdout.write(msgspec.json.encode(stack.describe()).decode())
                 self.stdout.flush()
             else:
