@@ -21,7 +21,16 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("index.md", "when.md", "tutorial.md", "demo.md", "tour.md", "how-to.md", "glossary.md"),
+    "Start": (
+        "index.md",
+        "when.md",
+        "tutorial.md",
+        "project.md",
+        "demo.md",
+        "tour.md",
+        "how-to.md",
+        "glossary.md",
+    ),
     "Primitives": ("gates.md", "sequences.md", "leadership.md", "queues.md", "tables.md", "sagas.md"),
     "Fleet": (
         "worker.md",

@@ -134,9 +134,9 @@ class Visitor:
 
 @contextmanager
 def live_stack(
-    *, workers: int = 4, orders: int = 2000, hub: bool = True, scale_to: int = 0
+    *options: str, workers: int = 4, orders: int = 2000, hub: bool = True, scale_to: int = 0
 ) -> Iterator[LiveStack]:
-    """Start the demo, and end it; fails if any of its processes is left behind."""
+    """Start the demo with these options, too, and end it; fails if any of its processes is left behind."""
     command = [
         sys.executable,
         "manage.py",
@@ -146,6 +146,7 @@ def live_stack(
         str(workers),
         "--orders",
         str(orders),
+        *options,
     ]
     if scale_to:
         command += ["--scale-to", str(scale_to)]
