@@ -161,7 +161,11 @@ class Storage(Account):
         )
 
     def run_log(self, election: str) -> RunLog:
-        """What a leader records of its scheduled jobs, so that its successor repeats none. See `Worker.every`."""
+        """Return what a leader records of its scheduled jobs, so that its successor repeats none. See `Worker.every`.
+
+        Args:
+            election: The election whose leader runs the jobs.
+        """
         return TableRunLog(self, election)
 
     def mutex(self, name: str, *, identity: str = "", **options: Unpack[LockOptions]) -> BlobDistributedMutex:

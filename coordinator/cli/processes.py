@@ -136,14 +136,14 @@ def _ticks(stop: threading.Event) -> Iterator[list[str]]:
 def _changes(folder: Path, stop: threading.Event) -> Iterator[list[str]]:
     """The names of the Python files that changed, every now and then none."""
     try:
-        from watchfiles import PythonFilter, watch
+        import watchfiles
     except ImportError as error:
         raise click.ClickException(
             "--reload needs watchfiles: pip install 'kennel-coordinator[reload]'"
         ) from error
-    found = watch(
+    found = watchfiles.watch(
         folder,
-        watch_filter=PythonFilter(ignore_paths=[folder / ".kennel"]),
+        watch_filter=watchfiles.PythonFilter(ignore_paths=[folder / ".kennel"]),
         stop_event=stop,
         yield_on_timeout=True,
         rust_timeout=int(LOOK_SECONDS * 1000),

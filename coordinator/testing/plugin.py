@@ -12,12 +12,15 @@ def test_an_order_is_sold(kennel_storage, kennel_worker):
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
+
+import coordinator
 
 if TYPE_CHECKING:
     from coordinator.testing.storage import MemoryStorage
@@ -30,9 +33,8 @@ if TYPE_CHECKING:
 def kennel_storage() -> MemoryStorage:
     """A storage account in memory, empty at the start of each test."""
     # Every pytest of an environment loads this module: what takes a second to import waits until it is asked for.
-    from coordinator.testing.storage import MemoryStorage
-
-    return MemoryStorage()
+    storage: MemoryStorage = importlib.import_module("coordinator.testing.storage").MemoryStorage()
+    return storage
 
 
 @pytest.fixture
@@ -44,12 +46,10 @@ def kennel_worker(
     The module is imported again for each test, so its worker, gates and sequences are new. What else it imports is not.
     The block ends with the worker; an error that ended the worker is raised.
     """
-    from coordinator.loading import load_worker
-    from coordinator.storage import Storage
-
+    loading = importlib.import_module("coordinator.loading")
     for name in ("KENNEL_HUB_URL", "KENNEL_POOL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Storage, "from_env", lambda *_, **__: kennel_storage)
+    monkeypatch.setattr(coordinator.Storage, "from_env", lambda *_, **__: kennel_storage)
     monkeypatch.syspath_prepend(str(pytestconfig.rootpath))
     imported: list[str] = []
 
@@ -58,7 +58,7 @@ def kennel_worker(
         module = target.partition(":")[0]
         sys.modules.pop(module, None)
         imported.append(module)
-        worker = load_worker(target)
+        worker: Worker = loading.load_worker(target)
         running = asyncio.create_task(worker.run(), name=f"worker {worker.name}")
         try:
             yield worker

@@ -215,7 +215,7 @@ def test_the_dashboard_serves_from_its_wheel_and_keeps_its_data(
     for _ in range(2):
         with running(tmp_path, environ, "kennel", "dashboard", "--port", str(port)) as output:
             wait_until(
-                lambda: "Application startup complete" in output.read_text(), "the dashboard serves", 60
+                lambda: "Uvicorn running on" in output.read_text(), "the dashboard serves", 60
             )
             page = get("/accounts/login/?next=/")
             assert "Sign in" in page

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.reliability import ROOT
 
-OPTIONAL = {"psycopg", "redis"}
+OPTIONAL = {"psycopg", "redis", "watchfiles"}
 Imports = dict[str, set[str]]
 
 
