@@ -214,9 +214,7 @@ def test_the_dashboard_serves_from_its_wheel_and_keeps_its_data(
     kept = []
     for _ in range(2):
         with running(tmp_path, environ, "kennel", "dashboard", "--port", str(port)) as output:
-            wait_until(
-                lambda: "Uvicorn running on" in output.read_text(), "the dashboard serves", 60
-            )
+            wait_until(lambda: "Uvicorn running on" in output.read_text(), "the dashboard serves", 60)
             page = get("/accounts/login/?next=/")
             assert "Sign in" in page
             for address in re.findall(r'(?:src|href)="(/static/[^"]+)"', page):
