@@ -31,7 +31,7 @@ def main(state: Path, host: str, port: int, command: tuple[str, ...]) -> None:
     """Start the web dashboard, or run one of its management COMMANDs (`help` lists them).
 
     The first start creates the folder, a secret key and an administrator, readable by you alone. Storage is set by
-    AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_ACCOUNT_URL; a token in KENNEL_WORKER_TOKEN is accepted from workers.
+    AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_ACCOUNT_URL; a token in KENNEL_FIRST_WORKER_TOKEN is accepted from workers.
     """
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")

@@ -6,7 +6,8 @@ DATABASE_URL          default: SQLite in .kennel/
 REDIS_URL             shares presence and hints between several dashboard processes
 KENNEL_PROCESSES      how many dashboard processes serve this fleet (default 1; more need REDIS_URL)
 KENNEL_TOUR           1 shows the guided tour of the demo
-KENNEL_WORKER_TOKEN   accepted from workers by a dashboard that `kennel dashboard` starts
+KENNEL_FIRST_WORKER_TOKEN, KENNEL_FIRST_API_TOKEN
+                      accepted from workers, and from programs as an operator's, by a dashboard that `kennel dashboard` starts
 KENNEL_STATE_DIR      folder of the database, the collected files and the journal; default: .kennel
 ALLOWED_HOSTS         comma-separated host names; default: this machine only
 KENNEL_TRUSTED_ORIGINS  comma-separated origins behind a proxy, such as https://kennel.example.org
@@ -204,8 +205,9 @@ AUDIT_SYSLOG = os.environ.get("KENNEL_AUDIT_SYSLOG", "")
 WEBHOOKS = _list("KENNEL_WEBHOOKS")
 WEBHOOK_SECRET = os.environ.get("KENNEL_WEBHOOK_SECRET", "")
 
-# `kennel dashboard` accepts it from workers.
-FIRST_WORKER_TOKEN = os.environ.get("KENNEL_WORKER_TOKEN", "")
+# `kennel dashboard` accepts them from workers, and from programs that act as an operator.
+FIRST_WORKER_TOKEN = os.environ.get("KENNEL_FIRST_WORKER_TOKEN", "")
+FIRST_API_TOKEN = os.environ.get("KENNEL_FIRST_API_TOKEN", "")
 
 # The demo's guided tour.
 TOUR = _flag("KENNEL_TOUR")

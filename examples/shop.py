@@ -136,7 +136,7 @@ async def repair(slot: int) -> None:
             continue
         with suppress(KennelError):
             progress = await refunds.read(f"refund-{earlier}")
-            if progress.state == "stuck" and time.time() > (earlier + 3) * REFUND_SECONDS:
+            if progress.state == "stuck" and time.time() > (earlier + 6) * REFUND_SECONDS:
                 await refunds.retry(f"refund-{earlier}", by="shop")
 
 

@@ -141,6 +141,7 @@ def _changes(folder: Path, stop: threading.Event) -> Iterator[list[str]]:
         raise click.ClickException(
             "--reload needs watchfiles: pip install 'kennel-coordinator[reload]'"
         ) from error
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
     found = watchfiles.watch(
         folder,
         watch_filter=watchfiles.PythonFilter(ignore_paths=[folder / ".kennel"]),

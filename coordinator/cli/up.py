@@ -28,6 +28,7 @@ from coordinator.testing.azurite import (
 
 ACCOUNT = ("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_URL")
 EMULATOR_PORTS = dict(zip(SERVICES, (10000, 10001, 10002), strict=True))
+OF_A_DASHBOARD = ("KENNEL_HUB_URL", "KENNEL_WORKER_TOKEN", "KENNEL_API_URL", "KENNEL_API_TOKEN")
 START_SECONDS = 60.0
 
 
@@ -52,17 +53,24 @@ def up(target: str, port: int, processes: int, without_dashboard: bool) -> None:
     state.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as running, stop_signals() as stop:
         environ = _clean() | _account(running, state)
-        _keep_private(
-            state / "env",
-            "".join(f"export {name}='{environ[name]}'\n" for name in ACCOUNT if name in environ),
-        )
+        terminal = {name: environ[name] for name in (*ACCOUNT, "KENNEL_PREFIX") if name in environ}
         if not without_dashboard:
-            environ["KENNEL_WORKER_TOKEN"] = _token(state / "worker-token")
+            tokens = {
+                "KENNEL_FIRST_WORKER_TOKEN": _token(state / "worker-token", "kw_"),
+                "KENNEL_FIRST_API_TOKEN": _token(state / "api-token", "ks_"),
+            }
             web = next_free_port(port)
             if web != port:
                 click.echo(f"Port {port} is taken by another program; the dashboard uses {web} instead.")
-            _start_dashboard(running, stop, state, environ, web)
+            _start_dashboard(running, stop, state, environ | tokens, web)
             environ["KENNEL_HUB_URL"] = f"ws://127.0.0.1:{web}/ws/workers/"
+            environ["KENNEL_WORKER_TOKEN"] = tokens["KENNEL_FIRST_WORKER_TOKEN"]
+            # Through the API, a release is pushed to the workers at once.
+            terminal["KENNEL_API_URL"] = f"http://127.0.0.1:{web}"
+            terminal["KENNEL_API_TOKEN"] = tokens["KENNEL_FIRST_API_TOKEN"]
+        _keep_private(
+            state / "env", "".join(f"export {name}='{value}'\n" for name, value in terminal.items())
+        )
         click.echo(f"In another terminal, run first:  . {os.path.relpath(state)}/env")
         click.echo(f"Starting {target}, which restarts when its code changes. Ctrl-C ends everything.")
         command = [
@@ -83,12 +91,8 @@ def up(target: str, port: int, processes: int, without_dashboard: bool) -> None:
 
 
 def _clean() -> dict[str, str]:
-    """This environment, without what belongs to another hub."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("KENNEL_HUB_URL", "KENNEL_WORKER_TOKEN")
-    }
+    """This environment, without what belongs to another dashboard."""
+    return {name: value for name, value in os.environ.items() if name not in OF_A_DASHBOARD}
 
 
 def _account(running: ExitStack, state: Path) -> dict[str, str]:
@@ -152,9 +156,9 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _token(file: Path) -> str:
+def _token(file: Path, prefix: str) -> str:
     if not file.is_file():
-        _keep_private(file, f"kw_{secrets.token_urlsafe(32)}\n")
+        _keep_private(file, f"{prefix}{secrets.token_urlsafe(32)}\n")
     return file.read_text().strip()
 
 

@@ -108,7 +108,7 @@ def sell_an_order(shop: Path, environ: dict[str, str], port: int) -> None:
 
 def test_init_and_up_sell_an_order_in_an_empty_folder(installed: dict[str, str], shop: Path) -> None:
     sell_an_order(shop, installed, free_ports(1)[0])
-    for name in ("env", "worker-token", "secret-key", "first-admin"):
+    for name in ("env", "worker-token", "api-token", "secret-key", "first-admin"):
         assert stat.S_IMODE((shop / ".kennel" / name).stat().st_mode) == 0o600
 
 
@@ -209,7 +209,7 @@ def test_the_dashboard_serves_from_its_wheel_and_keeps_its_data(
 
     def get(path: str) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
-            return str(answer.read().decode())
+            return str(answer.read().decode(errors="replace"))
 
     kept = []
     for _ in range(2):

@@ -14,6 +14,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 
 from dashboard.access import tokens
+from dashboard.models import Scope
 
 FIRST_ADMIN = "admin"
 
@@ -30,7 +31,11 @@ class Command(BaseCommand):
         self.stdout.write(f"The dashboard is at http://{options['host']}:{options['port']}", ending="\n")
         self._first_admin()
         if settings.FIRST_WORKER_TOKEN:
-            tokens.create("from KENNEL_WORKER_TOKEN", token=settings.FIRST_WORKER_TOKEN)
+            tokens.create("KENNEL_FIRST_WORKER_TOKEN", token=settings.FIRST_WORKER_TOKEN)
+        if settings.FIRST_API_TOKEN:
+            tokens.create(
+                "KENNEL_FIRST_API_TOKEN", token=settings.FIRST_API_TOKEN, scope=Scope.ACT, role="operator"
+            )
         self.stdout.flush()
         uvicorn.run(
             "dashboard.asgi:application",
