@@ -161,10 +161,13 @@ class Storage(Account):
         )
 
     def run_log(self, election: str) -> RunLog:
-        """Return what a leader records of its scheduled jobs, so that its successor repeats none. See `Worker.every`.
+        """What a leader records of its scheduled jobs, so that its successor repeats none. See `Worker.every`.
 
         Args:
             election: The election whose leader runs the jobs.
+
+        Returns:
+            The log.
         """
         return TableRunLog(self, election)
 

@@ -28,9 +28,8 @@ def test_every_factory_has_its_counterpart_in_memory():
 
 async def test_queues_of_one_name_share_messages_claims_and_poison(storage):
     await storage.queue("orders", type=str).put("ticket", "x" * 200_000)
-    assert [peeked.items for peeked in await storage.queue("orders", type=str).peek()] == [
-        ("ticket", "x" * 200_000)
-    ]
+    peeked = await storage.queue("orders", type=str).peek()
+    assert [each.items for each in peeked] == [("ticket",), ("x" * 200_000,)]
     worker = Worker("shop", storage=storage, **OPTIONS)
     got = []
 
@@ -123,7 +122,7 @@ async def test_sagas_batches_and_bulk_writes_end(storage):
     running = asyncio.create_task(worker.run())
     await saga.start("r1", "42.00")
     assert (await asyncio.wait_for(saga.wait("r1", poll_seconds=0.01), 10)).state == "done"
-    await pipeline.start("n1")
+    await pipeline.start("n1", None)
     async with asyncio.timeout(20):
         while (await pipeline.status("n1")).state != "complete":
             await asyncio.sleep(0.01)
