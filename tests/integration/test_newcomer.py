@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.testing.azurite import ACCOUNT, KEY, SERVICES, find_node
+from scripts.wheels import build
+from tests.support.ports import free_ports
 from tests.support.readme import PROJECT, python_blocks
 from tests.support.stack import wait_until
 
@@ -112,7 +114,7 @@ def test_a_newcomer_follows_readme_and_tutorial_with_the_wheel(emulator: str, tm
     shutil.copytree(PROJECT / "coordinator", clone / "coordinator")
     for name in ("LICENSE", "README.md", "pyproject.toml"):
         shutil.copy(PROJECT / name, clone)
-    until_dashboard = TUTORIAL.split("## Add the dashboard")[0]
+    until_dashboard, dashboard = TUTORIAL.split("## Add the dashboard")
     [code] = re.findall(r"^```python\n(.*?)^```", until_dashboard, re.MULTILINE | re.DOTALL)
     (here / "tickets.py").write_text(code)
     quick, billing = python_blocks()
@@ -125,17 +127,22 @@ def test_a_newcomer_follows_readme_and_tutorial_with_the_wheel(emulator: str, tm
             continue
         if "ids verify" in block:
             script.append(until_sold)
-        lines = [line for line in block.splitlines() if not line.startswith("export AZURE_STORAGE")]
-        text = "\n".join(lines).replace("PATH/TO/CLONE", str(clone))
+        text = block.replace("=UseDevelopmentStorage=true", f"='{emulator}'")  # its ports are others
+        text = text.replace("PATH/TO/CLONE", str(clone))
         script.append(text.replace("tickets:worker &", "tickets:worker >>log 2>&1 &"))
     script += re.findall(r"`(python -m coordinator leash [^`]+|kill %2 %3)`", until_dashboard)
     script += ["kill %1", "wait", "python quick.py", "kennel run billing:worker >billing.log 2>&1 &"]
     script += ['until grep -q "Waiting at gate" billing.log; do sleep 0.2; done']
     script += [line.split("#")[0] for line in typed((PROJECT / "README.md").read_text())[-1].splitlines()[1:]]
     script += ['until [ "$(grep -c "^order " billing.log)" = 2 ]; do sleep 0.2; done', "kill %%", "wait"]
+    script += with_dashboard(dashboard, clone)
     done = subprocess.run(
         ["timeout", "400", "bash", "-c", "\n".join(script)],
-        env=environment(here, emulator),
+        env={
+            name: value
+            for name, value in environment(here, "").items()
+            if name != "AZURE_STORAGE_CONNECTION_STRING"
+        },
         cwd=here,
         capture_output=True,
         text=True,
@@ -144,3 +151,26 @@ def test_a_newcomer_follows_readme_and_tutorial_with_the_wheel(emulator: str, tm
     assert "ok: " in done.stdout and "node-7 leads, epoch 1" in done.stdout
     numbers = re.findall(r"order (\d+)", (here / "log").read_text())
     assert len(numbers) == len(set(numbers)) == 200
+    assert "Connected to the hub" in (here / "hub.log").read_text()
+
+
+def with_dashboard(text: str, clone: Path) -> list[str]:
+    """The commands of the tutorial's last part: the dashboard beside the shell, on a free port, and a worker that it knows."""
+    install, serve, connect = typed(text)
+    make, pip = install.splitlines()
+    assert make == "make -C PATH/TO/CLONE wheels"
+    build(clone / ".kennel" / "dist")
+    port = str(free_ports(1)[0])
+    create, hub, token, run = connect.splitlines()
+    return [
+        pip.replace("PATH/TO/CLONE", str(clone)),
+        f"{serve} --port {port} >dashboard.log 2>&1 &",
+        'until grep -q "Uvicorn running" dashboard.log; do sleep 0.2; done',
+        f"printed=$({create} | tail -1)",
+        hub.replace("8000", port),
+        token.split("#")[0].replace("…", '"$printed"'),
+        f"{run} >hub.log 2>&1 &",
+        'until grep -q "Connected to the hub" hub.log; do sleep 0.2; done',
+        "kill $(jobs -p)",
+        "wait",
+    ]

@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from coordinator import Delete, Pipeline, Storage, Upsert, Worker
+from coordinator import Pipeline, Storage, Upsert, Worker
 from coordinator.testing.storage import MemoryStorage
 
 OPTIONS = {"environ": {}}
@@ -129,7 +129,9 @@ async def test_sagas_batches_and_bulk_writes_end(storage):
     worker.stop()
     await running
     rows = [Upsert((f"p{n}", "r"), {"n": n}) for n in range(3)]
-    table = storage.table("stock")
-    await table.transact(rows[:1])
-    assert (await table.read(("p0", "r")))["n"] == 0
-    await table.write(Delete(("p0", "r")))
+    bulk = storage.bulk()
+    running = asyncio.create_task((listener := bulk.listener()).run())
+    assert await bulk.write("b1", "stock", rows) > 0
+    await listener.stop()
+    await running
+    assert [(await storage.table("stock").read((f"p{n}", "r")))["n"] for n in range(3)] == [0, 1, 2]
