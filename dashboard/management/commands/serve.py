@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 
-from dashboard.access import tokens
+from dashboard.core import tokens
 from dashboard.models import Scope
 
 FIRST_ADMIN = "admin"
