@@ -31,7 +31,7 @@ MAIN = """
 import { KennelQueue } from "./kennel.mjs";
 import { readFileSync } from "node:fs";
 const [options, word] = process.argv.slice(2);
-const texts = JSON.parse(readFileSync(0));
+const texts = JSON.parse(readFileSync("texts.json"));
 const queue = new KennelQueue(JSON.parse(options));
 const found = [];
 if (word === "write") await queue.write(...texts);
@@ -67,11 +67,11 @@ class Program:
     async def __call__(self, word: str, *texts: Any) -> Any:
         node = find_node()
         assert node is not None
+        (self._folder / "texts.json").write_text(json.dumps(texts))
         command = [str(node), "main.mjs", json.dumps(self._options), word]
         done = await asyncio.to_thread(
             subprocess.run,
             command,
-            input=json.dumps(texts),
             capture_output=True,
             text=True,
             cwd=self._folder,
