@@ -181,6 +181,12 @@ class ThrottledFormMixin:
         response["Retry-After"] = str(seconds)
         return response
 
+    def get_form(self, *args: Any) -> Any:
+        """The cursor begins in the first field."""
+        form = super().get_form(*args)  # type: ignore[misc]
+        next(iter(form.fields.values())).widget.attrs["autofocus"] = True
+        return form
+
     def unbound(self, **more: Any) -> HttpResponse:
         """The page with a form that has not looked at what was sent."""
         view: Any = self

@@ -13,6 +13,7 @@ from dashboard.live.fleet import Attention, Fleet, QueueView
 SHORT_RUNWAY_SECONDS = 0.5  # refills take milliseconds and begin in time; below this they do not keep up
 LATE_SAMPLES = 10.0
 MOST_LINES = 5
+PAGED = ("/gates/", "/leaders/", "/sequences/")
 
 
 def attention(fleet: Fleet, every_seconds: float) -> tuple[Attention, ...]:
@@ -79,16 +80,16 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
             "/workers/?presence=lost",
         )
     yield from _leaders(fleet)
+    yield from _each_problem(
+        [(sequence.name, sequence.problem) for sequence in fleet.sequences if sequence.problem],
+        "Sequence {name}: {problem}",
+        "No number is issued until the counter is repaired; run `python -m coordinator ids verify`.",
+        "/sequences/",
+    )
     for sequence in fleet.sequences:
-        if sequence.problem:
-            yield Attention(
-                "critical",
-                f"Sequence {sequence.name}: {sequence.problem}",
-                "No number is issued until the counter is repaired; run `python -m coordinator ids verify`.",
-                f"/sequences/?sequence={quote(sequence.name)}",
-            )
-        elif (
-            sequence.runway_seconds is not None
+        if (
+            not sequence.problem
+            and sequence.runway_seconds is not None
             and sequence.runway_seconds < SHORT_RUNWAY_SECONDS
             and sequence.per_second
         ):
@@ -102,13 +103,15 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
     yield from _work(fleet)
 
 
-def _each_problem(rows: list[tuple[str, str]], what: str, remedy: str, url: str) -> Iterator[Attention]:
+def _each_problem(
+    rows: list[tuple[str, str]], what: str, remedy: str, url: str, level: str = "critical"
+) -> Iterator[Attention]:
     """One line for each, and one for all others."""
     for name, problem in rows[:MOST_LINES]:
-        yield Attention("critical", what.format(name=name, problem=problem), remedy, url)
+        at = f"{url}?q={quote(name)}" if url in PAGED else url
+        yield Attention(level, what.format(name=name, problem=problem), remedy, at)
     if len(rows) > MOST_LINES:
-        said = f"{len(rows) - MOST_LINES} more like these"
-        yield Attention("critical", said, remedy, url)
+        yield Attention(level, f"{len(rows) - MOST_LINES} more like these", remedy, url)
 
 
 def _work(fleet: Fleet) -> Iterator[Attention]:
@@ -196,18 +199,24 @@ def _each_or_all(
 
 
 def _leaders(fleet: Fleet) -> Iterator[Attention]:
-    for leader in fleet.leaders:
-        if leader.lease == "unknown":
-            continue  # not read yet
-        if not leader.holder and (leader.standbys or leader.lease == "available"):
+    # Those of an unknown lease were not read yet; those with a problem have a line of their own.
+    vacant = [each for each in fleet.leaders if not (each.holder or each.problem) and each.lease != "unknown"]
+    for leader in vacant:
+        if leader.standbys:
+            name = quote(leader.name)
             yield Attention(
-                "critical" if leader.standbys else "warning",
+                "critical",
                 f"No leader: {leader.name}",
-                "A standby takes over within one lease. If none does, check that standbys can reach storage."
-                if leader.standbys
-                else "Start a worker that takes part in the election.",
-                f"/leaders/?q={quote(leader.name)}#election-{quote(leader.name)}",
+                "A standby takes over within one lease. If none does, check that standbys can reach storage.",
+                f"/leaders/?q={name}#election-{name}",
             )
+    yield from _each_problem(
+        [(each.name, "") for each in vacant if not each.standbys and each.lease == "available"],
+        "No leader: {name}",
+        "Start a worker that takes part in the election.",
+        "/leaders/",
+        "warning",
+    )
 
 
 def _names(names: list[str], most: int = 5) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -66,20 +66,33 @@ class Owners(NamedTuple):
     `gone` has when those that ended were last heard of (wall clock).
     """
 
-    alive: dict[tuple[str, int], SequenceStatus]
+    alive: Mapping[tuple[str, int], SequenceStatus]
     somebody: bool
     gone: Mapping[tuple[str, int], float] = {}
 
 
+_NOTHING_TAKEN = SequenceStatus("none")
+
+
 def owners_of(presence: Presence, sequence: str) -> Owners:
     """The processes that presence knows to be alive, by name and process id."""
+    return owners_of_each(presence, (sequence,))[sequence]
+
+
+def owners_of_each(presence: Presence, sequences: Iterable[str]) -> dict[str, Owners]:
+    """The same for several sequences: each worker is looked at once, however many sequences there are."""
     limit = presence.clock.monotonic() - LATE_SECONDS
     entries = [entry for entry in list(presence.entries.values()) if entry.seen >= limit]
-    alive = {}
+    somebody, gone = bool(presence.entries), presence.gone()
+    everybody = {(entry.hello.worker, entry.hello.pid): _NOTHING_TAKEN for entry in entries}
+    own: dict[str, dict[tuple[str, int], SequenceStatus]] = defaultdict(dict)
     for entry in entries:
-        own = next((s for s in entry.state.sequences if s.name == sequence), SequenceStatus(sequence))
-        alive[(entry.hello.worker, entry.hello.pid)] = own
-    return Owners(alive, bool(presence.entries), presence.gone())
+        for status in reversed(entry.state.sequences):
+            own[status.name][entry.hello.worker, entry.hello.pid] = status
+    return {
+        name: Owners(everybody | own[name] if name in own else everybody, somebody, gone)
+        for name in sequences
+    }
 
 
 def judge(sequence: str, grant: Grant, owners: Owners, read_at: float | None) -> GrantView:
@@ -181,6 +194,16 @@ def settle(
             for grant in newest
             for turn, read_at in rows.get((name, grant.last), [(grant, None)])
         )
+        for name, newest in grants.items()
+    }
+
+
+def unsettled(
+    grants: Mapping[str, Sequence[Grant]], owners: Mapping[str, Owners]
+) -> dict[str, tuple[GrantView, ...]]:
+    """The same without the index of the ledger: nothing is called lost."""
+    return {
+        name: tuple(judge(name, grant, owners[name], None) for grant in newest)
         for name, newest in grants.items()
     }
 

@@ -16,7 +16,7 @@ from coordinator.queues.azure import list_queues
 from coordinator.sequences.azure import CounterListing
 from coordinator.storage import Storage
 from dashboard.live.fleet import LeaderView, SequenceView
-from dashboard.live.ledger import owners_of, settle
+from dashboard.live.ledger import owners_of_each, settle, unsettled
 from dashboard.live.presence import Presence
 from dashboard.live.sample import Depth
 
@@ -26,6 +26,7 @@ POISON = "-poison"
 AT_ONCE = 8
 BUDGET = 24
 PEEK_SECONDS = 5.0
+LEDGER_SECONDS = 1.0
 GRANTS_SHOWN = 20
 
 
@@ -68,8 +69,13 @@ async def sequences(counters: CounterListing, presence: Presence, at: float) -> 
         info.name: info.counter.grants[: -GRANTS_SHOWN - 1 : -1] if info.counter is not None else ()
         for info in found
     }
-    owners = {info.name: owners_of(presence, info.name) for info in found}
-    recent = await database_sync_to_async(settle)(grants, owners)
+    owners = owners_of_each(presence, grants)
+    try:
+        async with asyncio.timeout(LEDGER_SECONDS):
+            # In a thread of its own: the one that looks up workers' tokens may have a crowd before it.
+            recent = await database_sync_to_async(settle, thread_sensitive=False)(grants, owners)
+    except TimeoutError:
+        recent = unsettled(grants, owners)
     return tuple(
         SequenceView(
             info.name, next_number=info.next, recent=recent[info.name], problem=info.problem, as_of=at

@@ -93,7 +93,7 @@ def clear_selected(request: HttpRequest) -> HttpResponse:
         actions.clear_queue,
         lambda queue: queue.depth,
         title=lambda n: f"Clear {n} queue{pluralize(n)}?",
-        line="{queue}: about {count} messages are deleted",
+        line="{queue}: about {count} to be deleted",
         verb="Clear all",
         done=lambda n: "1 queue was cleared." if n == 1 else f"{n} queues were cleared.",
         consequences=(
@@ -198,9 +198,9 @@ def clear(request: HttpRequest, name: str) -> HttpResponse:
         verb="Clear",
         consequences=(
             (
-                "An unknown number of messages is deleted."
+                "An unknown number of messages will be deleted."
                 if lost is None
-                else f"About {lost:,} messages are deleted."
+                else f"About {lost:,} message{pluralize(lost)} will be deleted."
             ),
             "In-flight messages finish but will not be retried.",
             "This cannot be undone.",
@@ -227,11 +227,11 @@ def delete(request: HttpRequest, name: str) -> HttpResponse:
         verb="Delete",
         consequences=(
             (
-                "The queue and an unknown number of messages are deleted."
+                "The queue and an unknown number of messages will be deleted."
                 if found.depth is None
-                else f"The queue and about {found.depth:,} messages are deleted."
+                else f"The queue and about {found.depth:,} message{pluralize(found.depth)} will be deleted."
             ),
-            f"{found.workers} workers listen to this queue; they fail until it exists again.",
+            f"Workers that listen to this queue: {found.workers}. They fail until it exists again.",
             "The service refuses to create a queue of this name again for about 30 seconds.",
             "This cannot be undone.",
         ),

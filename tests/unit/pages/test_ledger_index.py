@@ -358,3 +358,22 @@ def test_ranges_of_two_sequences_are_not_confused() -> None:
     owners = {name: ledger.owners_of(with_a_worker(), name) for name in ("orders", "others")}
     found = ledger.settle({"orders": [taken], "others": [taken]}, owners)
     assert [view.state for view in found["others"]] == ["granted"]
+
+
+def test_the_owners_of_many_sequences_are_those_of_each() -> None:
+    clock = ManualClock(start=time.time())
+    presence = with_a_worker(clock=clock)
+    states = (SequenceStatus("orders", first=1, last=10), SequenceStatus("orders", first=11, last=20))
+    presence.joined(hello("ann", pid=11, state=WorkerState(sequences=states)))
+    names = ("orders", "others")
+    each = ledger.owners_of_each(presence, names)
+    assert each == {name: ledger.owners_of(presence, name) for name in names}
+    assert each["orders"].alive["ann", 11].first == 1
+    assert [status.last for status in each["others"].alive.values()] == [0, 0]
+
+
+def test_without_its_index_no_range_is_called_lost() -> None:
+    taken = grant(1, 1000, ANN, outcome=GRANTED)
+    owners = {"orders": ledger.owners_of(with_a_worker(), "orders")}
+    found = ledger.unsettled({"orders": [taken]}, owners)["orders"]
+    assert [(view.first, view.last, view.state) for view in found] == [(1, 1000, "granted")]
