@@ -305,6 +305,7 @@ print(signals, "signals")
 """
 
 
+@pytest.mark.timeout(330)
 def test_signals_at_any_moment_neither_block_nor_repeat() -> None:
     run = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
