@@ -64,6 +64,8 @@ KeyText = Annotated[str, Meta(max_length=1024)]
 """What a key, a row or another service calls a thing: at most 1,024 characters of any kind, since others made it. May be empty."""
 Remark = Annotated[str, Meta(max_length=32_768)]
 """What fits in a string column: 32,768 characters of any kind, such as an error's text or JSON. May be empty."""
+Stored = Annotated[str, Meta(max_length=16 * 1024)]
+"""A small thing in its stored form: at most 16,384 characters, decoded and checked by its own rules. May be empty."""
 Figure = Annotated[float, Meta(ge=-1e300, le=1e300)]
 """A number that was computed: any but infinity and NaN."""
 Word = Annotated[str, Meta(max_length=32, pattern=r"\A[a-z0-9_ -]*\Z")]

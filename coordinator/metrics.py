@@ -96,6 +96,9 @@ _GATES: dict[Metric, Callable[[GateStatus], float | None]] = {
     ),
     _gauge("gate.epoch", "Epoch of the newest known state.", "gate"): lambda gate: gate.epoch or None,
     _gauge("gate.waiting", "1 if this process waits at the gate.", "gate"): lambda gate: float(gate.waiting),
+    _counter("gate.pushes.disproved", "Pushed states that storage did not confirm.", "gate"): (
+        lambda gate: gate.disproved
+    ),
     _gauge("gate.inside", "Pieces of work that are passing the gate.", "gate"): lambda gate: gate.inside,
 }
 _LISTENERS: dict[Metric, Callable[[ListenerStatus], float | None]] = {

@@ -267,6 +267,7 @@ class _AioClients:
         self.shared: dict[
             tuple[str, str], Any
         ] = {}  # what the objects of one name have in common on this loop
+        self._kept: set[asyncio.Task[None]] = set()
 
         options = _client_options(partial(CountingAioTransport, self.session), config, meter)
         credential: Any = endpoints.credential
@@ -297,7 +298,16 @@ class _AioClients:
             self._closed()
             await self.session.close()
 
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Cancel it when these clients are closed."""
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)
+
     async def aclose(self) -> None:
+        kept = list(self._kept)
+        for task in kept:
+            task.cancel()
+        await asyncio.gather(*kept, return_exceptions=True)
         await self._end_of_loop.aclose()
 
 

@@ -244,6 +244,8 @@ def make_gate(
         rng=rng,
         portal=lambda: storage.portal,
         epochs=TableEpochs(storage, f"gate {store.key.replace('/', ' ').strip()}"),
+        group=storage.identity,
+        keep=lambda task: storage.aio.keep(task),
     )
 
 

@@ -5,12 +5,15 @@ A release, from `open` to the receipt:
 1. `Gate.open` computes the next state, with a new epoch, from the state that this process knows; without one it reads first.
 2. One conditional write stores it. After a rival's write or a lost answer the gate is read again: the nonce shows whether the
    change was stored; if it was not, back to 1.
-3. A notification with the new epoch goes to the bus.
+3. A notification with the new state, as storage confirmed it, goes to the bus.
 4. The epoch is recorded outside the blob. If it was used before, the blob had gone back: write a higher one, back to 3.
 5. A worker in `Gate.wait` is woken by the notification, by its next poll, or by the time of the opening.
-6. It reads the gate. Only the answer to a request that was sent after `wait` was called counts.
+6. It takes the state that a notification brings, if its epoch is higher than every known one. Otherwise it reads the gate:
+   only the answer to a request that was sent after `wait` was called counts.
 7. It passes if the state admits it: open, and its place below the share. Otherwise back to 5.
 8. It reports the pass to `on_pass`, once for each epoch.
+9. Within `verify_seconds`, at a moment of its own, it reads the gate. If storage does not have what was pushed, the push was
+   false: it follows storage, and reports it.
 
 The numbers are repeated at the lines that do it.
 """
@@ -96,6 +99,9 @@ class GateCache:
     however often its answer is lost. `confirmed` is the number of the newest request that was answered: whoever needs
     the truth as of now waits until it reaches `sends` + 1. `failed` is that of the newest that ended in `error`.
 
+    `unverified` is a state that came by push and that no read has confirmed yet. `disproved` counts the pushes that storage
+    did not confirm; `disproof` says what the newest of them was, until the gate changes.
+
     `highest` is the highest epoch that storage ever said here, of those that counting reaches (`COUNTED`). A gate below it
     was deleted, restored or overwritten: `state` shows it as it is, `went_back` says so, and the next change goes above
     `highest` and above every epoch in `epochs`, where each change is recorded after it was made.
@@ -113,10 +119,16 @@ class GateCache:
         self.sends = 0
         self.confirmed = 0
         self.failed = 0
+        self.pushes = 0
+        self.unverified: GateState | None = None
+        self.disproved = 0
+        self.disproof = ""
         self._store = store
         self._clock = clock
         self._etag = ""
         self._applied = 0
+        self._stored: GateState | None = None
+        self._pushed_after = 0
         self._events: set[asyncio.Event] = set()
 
     @property
@@ -141,6 +153,7 @@ class GateCache:
             self._held.observed(asked, answer.date)
         if answer.state is not None:
             self._apply(number, answer.state, answer.etag, source)
+        self._verify(number, answer.state or self._stored)
         self.confirmed = max(self.confirmed, number)
         self.error = None
         self.notify()
@@ -165,8 +178,10 @@ class GateCache:
         if self.state is not None and state.epoch <= self.state.epoch and number <= self._applied:
             return
         if etag != self._etag or self.state is None:
-            self.state, self._etag, self.source = state, etag, source
-            self._applied = self.sends
+            if self.state is None or state.epoch != self.state.epoch:
+                self.source = source
+            self.state, self._stored, self._etag = state, state, etag
+            self._applied, self.disproof = self.sends, ""
             self._seen(state.epoch)
             if self.went_back:
                 _log.error(
@@ -176,6 +191,40 @@ class GateCache:
                     state.epoch,
                     extra={"action": "read", "resource": self.name, "epoch": state.epoch},
                 )
+
+    def take_push(self, pushed: GateState) -> None:
+        """Take a state that storage is said to have confirmed, if it is newer than all that is known."""  # 6
+        if pushed.epoch <= max(self.highest, self.state.epoch if self.state else 0):
+            return
+        self.state = self.unverified = pushed
+        self.source, self.error = "push", None
+        self._applied = self._pushed_after = self.sends
+        self.pushes += 1
+        self.notify()
+
+    def _verify(self, number: int, stored: GateState | None) -> None:
+        """Compare what was pushed with what storage said in the answer to that request."""  # 9
+        pushed = self.unverified
+        if pushed is None or stored is None:
+            return
+        if number <= self._pushed_after and stored.epoch < pushed.epoch:
+            return  # the request may have been answered before the change was stored
+        self.unverified = None
+        since = stored.epoch - pushed.epoch
+        if stored == pushed or since >= REMEMBERED or (since > 0 and {*pushed.recent[:1]} & {*stored.recent}):
+            return
+        self.state = stored
+        self.disproved += 1
+        self.disproof = (
+            f"a push said epoch {pushed.epoch}, {pushed.state}, which storage does not have: the hub pushed what was not "
+            "stored, or the gate was restored since"
+        )
+        _log.error(
+            "Gate %s: %s",
+            self.name,
+            self.disproof,
+            extra={"action": "verify", "resource": self.name, "epoch": pushed.epoch},
+        )
 
     def _seen(self, epoch: int) -> None:
         if epoch <= COUNTED:
@@ -283,7 +332,7 @@ class GateCache:
 
     def _from_known(self, transition: Transition, nonce: str) -> GateState | None:
         """The change of the gate as it is known; None if only storage can say what becomes of it."""
-        if self.state is None:
+        if self.state is None or self.unverified is not None:
             return None
         try:
             desired = transition(self.state, self.now(), nonce)
@@ -322,13 +371,17 @@ def _again(state: GateState) -> Transition:
 class Gate:
     """Holds workers until an operator lets them go.
 
-    Guarantees that `wait` returns only if storage said, in an answer to a request sent after `wait` was called, that
-    this worker may pass; for an opening at a set time that answer is at most a few seconds old. No notification can
-    open a gate, however wrong it is. Nobody waits longer than one poll interval after an opening while storage
-    answers, whether or not notifications arrive. A change that was confirmed is never overwritten by an older one.
+    Guarantees that `wait` returns only if this worker may pass: by an answer of storage to a request sent after `wait` was
+    called, or by a push, received meanwhile, of a state that storage had confirmed to its writer, with a higher epoch than
+    any known one. For an opening at a set time the state is at most a few seconds old. Each push is compared with storage
+    within `verify_seconds`; where they differ the gate follows storage, and `status`, log and metrics report it. With
+    `GateConfig(trust_push=False)` no push opens a gate, it only causes a read. Nobody waits longer than one poll interval
+    after an opening while storage answers, whether or not notifications arrive. A change that was confirmed is never
+    overwritten by an older one.
 
     Does not guarantee that nobody is inside a gate when `close` returns: workers learn of it by push, or at their
-    next poll; `passing` and the receipts show who still is.
+    next poll; `passing` and the receipts show who still is. Nor that nobody passes on the word of a hub or a Redis that
+    somebody else controls: the push is believed until it is compared.
 
     Costs while waiting: with push at most 60 requests an hour, without about 1,600.
 
@@ -341,6 +394,8 @@ class Gate:
         rng: The source of jitter, for tests.
         portal: For the blocking methods.
         epochs: Where the highest epoch is recorded beside the gate.
+        group: Gates of one group and name compare a push with storage at the same moment (default: `identity`).
+        keep: Called with each background task, to cancel it when the storage is closed.
 
     Raises:
         StorageError: Storage refused, or (`read`, `open`, `close`) stayed unreachable; also raised by each method.
@@ -361,9 +416,14 @@ class Gate:
         rng: random.Random | None = None,
         portal: Portal | None = None,
         epochs: EpochLog | None = None,
+        group: str = "",
+        keep: Callable[[asyncio.Task[None]], object] | None = None,
     ) -> None:
         self.name = store.name
         self.identity = identity
+        self._group = group or identity
+        self._keep = keep or (lambda _: None)
+        self._verifier: asyncio.Task[None] | None = None
         self.config = config or GateConfig()
         self.on_pass: Callable[[Release], None] | None = None
         self.waiting = 0
@@ -431,7 +491,7 @@ class Gate:
                 f"storage has epoch {state.epoch}, this process has seen {self._cache.highest}: the gate was deleted, "
                 "restored or overwritten; open or close it again"
             )
-        return str(self.error) if isinstance(self.error, GateCorrupt) else ""
+        return str(self.error) if isinstance(self.error, GateCorrupt) else self._cache.disproof
 
     async def read(self) -> GateState:
         """The gate as stored now; one request.
@@ -479,6 +539,7 @@ class Gate:
             inside=self.inside,
             offset_seconds=round(shown.offset.correction, 3) if shown.offset.is_known else None,
             problem=one_line(shown.problem),
+            disproved=shown._cache.disproved,
         )
 
     # --- passing ------------------------------------------------------------------------------------------------
@@ -509,14 +570,15 @@ class Gate:
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         async with self.watch(), self._cache.notified() as event:
             # Only the answer to a request sent from here on counts, not one that was on its way already.
-            needed = self._cache.sends + 1
+            needed, pushes = self._cache.sends + 1, self._cache.pushes
             known: int | None = None
             self._wake.set()
             self.waiting += 1
             try:
                 while True:
                     self._raise_what_waiting_cannot_cure(needed)
-                    if self._cache.confirmed >= needed and self.state is not None:  # 6
+                    told = self._cache.confirmed >= needed or self._cache.pushes > pushes
+                    if told and self.state is not None:  # 6
                         if self.is_open():  # 7
                             return self._pass(known)
                         if known is None:
@@ -658,11 +720,12 @@ class Gate:
         """
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         async with self.watch(), self._cache.notified() as event:
-            needed = self._cache.sends + 1
+            needed, pushes = self._cache.sends + 1, self._cache.pushes
             self._wake.set()
             while True:
                 self._raise_what_waiting_cannot_cure(needed)
-                if self._cache.confirmed >= needed and not self.is_open() and not self.inside:
+                told = self._cache.confirmed >= needed or self._cache.pushes > pushes
+                if told and not self.is_open() and not self.inside:
                     return
                 pause = self._until_next_moment()
                 if deadline is not None:
@@ -739,8 +802,38 @@ class Gate:
             if self._confirmed_opening() is not None:
                 return
         else:
-            self._hinted, self._hint = True, hint
+            self._hint = hint
+            if self._takes(hint.state):
+                return
+            self._hinted = True
         self._wake.set()  # 5
+
+    def _takes(self, stored: str) -> bool:
+        """Go by the state that a notification brings; False if there is none to go by, so that the gate must be read."""
+        if not stored or not self.config.trust_push:
+            return False
+        try:
+            pushed = rules.decode(self.name, stored)
+        except GateCorrupt:
+            return False
+        known = self.state
+        if known is not None and pushed.epoch == known.epoch and pushed != known:
+            return False
+        self._cache.take_push(pushed)
+        if self._cache.unverified is not None and (self._verifier is None or self._verifier.done()):
+            self._verifier = asyncio.create_task(self._verify(), name=f"verify gate {self.name}")
+            self._keep(self._verifier)
+        return True
+
+    async def _verify(self) -> None:
+        """Read the gate until what was pushed is confirmed or disproved."""  # 9
+        while (pushed := self._cache.unverified) is not None:
+            # The gates of one process look at the same moment, and share the read.
+            moment = random.Random(f"{self._group} {self.name} {pushed.epoch}")
+            most = self.config.verify_seconds
+            await self._clock.sleep(moment.uniform(min(1.0, most / 2), most))
+            if self._cache.unverified is not None:
+                await self._step()
 
     async def _step(self) -> None:
         """One look; errors are kept for those who wait."""
@@ -893,7 +986,9 @@ class Gate:
 
     async def _publish(self, state: GateState) -> None:
         await self._bus().publish(
-            Notification(topic=f"gate:{self.name}", epoch=state.epoch, origin=self.identity)
+            Notification(
+                topic=f"gate:{self.name}", epoch=state.epoch, origin=self.identity, state=rules.encode(state)
+            )
         )
 
     def _clone(self) -> Gate:
@@ -904,4 +999,6 @@ class Gate:
             clock=self._clock,
             config=self.config,
             epochs=self._epochs,
+            group=self._group,
+            keep=self._keep,
         )

@@ -89,15 +89,27 @@ class GateConfig:
             went silent.
         confirm_seconds: How long before a scheduled opening the gate is read once more, default 2.
         write_seconds: How long `open` and `close` go on trying, default 15.
+        verify_seconds: Within this time a state that was pushed is compared with storage, default 60. Each process does so at a
+            moment of its own, not before the first second: so a release does not make a fleet read one blob at once.
+        trust_push: Whether a worker goes by the state that a push brings, default True. False: it reads the gate before it passes,
+            for fleets whose hub or Redis others could write to.
     """
 
     poll_seconds: float = 2.5
     push_poll_seconds: float = 60.0
     confirm_seconds: float = 2.0
     write_seconds: float = 15.0
+    verify_seconds: float = 60.0
+    trust_push: bool = True
 
     def __post_init__(self) -> None:
-        for field in ("poll_seconds", "push_poll_seconds", "confirm_seconds", "write_seconds"):
+        for field in (
+            "poll_seconds",
+            "push_poll_seconds",
+            "confirm_seconds",
+            "write_seconds",
+            "verify_seconds",
+        ):
             if not 0 < getattr(self, field) <= 3600:
                 raise ConfigurationError(
                     f"{field} must be above 0 and at most 3600, got {getattr(self, field)}"

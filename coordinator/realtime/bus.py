@@ -1,6 +1,7 @@
-"""Hints between processes: fast, lossy, never acted on alone.
+"""Notifications between processes: fast, lossy, never the only way to learn of a change.
 
-A hint says "look again"; the receiver re-reads storage. A bus delivers each hint to every subscriber that is
+A notification says "look again", and the receiver reads storage; that of a gate brings the state that storage confirmed, and
+the receiver reads storage later, to compare. A bus delivers each hint to every subscriber that is
 connected at that moment, at most once, in no promised order.
 """
 
@@ -13,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from coordinator.bounds import Count, Label, Moment, Text
+from coordinator.bounds import Count, Label, Moment, Stored, Text
 
 RESYNC = "resync"
 
@@ -23,7 +24,8 @@ class Notification(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     ``lease:NAME`` (it was renewed) or `RESYNC`; the rest only explains.
 
     `request_id` is that of the dashboard's request that caused it, as in its audit; "" if none did. `due`: there is nothing
-    to see before that moment (0: now).
+    to see before that moment (0: now). `state` is a gate as storage confirmed it to its writer, in the stored form; "" asks
+    the receiver to read it.
     """
 
     topic: Label
@@ -32,6 +34,7 @@ class Notification(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     origin: Text = ""
     request_id: Text = ""
     due: Moment = 0.0
+    state: Stored = ""
 
 
 Hint = Notification  # its earlier name

@@ -60,7 +60,8 @@ class GateStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     `inside` is how much work is passing it; a close is complete when that is 0. `offset_seconds` is how far the
     worker's clock is from the storage service's, None if unknown. `problem` is what the worker finds wrong with the gate
-    as stored: damaged, or at a lower epoch than it was; "" if nothing.
+    as stored: damaged, or at a lower epoch than it was; "" if nothing. `disproved` counts the pushes that storage did not
+    confirm.
     """
 
     name: Name
@@ -71,6 +72,7 @@ class GateStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     inside: Held = 0
     offset_seconds: Offset | None = None
     problem: Text = ""
+    disproved: Count = 0
 
 
 class ListenerStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -23,6 +23,7 @@ from django.conf import settings
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import NotFound, StorageError
+from coordinator.gates import state as rules
 from coordinator.gates.state import GateState
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import Hint
@@ -203,7 +204,7 @@ class Runtime:
 
     async def _gate_confirmed(self, state: GateState) -> None:
         """A gate was changed by another program: now shown, and told to all workers."""
-        hint = Hint(f"gate:{state.name}", epoch=state.epoch, origin=state.by)
+        hint = Hint(f"gate:{state.name}", epoch=state.epoch, origin=state.by, state=rules.encode(state))
         # Nothing was awaited since the read: nobody who waited has been heard to move yet.
         self.announced(hint)
         self.bus.tell(hint, first=True)

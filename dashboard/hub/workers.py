@@ -20,6 +20,7 @@ from dashboard.core.middleware import new_request_id
 from dashboard.core.permissions import USUAL, Actor, Allowance, matches
 from dashboard.hub.runtime import current
 from dashboard.hub.socket import Outbox, RateLimit, Socket
+from dashboard.live.presence import Entry
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +134,7 @@ class WorkerConsumer(Socket):
             case protocol.State(state):
                 if self._states.allows(now) or state.mode != self.mode:
                     self.mode = state.mode
+                    self._note_disproved(runtime.presence.entries.get(instance), state)
                     runtime.presence.told(instance, within(state, allowed))
             case protocol.Receipt() as receipt:
                 if self._receipts.allows(now) and matches(allowed.gates, receipt.gate):
@@ -210,6 +212,13 @@ class WorkerConsumer(Socket):
         if here >= allowed.connections and hello.instance not in runtime.sockets:
             return f"this token allows {allowed.connections} connections, and as many are open"
         return ""
+
+    def _note_disproved(self, known: Entry | None, state: protocol.WorkerState) -> None:
+        """A push that storage did not confirm goes into the audit: the hub, or who could write to it, was wrong."""
+        before = {gate.name: gate.disproved for gate in known.state.gates} if known else {}
+        for gate in state.gates:
+            if self.hello is not None and gate.disproved > before.get(gate.name, 0):
+                self._note(self.hello, "gate.push_disproved", f"gate {gate.name}: {gate.problem}")
 
     def _note(self, hello: protocol.Hello, action: str, what: str) -> None:
         """Into the audit; of one address and deed at most one row a minute, however often it is tried."""

@@ -18,10 +18,11 @@ import websockets
 from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import NotFound
+from coordinator.gates.state import GateState, encode
 from coordinator.leadership.election import Election
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import Notification
-from coordinator.realtime.protocol import Announce, Receipt, State, WorkerState
+from coordinator.realtime.protocol import Announce, GateStatus, Receipt, State, WorkerState
 from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import TOKEN, BareWorker, Dashboard, Person, audit_of, until
 from tests.support.fleet import Fleet, fleet
@@ -432,6 +433,27 @@ async def test_a_worker_that_connects_again_closes_its_older_socket_with_the_rea
             assert newer.closed is None
     rows = [row for row in audit_of(dashboard) if row["action"] == "worker.replaced"]
     assert [(row["target"], row["actor"]) for row in rows] == [(older.instance, "worker twice")]
+
+
+async def test_a_push_that_storage_did_not_confirm_is_audited_once_and_a_workers_push_reaches_nobody(
+    dashboard: Dashboard,
+) -> None:
+    """A worker cannot push a state through the hub, and what workers find of a hub's push is in the audit."""
+    lie = GateState(name="t-pushed", epoch=9, state="open", by="mallory")
+    async with BareWorker(dashboard, "liar") as liar, BareWorker(dashboard, "finder") as finder:
+        await until(lambda: liar.heard and finder.heard)
+        await liar.send(Announce(Notification("gate:t-pushed", epoch=9, state=encode(lie))))
+        await liar.send(Announce(Notification("queue:t-after", state=encode(lie))))
+        await until(lambda: finder.hints("queue:t-after"))
+        assert not finder.hints("gate:t-pushed")
+        assert finder.hints("queue:t-after")[0].state == ""
+        for _ in range(3):
+            status = GateStatus("t-pushed", disproved=1, problem="a push said epoch 9, open")
+            await finder.send(State(WorkerState(gates=(status,))))
+        await until(lambda: [row for row in audit_of(dashboard) if row["action"] == "gate.push_disproved"])
+    rows = [row for row in audit_of(dashboard) if row["action"] == "gate.push_disproved"]
+    assert [row["actor"] for row in rows] == ["worker finder"]
+    assert "gate t-pushed: a push said epoch 9" in rows[0]["after"]
 
 
 async def test_a_token_bounds_what_its_workers_call_themselves_and_how_many_they_are(
