@@ -31,7 +31,8 @@ def init(name: str) -> None:
     for file in files("coordinator.cli").joinpath("project").iterdir():
         if file.is_file():
             text = file.read_text().replace("PROJECT", name).replace("REQUIREMENT", requirement())
-            (folder / HIDDEN.get(file.name, file.name)).write_text(text)
+            # The ending ".in" keeps the project's modules from being Kennel's own.
+            (folder / HIDDEN.get(file.name, file.name.removesuffix(".in"))).write_text(text)
     with open(os.open(folder / ".env", os.O_WRONLY | os.O_CREAT, 0o600), "w") as environment:
         environment.write(f"KENNEL_WORKER_TOKEN=kw_{secrets.token_urlsafe(32)}\n")
     click.echo(f"Created {name}. Next:  cd {name} && kennel up")
