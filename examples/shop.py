@@ -31,6 +31,7 @@ EARLY_SECONDS, POISON_EVERY, MOST_POISON = 90.0 / PACE, 40, 3
 REFUND_SECONDS = 20.0 / PACE
 REPAIR_SECONDS = max(8.0, 45.0 / PACE)  # a try that is repeated waits a second or two, at any pace
 SALE_SECONDS, SALE_LASTS_SECONDS, SALE_ORDERS = 150.0 / PACE, 60.0 / PACE, 40
+LEFT_ALONE_SECONDS = 240.0 / PACE
 SHOWS = ("Swan Lake", "The Tempest", "Don Giovanni", "Aida", "Hamlet", "Carmen")
 
 
@@ -56,6 +57,7 @@ storage = worker.storage
 changes = storage.queue("price-changes", type=PriceChange)
 flash_orders = storage.queue("flash-orders", type=FlashOrder)
 flash_sale = worker.gate("flash-sale")
+orders_gate = storage.gate("start-order-processing")
 numbers = worker.sequence("price-changes", range_size=50)
 tickets = worker.sequence("flash-tickets", range_size=20)
 refunds = storage.saga("refund", input=Refund)
@@ -151,7 +153,15 @@ async def hold_flash_sales(term: Term) -> None:
             await flash_sale.open(by="shop", reason="flash sale, first half", share=0.5, until=until)
             await asyncio.sleep(SALE_LASTS_SECONDS / 3)
             await flash_sale.open(by="shop", reason="flash sale for all", until=until)
+            await unleash_if_left_alone()
         await asyncio.sleep(SALE_SECONDS - SALE_LASTS_SECONDS / 3)
+
+
+async def unleash_if_left_alone() -> None:
+    """Release the orders of a demo whose visitor only looks: every page is to move."""
+    held = await orders_gate.read()
+    if (held.state, held.by) == ("closed", "demo") and time.time() - held.changed_at > LEFT_ALONE_SECONDS:
+        await orders_gate.open(by="shop", reason="nobody pressed Unleash for minutes", epoch=held.epoch)
 
 
 @worker.every("1m", lead="stock")
