@@ -76,7 +76,8 @@ def main() -> int:
 def release(text: str, *, dry_run: bool) -> None:
     before, version = checked(text, git("status", "--porcelain"), git("tag"))
     changelog = released((ROOT / "CHANGELOG.md").read_text(), version, datetime.now(UTC).strftime("%Y-%m-%d"))
-    changes = {name: (ROOT / name).read_text().replace(before, version) for name in PLACES}
+    old = re.compile(rf"(?<![\d.]){re.escape(before)}(?![\d.])")
+    changes = {name: old.sub(version, (ROOT / name).read_text()) for name in PLACES}
     for name in ("CHANGELOG.md", *changes):
         print(f"{'would set' if dry_run else 'sets'} {version} in {name}")
     if dry_run:
