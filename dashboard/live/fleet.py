@@ -167,7 +167,8 @@ class Attention(msgspec.Struct, frozen=True, gc=False):
 
 
 class Headline(msgspec.Struct, frozen=True, gc=False):
-    """The fleet in one line: "running", "held", "idle", "stalled" or "unknown", and why."""
+    """The fleet in one line, and why: "unknown", "stalled", the level of its worst open condition ("critical" or "warning"),
+    "held" (every worker waits at a closed gate), "running" or "idle"."""
 
     state: str
     why: str

@@ -27,7 +27,6 @@ from dashboard.live.fleet import (
     QueueView,
     Release,
     SequenceView,
-    StorageView,
     TaskDecision,
     Today,
     WorkerView,
@@ -41,6 +40,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 UNHEARD_SECONDS = 1.0
 OPEN_GRANTS = ("granted", "in use", "lost")
+NO_HEADLINE = Headline("unknown", "")
 MOST_CLAIMED = 50
 CLAIMED_BY_ONE = 8
 """Of each kind of thing, the names shown that no reading of storage knows: in all, and for one worker."""
@@ -86,7 +86,7 @@ def compose(
     queues = _queues(sample, reports.queues, rates, now)
     fleet = Fleet(
         taken_at=now,
-        headline=_headline(sample.storage, gates, queues, workers),
+        headline=NO_HEADLINE,
         storage=sample.storage,
         gates=gates,
         queues=queues,
@@ -110,7 +110,8 @@ def compose(
         },
         troubles=(*troubles, *reports.troubles),
     )
-    return replace(fleet, attention=attention(fleet, sample.every_seconds))
+    fleet = replace(fleet, attention=attention(fleet, sample.every_seconds))
+    return replace(fleet, headline=headline(fleet))
 
 
 def _gather(workers: Iterable[WorkerView], sample: Sample) -> _Reports:
@@ -345,45 +346,49 @@ def _sequences(
     return _each(stored.keys() | reports.keys(), row, lambda name, why: SequenceView(name, problem=why))
 
 
-def _headline(
-    storage: StorageView,
-    gates: Sequence[GateView],
-    queues: Sequence[QueueView],
-    workers: Sequence[WorkerView],
-) -> Headline:
-    present = [worker for worker in workers if worker.presence != "lost"]
+def headline(fleet: Fleet) -> Headline:
+    """The worst of what is the case: what nobody knows, a fleet at a standstill, an open condition, then how it works.
+
+    One closed gate of many does not hold the fleet, and a fleet that works is not well while a condition is critical.
+    """
+    works = _activity(fleet)
+    if works.state in ("unknown", "critical", "stalled"):
+        return works
+    worst = fleet.attention[0] if fleet.attention else None
+    if worst is None or (works.state == "held" and worst.level != "critical"):
+        return works
+    others = len(fleet.attention) - 1
+    more = f" and {others} more" if others else ""
+    return Headline(worst.level, f"{worst.what}{more} · {works.why}")
+
+
+def _activity(fleet: Fleet) -> Headline:
+    storage, queues = fleet.storage, fleet.queues
+    present = [worker for worker in fleet.workers if worker.presence != "lost"]
     if storage.as_of is None:
         return Headline("unknown", storage.error or "Storage has not answered yet")
     if storage.unreachable_since is not None:
-        return Headline("unknown", "Storage unreachable; showing last known data")
+        return Headline("critical", "Storage unreachable; showing last known data")
     if not present:
-        return Headline("stalled" if workers else "idle", "No workers connected")
-    there = count_of_workers(len(present))
-    held = {name for gate in gates if gate.state != "open" for name in gate.waiting}
+        return Headline("stalled" if fleet.workers else "idle", "No workers connected")
+    holding = [gate for gate in fleet.gates if gate.state != "open" and gate.waiting]
+    held = {name for gate in holding for name in gate.waiting}
     working = sum(queue.in_hand or 0 for queue in queues)
     waiting = sum(queue.depth or 0 for queue in queues if queue.workers)
+    why = ""
     if held:
-        closed = ", ".join(sorted(gate.name for gate in gates if gate.state != "open" and gate.waiting))
-        return Headline(
-            "held",
-            f"{len(held)} of {len(present)} workers waiting at {closed}",
-        )
+        closed = ", ".join(sorted(gate.name for gate in holding))
+        why = f"{len(held)} of {len(present)} workers waiting at {closed}"
+        if not working and held >= {worker.name for worker in present}:
+            return Headline("held", why)
+    there = why or count_of_workers(len(present))
     if working:
-        return Headline(
-            "running",
-            f"{there}, {messages(working)} in flight",
-        )
+        return Headline("running", f"{there}, {messages(working)} in flight")
     if waiting:
         moving = any((queue.out_per_second or 0) > 0 for queue in queues)
-        if not moving and not any(queue.active_tasks for queue in queues):
-            return Headline(
-                "stalled",
-                f"{messages(waiting)} in queues, none being processed",
-            )
-        return Headline(
-            "running",
-            f"{there}, {messages(waiting)} waiting",
-        )
+        if not held and not moving and not any(queue.active_tasks for queue in queues):
+            return Headline("stalled", f"{messages(waiting)} in queues, none being processed")
+        return Headline("running", f"{there}, {messages(waiting)} waiting")
     return Headline("idle", f"{there}, queues are empty")
 
 

@@ -98,6 +98,7 @@ function tick() {
   live.dataset.state = state;
   live.querySelector("[data-live-word]").textContent = { on: "Live", off: "Not connected", paused: "Paused", connecting: "Connecting" }[state];
   lost.hidden = link.up || link.asleep || down <= LINK_GRACE_SECONDS;
+  stage.toggleAttribute("data-off", !lost.hidden);
   if (lost.hidden) return;
   lost.querySelector("[data-reconnect-age]").textContent = "Data is stale; workers are unaffected.";
   const wait = link.nextTry === null ? 0 : Math.ceil((link.nextTry - performance.now()) / 1000);

@@ -27,15 +27,20 @@ async def test_a_page_shows_its_age_while_the_dashboard_is_gone_and_recovers_by_
     await page.evaluate("window.untouched = true")
     queues = page.locator("[data-panel=queues]")
     await expect(queues).not_to_have_attribute("data-stale", "")
+    place = await queues.bounding_box()
     for pid in dashboard_pids(stack):
         os.kill(pid, signal.SIGKILL)
     await expect(queues).to_have_attribute("data-stale", "", timeout=5000)
     await expect(queues.locator("[data-age]")).to_contain_text("as of")
     await expect(page.locator("[data-reconnect]")).to_contain_text("No connection to the dashboard")
+    await expect(page.locator(".headline-off")).to_contain_text("Not connected")
+    await expect(page.locator("#region-status"), "no green word while nobody knows").to_be_hidden()
+    assert await queues.bounding_box() == place, "the banner moved the page"
     wait_until(lambda: bool(dashboard_pids(stack)), "the demo starts the dashboard again", 30)
     await expect(page.locator("[data-live]")).to_have_attribute("data-state", "on", timeout=30_000)
     await expect(queues).not_to_have_attribute("data-stale", "", timeout=15_000)
     await expect(page.locator("[data-reconnect]")).to_be_hidden()
+    await expect(page.locator(".headline-off")).to_be_hidden()
     assert await page.evaluate("window.untouched"), "the page was reloaded"
 
 

@@ -12,6 +12,7 @@ from coordinator.realtime.protocol import GateStatus, LeadershipStatus, Listener
 from dashboard.live.fleet import (
     Fleet,
     GrantView,
+    Headline,
     LeaderClaim,
     LeaderView,
     SequenceView,
@@ -68,13 +69,38 @@ def test_a_lost_worker_holds_nothing_and_is_told_of() -> None:
     assert "gone" in seen.attention[0].what
 
 
-def test_workers_waiting_at_a_closed_gate_make_the_fleet_held() -> None:
-    held = worker("a", gates=(GateStatus("start-it", "closed", waiting=True),))
-    seen = fleet(held, worker("b"), gates=(GateState(name="start-it", epoch=3, state="closed", by="olga"),))
-    assert seen.headline.state == "held"
-    assert "1 of 2" in seen.headline.why
-    assert "start-it" in seen.headline.why
-    assert (seen.gates[0].waiting, seen.gates[0].by) == (("a",), "olga")
+def test_the_fleet_is_held_when_every_worker_waits_at_a_closed_gate() -> None:
+    def held(name: str) -> WorkerView:
+        return worker(name, gates=(GateStatus("start-it", "closed", waiting=True),))
+
+    closed = GateState(name="start-it", epoch=3, state="closed", by="olga")
+    seen = fleet(held("a"), held("b"), gates=(closed,))
+    assert seen.headline == Headline("held", "2 of 2 workers waiting at start-it")
+    assert (seen.gates[0].waiting, seen.gates[0].by) == (("a", "b"), "olga")
+    seen = fleet(held("a"), worker("b"), gates=(closed,))
+    assert seen.headline == Headline("idle", "1 of 2 workers waiting at start-it, queues are empty")
+    working = worker("b", listeners=(ListenerStatus("orders-in", active_tasks=1, total_tasks=1, in_hand=3),))
+    seen = fleet(held("a"), working, gates=(closed,))
+    assert seen.headline == Headline("running", "1 of 2 workers waiting at start-it, 3 messages in flight")
+
+
+def test_the_headline_is_the_worst_open_condition() -> None:
+    working = worker("b", listeners=(ListenerStatus("orders-in", active_tasks=1, total_tasks=1, in_hand=3),))
+    assert fleet(working).headline.state == "running"
+    poison = Depth("orders-in", 0, 2, NOW)
+    seen = fleet(working, queues=(poison,))
+    assert seen.headline.state == "warning"
+    assert seen.headline.why == "2 messages in the poison queue of orders-in · 1 worker, 3 messages in flight"
+    seen = fleet(working, worker("gone", presence="lost"), queues=(poison,))
+    assert seen.headline.state == "critical"
+    assert seen.headline.why.startswith("1 worker lost: gone and 1 more · ")
+    waiting = worker("a", gates=(GateStatus("start-it", "closed", waiting=True),))
+    assert fleet(waiting, queues=(poison,)).headline.state == "held", (
+        "a warning does not hide what an operator did"
+    )
+    assert fleet(waiting, worker("gone", presence="lost")).headline.state == "critical"
+    away = StorageView(as_of=NOW - 30, unreachable_since=NOW - 20, error="connection refused")
+    assert fleet(working, storage=away).headline.state == "critical"
 
 
 def test_an_armed_gate_is_open_from_its_moment_on() -> None:
