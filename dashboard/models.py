@@ -170,6 +170,41 @@ class GatePeak(models.Model):
         return f"{self.name} at {self.epoch}"
 
 
+class PastWorker(models.Model):
+    """A worker process that is or was there: its last report (JSON), and how it ended ("" is not known to have ended)."""
+
+    source = models.CharField(max_length=300)
+    instance = models.CharField(max_length=200)
+    name = models.CharField(max_length=200)
+    token = models.CharField(max_length=200, blank=True)
+    ended = models.CharField(max_length=10, blank=True)
+    seen_at = models.FloatField()
+    report = models.TextField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["source", "instance"], name="past_worker_once")]
+        indexes = [models.Index(fields=["source", "-seen_at"], name="past_worker_newest")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PastRelease(models.Model):
+    """The newest release of a gate (JSON), as far as it has come."""
+
+    source = models.CharField(max_length=300)
+    gate = models.CharField(max_length=200)
+    epoch = models.BigIntegerField(default=0)
+    at = models.FloatField()
+    news = models.TextField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["source", "gate"], name="past_release_once")]
+
+    def __str__(self) -> str:
+        return f"{self.gate} at {self.epoch}"
+
+
 class Pricing(models.Model):
     """The prices (JSON) and the daily budget that operators put in force; no row: those of the environment."""
 

@@ -29,6 +29,8 @@ BOUNDS = {
     "dashboard.ApiAnswer": "trimmed with each new one: a day",
     "dashboard.WebhookMark": "as many as addresses in KENNEL_WEBHOOKS",
     "dashboard.GatePeak": "as many as gates there ever were in storage",
+    "dashboard.PastWorker": "housekeeping: 30 days after it was last seen, and 20,000",
+    "dashboard.PastRelease": "housekeeping: 30 days after it last changed",
     "dashboard.Pricing": "one row",
     "dashboard.Series": "trimmed by the sampler: when it has no chunk any more",
     "dashboard.Chunk": "trimmed by the sampler: an hour, a day, a month by level",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from channels.db import database_sync_to_async
 from django.conf import settings
@@ -25,12 +25,17 @@ from dashboard.core.permissions import Actor, Role, role_of, teams_of
 from dashboard.core.retention import DAY_SECONDS, prune_audit, tidy
 from dashboard.core.webhooks import send_due
 from dashboard.hub.runtime import Runtime
-from dashboard.live import peaks
+from dashboard.live import fleet_memory, peaks
+from dashboard.live.releases import ReleaseNews
 from dashboard.models import AuditRow
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 log = logging.getLogger(__name__)
 HOUSEKEEPING_SECONDS = 2.0
 WEBHOOKS_SECONDS = 0.5
+MEMORY_SECONDS = 1.0
+STILL_THERE_SECONDS = 60.0
 RECONCILE_TURNS = 15
 FIRST_SWEEP_SECONDS = 300.0
 
@@ -38,6 +43,7 @@ FIRST_SWEEP_SECONDS = 300.0
 def start(runtime: Runtime) -> None:
     """Start the jobs of a runtime that has started; its `stop` ends them."""
     runtime.loops.start("peaks", partial(_keep_peaks, runtime))
+    runtime.loops.start("memory", partial(_remember_fleet, runtime))
     runtime.loops.start("housekeeping", partial(_housekeeping, runtime))
     if settings.SWEEP_SECONDS > 0:
         runtime.loops.start("claims", partial(_sweep_claims, runtime))
@@ -59,6 +65,45 @@ async def _keep_peaks(runtime: Runtime) -> None:
         except BaseException:
             gates.put_back(unsaved)
             raise
+
+
+async def _remember_fleet(runtime: Runtime) -> None:
+    """Workers and releases: read at the start, kept as they change."""
+    presence, releases = runtime.presence, runtime.releases
+    source = runtime.source = peaks.source_of(runtime.storage)
+    presence.expect(await _in_thread(fleet_memory.expected, source))
+    releases.merge(await _in_thread(fleet_memory.releases, source))
+    kept: dict[str, ReleaseNews] = {}
+    version, noted_at = -1, runtime.clock.monotonic()
+    while True:
+        runtime.loops.alive("memory")
+        fates = presence.take_fates()
+        try:
+            if fates:
+                await _in_thread(fleet_memory.save_workers, source, fates)
+                fates = {}
+            if runtime.clock.monotonic() - noted_at > STILL_THERE_SECONDS:
+                noted_at = runtime.clock.monotonic()
+                here = [news.hello.instance for news in presence.local_news()]
+                await _in_thread(fleet_memory.still_there, source, here, runtime.clock.time())
+            if releases.version != version:
+                version = releases.version
+                news = {each.gate: each for each in releases.news()}
+                fresh = [each for gate, each in news.items() if kept.get(gate) != each]
+                await _in_thread(fleet_memory.save_releases, source, fresh)
+                kept = news
+        except Exception as error:
+            # The database may be away for a while; what could not be kept is kept at the next turn.
+            presence.put_back(fates)
+            version = -1
+            log.exception("Workers and releases were not kept; trying again")
+            runtime.loops.failed("memory", error)
+        await runtime.clock.sleep(MEMORY_SECONDS)
+
+
+async def _in_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
+    result: T = await database_sync_to_async(function, thread_sensitive=False)(*args)
+    return result
 
 
 async def _sweep_claims(runtime: Runtime) -> None:
@@ -98,6 +143,7 @@ async def _housekeeping(runtime: Runtime) -> None:
             if turn % RECONCILE_TURNS == 0:
                 await database_sync_to_async(tidy_audit)()
                 await database_sync_to_async(tidy)()
+                await database_sync_to_async(fleet_memory.forget_old)()
                 await keep_audit_head(runtime)
             await sweep(runtime)
         except Exception as error:
@@ -110,6 +156,7 @@ async def _housekeeping(runtime: Runtime) -> None:
 
 async def sweep(runtime: Runtime) -> None:
     """One look at everything; closes the sockets that may no longer be open."""
+    runtime.presence.admit_missing()
     runtime.presence.forget()
     await database_sync_to_async(pricing.refresh)()
     closing: list[Any] = []

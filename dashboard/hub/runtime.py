@@ -61,6 +61,8 @@ class Runtime:
     def __init__(self, storage: Storage | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
         self._storage = storage
+        self.source = ""
+        """The account and prefix whose workers and releases are kept (`dashboard.live.fleet_memory`); "" until they are."""
         self._lock = threading.RLock()
         self._portal: BlockingPortal | None = None
         self._borrowed: contextlib.ExitStack | None = None

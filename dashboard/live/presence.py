@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +27,7 @@ OK_SECONDS = 3.0
 LATE_SECONDS = 10.0
 FORGET_SECONDS = 600.0
 MOST_GONE = 1_000
+MOST_FATES = 20_000
 OTHER = "other"
 # Names that the workers of one token may bring into the sums; what is beyond is summed up under `OTHER`.
 MOST_OPERATIONS, MOST_QUEUES = 200, 1_000
@@ -44,6 +46,16 @@ class WorkerNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     age_seconds: Duration
     gone: bool = False
     token: Text = ""
+
+
+class Fate(NamedTuple):
+    """What is to be kept of a worker process: its last report, when it was last heard of (wall clock), the name of its
+    token, and how it ended ("stopped", "lost", or "" if it has not)."""
+
+    hello: Hello
+    seen_at: float
+    token: str = ""
+    ended: str = ""
 
 
 class Entry:
@@ -73,6 +85,9 @@ class Presence:
         self.version = 0
         self.entries: dict[str, Entry] = {}
         self._gone: dict[tuple[str, int], float] = {}
+        self._fates: dict[str, Fate] = {}
+        self._expected: dict[str, Fate] = {}
+        self._expected_until = 0.0
         self.requests: Counter[str] = Counter()
         self.queue_requests: Counter[str] = Counter()
         self.queue_traffic: Counter[str] = Counter()
@@ -95,6 +110,9 @@ class Presence:
         began, counted = (before.began, before.counted) if before else (now - age, Counter())
         entry = Entry(hello, now - age_seconds, process_id or self.process_id, token, began, counted)
         self.entries[hello.instance] = entry
+        self._expected.pop(hello.instance, None)
+        if entry.process_id == self.process_id:
+            self._note(hello.instance, self._fate(entry))
         self._count(
             entry, before.state if before else None, hello.state, is_new=hello.started_at >= self.since
         )
@@ -122,8 +140,10 @@ class Presence:
         entry = self.entries.get(instance)
         if entry is not None:
             entry.connected = False
+            if entry.process_id == self.process_id:
+                self._note(instance, self._fate(entry))
             if entry.state.mode == "stopping":
-                self._remove(instance)
+                self._remove(instance, "stopped")
             self.version += 1
 
     def forget(self) -> None:
@@ -133,12 +153,58 @@ class Presence:
             self._remove(instance)
             self.version += 1
 
-    def _remove(self, instance: str) -> None:
+    def _remove(self, instance: str, ended: str = "lost") -> None:
         entry = self.entries.pop(instance)
-        ended = self.clock.time() - (self.clock.monotonic() - entry.seen)
-        self._gone[entry.hello.worker, entry.hello.pid] = ended
+        fate = self._fate(entry)
+        if entry.process_id == self.process_id:
+            self._note(instance, fate._replace(ended=ended))
+        self._gone[entry.hello.worker, entry.hello.pid] = fate.seen_at
         while len(self._gone) > MOST_GONE:
             del self._gone[next(iter(self._gone))]
+
+    def _fate(self, entry: Entry) -> Fate:
+        seen_at = self.clock.time() - (self.clock.monotonic() - entry.seen)
+        return Fate(msgspec.structs.replace(entry.hello, state=entry.state), seen_at, entry.token)
+
+    def _note(self, instance: str, fate: Fate) -> None:
+        self._fates[instance] = fate
+        if len(self._fates) > MOST_FATES:  # the database is away, or nobody keeps them
+            del self._fates[next(iter(self._fates))]
+
+    # --- what outlives this process -----------------------------------------------------------------------------
+
+    def take_fates(self) -> dict[str, Fate]:
+        """What changed of the workers connected here since this was last called."""
+        fates, self._fates = self._fates, {}
+        return fates
+
+    def put_back(self, fates: Mapping[str, Fate]) -> None:
+        """They could not be saved: `take_fates` gives them again."""
+        self._fates = dict(fates) | self._fates
+
+    def expect(self, fates: Mapping[str, Fate]) -> None:
+        """These workers were there when the dashboard ended: those that do not come back in time are lost."""
+        self._expected = {key: fate for key, fate in fates.items() if key not in self.entries}
+        self._expected_until = self.clock.monotonic() + LATE_SECONDS
+
+    def admit_missing(self) -> None:
+        """Show the workers that were expected and did not come as lost; those of long ago have only ended."""
+        now, wall = self.clock.monotonic(), self.clock.time()
+        if not self._expected or now < self._expected_until:
+            return
+        missing, self._expected = self._expected, {}
+        for instance, fate in missing.items():
+            entry = Entry(
+                fate.hello, now - max(LATE_SECONDS, wall - fate.seen_at), self.process_id, fate.token
+            )
+            entry.connected = False
+            self.entries[instance] = entry
+        names = {(entry.hello.worker, entry.token) for entry in self.entries.values() if entry.connected}
+        for instance, fate in missing.items():
+            if (fate.hello.worker, fate.token) in names:  # the same name started again meanwhile
+                self._remove(instance)
+        self.forget()
+        self.version += 1
 
     def gone(self) -> dict[tuple[str, int], float]:
         """The processes that ended, by name and process id, with when they were last heard of (wall clock)."""

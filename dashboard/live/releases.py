@@ -444,7 +444,14 @@ class ReleaseTracker:
     def news(self) -> list[ReleaseNews]:
         """The newest release of each gate, as known here."""
         return [
-            ReleaseNews(each.gate, each.epoch, each.written_at, each.pushed_at, each.expected, each.delays)
+            ReleaseNews(
+                each.gate,
+                each.epoch,
+                each.written_at,
+                each.pushed_at,
+                dict(each.expected),
+                dict(each.delays),
+            )
             for each in self._releases.values()
         ]
 

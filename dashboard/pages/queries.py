@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 
 from dashboard.hub.runtime import current
+from dashboard.live import fleet_memory
 from dashboard.live import history as past
 from dashboard.live import releases as plans
 from dashboard.live.fleet import Fleet, Point
+from dashboard.live.fleet_memory import PastWorkerView
 from dashboard.live.releases import Plan
 
 
@@ -21,6 +23,11 @@ def fleet() -> Fleet:
 def opening(gate: str, *, at: float | None, until: float | None, share: float) -> Plan:
     """What an opening of that gate would do now."""
     return plans.plan(glance(), gate, at=at, until=until, share=share, now=time.time())
+
+
+def ended_workers(*, before: float | None = None, limit: int = 50) -> list[PastWorkerView]:
+    """The workers of the last 30 days that ended, the newest first."""
+    return fleet_memory.ended(current().source, before=before, limit=limit)
 
 
 def glance() -> Fleet:

@@ -66,6 +66,11 @@ def _padded(name: str) -> str:
 ALL = 100_000
 
 
+def _is_lost(worker: WorkerView) -> bool:
+    """What it last reported is not the case any more."""
+    return worker.presence == "lost"
+
+
 def _command(verb: str) -> Any:
     return with_reason(
         lambda actor, instance, reason="": worker_command(actor, instance, verb, reason=reason)
@@ -92,19 +97,25 @@ PAGES = (
                     "presence": lambda each: each.presence,
                     "last_seen": lambda each: moment(each.last_seen),
                     "started_at": lambda each: moment(each.started_at),
-                    "mode": lambda each: each.state.mode,
+                    "mode": lambda each: "lost" if _is_lost(each) else each.state.mode,
                     "memory_bytes": lambda each: each.state.memory_bytes or None,
                     "gates": lambda each: joined(
                         f"{gate.name}:{('waiting' if gate.waiting else gate.state)}"
                         for gate in each.state.gates
                     ),
                     "queues": lambda each: joined(listener.queue for listener in each.state.listeners),
-                    "active_tasks": lambda each: sum(
-                        listener.active_tasks for listener in each.state.listeners
+                    "active_tasks": lambda each: (
+                        None
+                        if _is_lost(each)
+                        else sum(listener.active_tasks for listener in each.state.listeners)
                     ),
-                    "in_hand": lambda each: sum(listener.in_hand for listener in each.state.listeners),
+                    "in_hand": lambda each: (
+                        None if _is_lost(each) else sum(listener.in_hand for listener in each.state.listeners)
+                    ),
                     "leads": lambda each: joined(
-                        each.name for each in each.state.elections if each.role == "leader"
+                        election.name
+                        for election in each.state.elections
+                        if election.role == "leader" and not _is_lost(each)
                     ),
                 },
             )

@@ -15,6 +15,8 @@ from dashboard.pages.bulk import act_on_each, selected, some
 from dashboard.pages.views import act, confirm, is_confirmed, query_of, requires, show, text
 from dashboard.workers import actions
 
+ENDED_ROWS = 25
+
 
 @require_safe
 @requires("page.view")
@@ -23,7 +25,24 @@ def workers(request: HttpRequest) -> HttpResponse:
     query = query_of(
         q=given.get("q", "")[:63], presence=given.get("presence", "")[:10], after=given.get("after", "")[:200]
     )
-    return show(request, "workers/workers.html", "workers", query=query)
+    before = _moment(given.get("ended_before", ""))
+    ended = selectors.ended_workers(before=before, limit=ENDED_ROWS + 1)
+    more = ended[ENDED_ROWS - 1].last_seen if len(ended) > ENDED_ROWS else None
+    return show(
+        request,
+        "workers/workers.html",
+        "workers",
+        query=query,
+        ended=ended[:ENDED_ROWS],
+        ended_next=query_of(ended_before=more),
+    )
+
+
+def _moment(given: str) -> float | None:
+    try:
+        return float(given)
+    except ValueError:
+        return None
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

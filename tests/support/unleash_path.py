@@ -32,7 +32,7 @@ import websockets
 ROOT = str(Path(__file__).resolve().parents[2])
 GATE = "start"
 BACKGROUND = {
-    "sampler", "dashboard-sampler", "leader dashboard-sampler", "peaks", "housekeeping", "claims", "webhooks", "summaries",
+    "sampler", "dashboard-sampler", "leader dashboard-sampler", "peaks", "memory", "housekeeping", "claims", "webhooks", "summaries",
 }  # fmt: skip
 """Tasks that run without a press, by name."""
 WITHOUT_A_PRESS = {

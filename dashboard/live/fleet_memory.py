@@ -1,0 +1,131 @@
+"""What outlives a restart of the dashboard: which workers there were, how they ended, and the newest release of each gate.
+
+1. A worker is noted when it connects, and each minute while it is connected, by the process that it is connected to.
+2. Its end is noted with its last report: "stopped" if it had said so, else "lost".
+3. A process that starts expects the workers that were not noted to have ended. Those that do not connect are lost.
+4. What is older than `KEPT_DAYS` is removed.
+
+The newest release of each gate is noted once a second while it changes, and read at the start.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from django.db import transaction
+
+from coordinator.realtime.protocol import Hello
+from dashboard.live.presence import Fate
+from dashboard.live.releases import ReleaseNews
+from dashboard.models import PastRelease, PastWorker
+
+log = logging.getLogger(__name__)
+
+KEPT_DAYS = 30
+DAY_SECONDS = 86_400.0
+AT_ONCE = 500
+MOST_WORKERS = 20_000
+"""Of a fleet that starts a new process for each job the newest are kept."""
+
+
+class PastWorkerView(msgspec.Struct, frozen=True):
+    """A worker process that ended, with what it last reported. `ended` is "stopped" or "lost"."""
+
+    ended: str
+    last_seen: float
+    hello: Hello
+
+
+def save_workers(source: str, fates: Mapping[str, Fate]) -> None:
+    """Keep what is new of these workers (1, 2)."""
+    PastWorker.objects.bulk_create(
+        [
+            PastWorker(
+                source=source,
+                instance=instance,
+                name=fate.hello.worker,
+                token=fate.token,
+                ended=fate.ended,
+                seen_at=fate.seen_at,
+                report=msgspec.json.encode(fate.hello).decode(),
+            )
+            for instance, fate in fates.items()
+        ],
+        batch_size=AT_ONCE,
+        update_conflicts=True,
+        unique_fields=["source", "instance"],
+        update_fields=["name", "token", "ended", "seen_at", "report"],
+    )
+
+
+def still_there(source: str, instances: Iterable[str], at: float) -> None:
+    """These workers are connected (1)."""
+    names = list(instances)
+    for start in range(0, len(names), AT_ONCE):
+        part = names[start : start + AT_ONCE]
+        PastWorker.objects.filter(source=source, instance__in=part, ended="").update(seen_at=at)
+
+
+def expected(source: str) -> dict[str, Fate]:
+    """The workers that were not noted to have ended (3)."""
+    rows = PastWorker.objects.filter(source=source, ended="")
+    found = ((row, _report(row)) for row in rows)
+    return {row.instance: Fate(hello, row.seen_at, row.token) for row, hello in found if hello is not None}
+
+
+def ended(source: str, *, before: float | None = None, limit: int = 50) -> list[PastWorkerView]:
+    """The workers that ended, the newest first; those last seen `before` a moment."""
+    rows = PastWorker.objects.filter(source=source).exclude(ended="")
+    if before is not None:
+        rows = rows.filter(seen_at__lt=before)
+    found = ((row, _report(row)) for row in rows.order_by("-seen_at")[:limit])
+    return [PastWorkerView(row.ended, row.seen_at, hello) for row, hello in found if hello is not None]
+
+
+def _report(row: PastWorker) -> Hello | None:
+    try:
+        return msgspec.json.decode(row.report, type=Hello)
+    except (msgspec.DecodeError, RecursionError) as error:  # another release wrote it
+        log.info("What is kept of the worker %s cannot be read: %s", row.name, error)
+        return None
+
+
+@transaction.atomic
+def save_releases(source: str, news: Iterable[ReleaseNews]) -> None:
+    """Keep these releases; a newer one of the same gate stays."""
+    for each in news:
+        rows = PastRelease.objects.filter(source=source, gate=each.gate)
+        body, at = msgspec.json.encode(each).decode(), time.time()
+        if not rows.filter(epoch__lte=each.epoch).update(epoch=each.epoch, at=at, news=body):
+            PastRelease.objects.bulk_create(
+                [PastRelease(source=source, gate=each.gate, epoch=each.epoch, at=at, news=body)],
+                ignore_conflicts=True,
+            )
+
+
+def releases(source: str) -> list[ReleaseNews]:
+    """The newest release of each gate."""
+    found = []
+    for row in PastRelease.objects.filter(source=source):
+        try:
+            found.append(msgspec.json.decode(row.news, type=ReleaseNews))
+        except (msgspec.DecodeError, RecursionError) as error:
+            log.info("What is kept of the release of %s cannot be read: %s", row.gate, error)
+    return found
+
+
+def forget_old() -> int:
+    """Remove what is older than `KEPT_DAYS` (4), and the oldest of too many workers; returns how many rows."""
+    oldest = time.time() - KEPT_DAYS * DAY_SECONDS
+    workers, _ = PastWorker.objects.filter(seen_at__lt=oldest).delete()
+    gates, _ = PastRelease.objects.filter(at__lt=oldest).delete()
+    edge = PastWorker.objects.order_by("-seen_at").values_list("seen_at", flat=True)[
+        MOST_WORKERS : MOST_WORKERS + 1
+    ]
+    beyond = 0
+    if limit := edge.first():
+        beyond, _ = PastWorker.objects.filter(seen_at__lte=limit).delete()
+    return int(workers + gates + beyond)
