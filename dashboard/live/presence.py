@@ -194,9 +194,8 @@ class Presence:
             return
         missing, self._expected = self._expected, {}
         for instance, fate in missing.items():
-            entry = Entry(
-                fate.hello, now - max(LATE_SECONDS, wall - fate.seen_at), self.process_id, fate.token
-            )
+            seen = now - max(LATE_SECONDS, wall - fate.seen_at)
+            entry = Entry(fate.hello, seen, self.process_id, fate.token, seen, Counter())
             entry.connected = False
             self.entries[instance] = entry
         names = {(entry.hello.worker, entry.token) for entry in self.entries.values() if entry.connected}
