@@ -106,7 +106,7 @@ def named(progress: Progress, steps: Sequence[str]) -> Progress:
     for event in progress.history:
         if event.what == "done":
             did.append(event.step)
-        elif event.what == "failed":
+        elif event.what == "failed":  # former versions wrote this of compensations, too
             failed = event.step
         elif event.what == "undone" and did and did[-1] == event.step:
             did.pop()
@@ -231,7 +231,8 @@ def failed(
     name = next_step(progress, steps)
     assert name is not None
     tries = progress.tries + 1
-    event = Event(at, "failed", name, error[:500], by, progress.epoch)
+    what = "failed" if progress.state == "running" else "undo failed"
+    event = Event(at, what, name, error[:500], by, progress.epoch)
     if attempts is None or tries < attempts:
         return _noted(progress, event, tries=tries, runners=0, error=error[:2000])
     if progress.state == "running":

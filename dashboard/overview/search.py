@@ -10,6 +10,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
+from dashboard.core.pages import registry
 from dashboard.live.fleet import Fleet
 from dashboard.pages import queries as selectors
 from dashboard.pages.views import query_of, requires, show, whole_number
@@ -45,7 +46,7 @@ def search(request: HttpRequest) -> HttpResponse:
 
 def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
     """The first 50 whose name contains `q`, those that begin with it first, and how many there are; for a number also the
-    ranges that may hold it."""
+    ranges that may hold it, and pages by title or address."""
     wanted = q.lower()
     named: tuple[tuple[str, Sequence[Named], Callable[[str], str]], ...] = (
         ("Gate", fleet.gates, gate_url),
@@ -61,9 +62,10 @@ def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
         if wanted in (name := thing.name.lower())
     )
     hits = [Hit(kind, name, named[place][2](name)) for _, _, kind, name, place in found[:MOST]]
+    pages = [hit for hit in _pages() if _names_page(hit, wanted)]
     number = whole_number(q)
     if number is None:
-        return hits, len(found)
+        return pages + hits, len(pages) + len(found)
     numbers = [
         Hit(
             "Number",
@@ -74,3 +76,18 @@ def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
         if sequence.next_number is None or number < sequence.next_number
     ]
     return numbers + hits, len(numbers) + len(found)
+
+
+def _pages() -> list[Hit]:
+    titled = [(page.title, reverse(page.name)) for page in registry().navigation]
+    return [
+        Hit("Page", title, url)
+        for title, url in (*titled, ("Wallboard", reverse("tv")), ("Help", reverse("help")))
+    ]
+
+
+def _names_page(page: Hit, wanted: str) -> bool:
+    """An address is meant with its slash: a queue may be called as a page is."""
+    return wanted == page.name.lower() or (
+        wanted.startswith("/") and wanted.rstrip("/") == page.url.rstrip("/")
+    )

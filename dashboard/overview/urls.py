@@ -11,7 +11,7 @@ urlpatterns = [
     path("", views.overview, name="overview"),
     path("search/", search.search, name="search"),
     path("help/", views.help_page, name="help"),
-    path("tv", views.tv, name="tv"),
+    re_path(r"^tv/?$", views.tv, name="tv"),
     re_path(r"^tables/(?P<name>[a-z]+)\.(?P<form>csv|json)$", exports.table, name="table"),
     path("history/", graphs.history, name="history"),
 ]

@@ -178,9 +178,14 @@ def text(request: HttpRequest, name: str, limit: int = 200) -> str:
     return _UNSTORABLE.sub(" ", request.POST.get(name, "")).strip()[:limit]
 
 
+_GROUPED = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
+
+
 def whole_number(value: str) -> int | None:
-    """A number as people type it, with or without spaces; None for anything else."""
+    """A number as people type it, with or without spaces or commas between thousands; None for anything else."""
     digits = "".join(value.split()).replace("\N{NARROW NO-BREAK SPACE}", "")
+    if _GROUPED.fullmatch(digits):
+        digits = digits.replace(",", "")
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
+import msgspec
+
 from coordinator.sequences.grants import Owner
 from dashboard.hub.runtime import current
 from dashboard.live import ledger as ranges
@@ -17,10 +19,22 @@ from dashboard.models import LedgerBook
 def ledger(
     sequence: str, *, before: int | None = None, number: int | None = None, owner: str = "", limit: int = 50
 ) -> LedgerPage:
-    """The grants of a sequence, newest first: all, those that hold `number`, or those of an owner. From the index."""
-    return ranges.page(
+    """The grants of a sequence, newest first: all, those that hold `number`, or those of an owner. From the index.
+
+    The problem of one that only workers know is "unused": its counter begins with the first number that is asked for.
+    """
+    page = ranges.page(
         current().presence, sequence, before=before, number=number, owner=owner, limit=limit, now=time.time()
     )
+    if page.problem and _is_unused(sequence):
+        page = msgspec.structs.replace(page, problem="unused")
+    return page
+
+
+def _is_unused(sequence: str) -> bool:
+    fleet = current().board.fleet()
+    view = next((each for each in fleet.sequences if each.name == sequence), None)
+    return view is not None and view.as_of is None and fleet.read_at.get("sequences") is not None
 
 
 def ledger_lines(

@@ -59,7 +59,7 @@ def ledger_csv(request: HttpRequest) -> HttpResponse:
     """The whole ledger of `sequence`, newest first, holes included, in constant memory; `owner`, `before` as on the page."""
     sequence = request.GET.get("sequence", "")
     owner, before = request.GET.get("owner", "").strip()[:200], whole_number(request.GET.get("before", ""))
-    if queries.ledger(sequence, limit=1).problem:
+    if queries.ledger(sequence, limit=1).problem not in ("", "unused"):
         if all(each.name != sequence for each in selectors.fleet().sequences):
             text, status = "no such sequence: ask for /ledger.csv?sequence=NAME\n", 404
         else:

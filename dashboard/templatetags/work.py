@@ -29,6 +29,26 @@ WORK_STATES = {
 }
 
 
+# what happened to a saga -> (tone, icon, words)
+SAGA_EVENTS = {
+    "done": ("green", "check", "Step done"),
+    "failed": ("red", "cross", "Step failed"),
+    "undone": ("blue", "undo", "Step rolled back"),
+    "undo failed": ("red", "alert", "Rollback of step failed"),
+    "overdue": ("amber", "clock", "Step overdue"),
+    "timed out": ("amber", "clock", "Saga timed out"),
+}
+
+
+@register.simple_tag
+def saga_event(what: str) -> SafeString:
+    """What happened to a saga: a step that failed and a rollback that failed are different things."""
+    if what not in SAGA_EVENTS:
+        return format_html("{}", what.capitalize())
+    tone, picture, words = SAGA_EVENTS[what]
+    return format_html('<span class="state tone-{}">{}{}</span>', tone, icon(picture), words)
+
+
 @register.simple_tag
 def work_state(name: str) -> SafeString:
     """The state of a batch, a saga or a promise, as colour, icon and word."""

@@ -92,6 +92,8 @@ def ledger(
 ) -> HttpResponse:
     """Who was granted which numbers, newest first: all, the range that holds `number`, or those of an owner."""
     page = ledger_queries.ledger(name, before=_before(cursor), number=number, owner=owner, limit=limit)
+    if page.problem == "unused":
+        return _page((), None)
     if page.problem == "unread":
         raise Refusal(404, f"the ledger of {name} has not been read, or there is no such sequence")
     if page.problem:

@@ -118,7 +118,7 @@ def test_a_step_that_failed_too_often_is_undone_with_those_before_it():
 def test_a_compensation_that_failed_too_often_leaves_the_saga_stuck():
     got = rules.failed(at("compensating", 2), STEPS, "no refund", 3, **NOW)
     assert got == changed(
-        at("compensating", 2), event("failed", "charge", "no refund"), tries=3, runners=0, state="stuck", error="no refund"
+        at("compensating", 2), event("undo failed", "charge", "no refund"), tries=3, runners=0, state="stuck", error="no refund"
     )  # fmt: skip
 
 
