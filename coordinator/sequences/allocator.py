@@ -5,10 +5,11 @@
 3. A counter that this process does not know yet, or whose metadata is gone, must not be below the ledger.
 4. Returned numbers come first: whoever takes their key off the counter may take them in the ledger.
 5. Write the counter, if it is as read: the next number, and in its metadata the grants that may not be in the ledger.
-6. Write the grant into the ledger before a number of it is issued. Its key must be new. If the counter was as we left it,
-   the head of the ledger must be, too: then nobody can have been granted these numbers since.
-7. Else look at the ledger, now that others see our row: a grant over ours, or one that the counter has not come to, means
-   that the counter went backwards. Of two that were granted the same, the one that writes its row last sees the other's.
+6. Write the grant into the ledger before a number of it is issued, and become its head in the place of the grant before ours:
+   only the counter says which that is, and each head is followed once. So nobody can have been granted these numbers.
+7. If that is not the head (its writer died or is late, another program wrote, or somebody changed the counter), look at the
+   ledger. A grant over ours, or one that the counter has not come to, means that the counter went backwards. Else enter the
+   grants before ours that are missing, and ours, if nobody entered any meanwhile.
 
 What dies between 5 and 6 issued nothing; its grant stays in the metadata until another process writes it into the ledger.
 """
@@ -19,7 +20,7 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -27,9 +28,7 @@ from typing import TypeVar
 from coordinator.backoff import Backoff
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import (
-    AlreadyExists,
     NotFound,
-    PreconditionFailed,
     SequenceContended,
     SequenceLowered,
     SequenceMissing,
@@ -54,7 +53,7 @@ from coordinator.sequences.grants import (
     read_counter,
 )
 from coordinator.sequences.pacing import ContentionBackoff
-from coordinator.sequences.store import Ledger, OptimisticSyncStore
+from coordinator.sequences.store import Ledger, LedgerState, OptimisticSyncStore
 
 R = TypeVar("R")
 
@@ -63,13 +62,20 @@ METADATA_LIMIT = 6000
 KEPT_WITHOUT_LEDGER = 36
 SETTLE_AFTER = 16
 """Used ranges that a writer gathers where others write, too; a lone one writes them down with its next grant."""
+RECHECK_SECONDS = 60.0
+"""What may happen to a counter and its ledger while a process takes no ranges: after so long it checks them as a new one does."""
+ENTER_TRIES = 8
+ROWS = 900
+"""Rows that are read at once: with the heads, no more than the service gives in one answer."""
 
 
 @dataclass
 class _Attempt:
-    """One grant on its way: tried under one nonce, perhaps won, not yet in the ledger. `window`: see `ContentionBackoff`."""
+    """One grant on its way: tried under one nonce, perhaps won, not yet in the ledger. `after` is the nonce of the grant
+    before it, if the counter told. `window`: see `ContentionBackoff`."""
 
     nonce: str
+    after: str = ""
     in_doubt: list[Grant] = field(default_factory=list)
     won: Grant | None = None
     window: float = 0.0
@@ -103,11 +109,13 @@ class RangeAllocator:
         self._pace = ContentionBackoff()
         self._attempt: _Attempt | None = None
         self._known: Counter | None = None  # as our last write left it
-        self._head = ""  # of the ledger, as our last row left it
-        self._entered: set[str] = set()  # nonces on the counter whose grants the ledger has
+        self._entered = (
+            ""  # the nonce of the newest grant that we know to be in the ledger, with all before it
+        )
         self._used: list[Grant] = []
         self._high_water = 0
         self._checked = ledger is None
+        self._looked = clock.monotonic()
         self.conflicts = 0
         self.grants = 0
 
@@ -184,13 +192,16 @@ class RangeAllocator:
         counter = known if known is not None and not fresh else self._read()  # 1
         if counter is not known:
             if (won := self._resolve(attempt, counter)) is not None:  # 2
-                attempt.won, self._known = won, counter
+                attempt.won, attempt.after, self._known = won, "", counter
                 return True
-            if not self._checked or counter.noted is None:  # 3
+            now = self._clock.monotonic()
+            if not self._checked or counter.noted is None or now - self._looked > RECHECK_SECONDS:  # 3
                 self._check(counter)
+            self._looked = now
         desired = self._desired(counter, lost)
         attempt.window = desired.window
         if counter.tails and self._ledger is not None and self._config.return_tails:  # 4
+            desired = replace(desired, grants=desired.grants or counter.grants[-1:])
             return self._try_tail(self._ledger, attempt, desired) or self._try(
                 attempt, count, lost, fresh=True
             )
@@ -204,6 +215,7 @@ class RangeAllocator:
             at=self._clock.time(),
         )
         attempt.in_doubt.append(grant)
+        attempt.after = counter.newest
         if not self._write(attempt, desired.after(grant)):  # 5
             return False
         attempt.won = grant
@@ -256,10 +268,8 @@ class RangeAllocator:
         counter = read_counter(self.name, snapshot.data, snapshot.etag, snapshot.metadata)
         if counter.value < self._high_water:
             raise lowered_error(self.name, counter.value, self._high_water, "this process's own grants")
-        if self._known is None or counter.etag != self._known.etag:
-            self._head = ""  # somebody else wrote: from now on it takes a look at the ledger
-            if self._known is not None:
-                self._pace.met()
+        if self._known is not None and counter.etag != self._known.etag:
+            self._pace.met()
         return counter
 
     def _by_ledger(self) -> int:
@@ -309,18 +319,19 @@ class RangeAllocator:
             # With our last grant the ledger got the jumps that were on the counter then.
             jumps=tuple(jump for jump in counter.jumps if known is None or jump not in known.jumps),
         )
-        self._entered &= {grant.nonce for grant in counter.grants}
+        counter = replace(counter, grants=self._not_entered(counter.grants))
         if self._ledger is None:
             return replace(counter, grants=counter.grants[-KEPT_WITHOUT_LEDGER:])
-        if metadata_bytes(counter.metadata()) > METADATA_LIMIT:
-            self._learn(counter, counter.grants[0].first if counter.grants else counter.value)
-            missing = [grant for grant in counter.grants if grant.nonce not in self._entered]
-            self._ledger.record(missing, counter.jumps)
-            self._entered |= {grant.nonce for grant in missing}
-            counter = replace(counter, jumps=())
-        return replace(
-            counter, grants=tuple(grant for grant in counter.grants if grant.nonce not in self._entered)
-        )
+        if counter.grants and metadata_bytes(counter.metadata()) > METADATA_LIMIT:
+            *before, newest = counter.grants
+            self._enter_late(self._ledger, before, newest, [], counter.jumps)
+            counter = replace(counter, jumps=(), grants=())
+        return counter
+
+    def _not_entered(self, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+        """Those that may not be in the ledger: what is before one that is, is there, too."""
+        nonces = [grant.nonce for grant in grants]
+        return grants[nonces.index(self._entered) + 1 :] if self._entered in nonces else grants
 
     # --- 6 and 7: the ledger --------------------------------------------------------------------------------------
 
@@ -330,7 +341,7 @@ class RangeAllocator:
         assert grant is not None
         if self._ledger is not None and grant.turn == 0:
             try:
-                self._enter_new(self._ledger, grant)
+                self._enter_new(self._ledger, grant, attempt.after)
             except SequenceLowered:
                 self._attempt = None
                 raise
@@ -339,65 +350,63 @@ class RangeAllocator:
         self.grants += 1
         return grant
 
-    def _enter_new(self, ledger: Ledger, grant: Grant) -> None:
+    def _enter_new(self, ledger: Ledger, grant: Grant, after: str) -> None:
         counter = self._known
         assert counter is not None
-        alone = bool(self._head)
-        # What somebody granted before our last look and did not write down since: he may be dead.
-        others = [
-            one for one in counter.grants if one.first < self._high_water and one.nonce not in self._entered
-        ]
-        used = self._used if alone or len(self._used) >= SETTLE_AFTER else []
-        rest, jumps = [*others, *used], counter.jumps
-        if alone:
-            try:
-                self._head = ledger.enter(grant, others=rest, jumps=jumps, head=self._head)  # 6, alone
-            except (PreconditionFailed, AlreadyExists):
-                alone = False
-        if not alone:
-            self._head = ""
-            try:
-                self._head = ledger.enter(grant, others=rest, jumps=jumps)  # 6
-            except AlreadyExists:
-                row = ledger.row(grant.key)
-                if row is None or (row.nonce, row.first) != (grant.nonce, grant.first):
-                    found = f"the ledger (grant {grant.key} is another's)"
-                    raise lowered_error(self.name, grant.first, grant.last + 1, found) from None
-                ledger.record(rest, jumps)  # an earlier try was carried out, or another wrote it for us
-            self._check_rows(ledger, counter, grant)  # 7
-        self._entered |= {grant.nonce, *(one.nonce for one in others)}
+        used = self._used if after == self._entered or len(self._used) >= SETTLE_AFTER else []
+        if not after or not ledger.enter([grant], after=after, others=used, jumps=counter.jumps):  # 6
+            before = [one for one in counter.grants if one.last < grant.first]
+            self._enter_late(ledger, before, grant, used, counter.jumps)  # 7
+        self._entered = grant.nonce
         self._used = [] if used else self._used
 
-    def _check_rows(self, ledger: Ledger, counter: Counter, grant: Grant) -> None:
-        """Whether any other row means that the counter went backwards."""
-        rows = self._learn(counter, min([grant.first, *(one.first for one in counter.grants)]))
-        if not rows or rows[-1].last < grant.first:  # too many for one answer
-            rows = self._learn(counter, grant.first)
-        expected = grant.last + 1
-        for row in rows:
-            if row.last < grant.first or row.nonce == grant.nonce:
-                continue
-            if row.first == expected and row.turn == 0:  # the next that was granted
-                expected = row.last + 1
-                self._head = ""  # if the counter went backwards after all, the next look shows it
-                continue
-            if row.first > grant.last and self._read().value > row.last:
-                continue
-            # Nobody issues ours: let the ledger say so, and that nothing is missing there.
-            ledger.record([grant.settled(RETURNED, grant.first - 1)], [Jump(grant.first, grant.last)])
-            raise lowered_error(self.name, grant.first, row.last + 1, f"the ledger (grant {row.key})")
+    def _enter_late(
+        self,
+        ledger: Ledger,
+        before: Sequence[Grant],
+        grant: Grant,
+        used: Sequence[Grant],
+        jumps: Sequence[Jump],
+    ) -> None:
+        """Enter a grant that was won, and those before it that nobody has entered; unless the counter went backwards."""
+        lowest = min([grant.first, *(one.first for one in before)])
+        for _ in range(ENTER_TRIES):
+            state = ledger.state(at_or_after=lowest, limit=ROWS)
+            rows = {row.key: row for row in state.rows}
+            if len(rows) == ROWS and state.rows[-1].last < grant.first:
+                for one in before:
+                    rows |= {row.key: row for row in ledger.rows(at_or_after=one.first, limit=1)}
+                state = ledger.state(at_or_after=grant.first, limit=ROWS)
+                rows |= {row.key: row for row in state.rows}
+            same = rows.get(grant.key)
+            if same is not None and (same.nonce, same.first) == (grant.nonce, grant.first):
+                if same.covers_to < same.first:
+                    raise lowered_error(
+                        self.name, grant.first, grant.last + 1, "the ledger, which refused the grant"
+                    )
+                ledger.record(used, jumps)  # by an earlier try that was carried out, or by another for us
+                return
+            if (lowered := self._lowered(state, grant)) is not None:
+                # Nobody issues ours: let the ledger say so, and that nothing is missing there.
+                unused = [] if same is not None else [grant.settled(RETURNED, grant.first - 1)]
+                if unused and not ledger.enter(unused, after=state, is_newest=False):
+                    continue
+                ledger.record([], [Jump(grant.first, grant.last)])
+                raise lowered
+            missing = [one for one in before if one.key not in rows and not _overlaps(one, rows.values())]
+            others = [*used, *(one for one in before if one.outcome != GRANTED and one not in missing)]
+            above = any(row.first > grant.last for row in state.rows)
+            if ledger.enter([*missing, grant], after=state, is_newest=not above, others=others, jumps=jumps):
+                return
+        raise StorageBusy(f"the ledger of sequence {self.name} changes too fast", resource=self.name)
 
-    def _learn(self, counter: Counter, first: int) -> list[Grant]:
-        """The rows from a number on, having noted which grants on the counter are among them."""
-        assert self._ledger is not None
-        rows = list(self._ledger.rows(at_or_after=first, limit=200))
-        has = {row.nonce: row.outcome for row in rows}
-        self._entered |= {
-            grant.nonce
-            for grant in counter.grants
-            if grant.nonce in has and (grant.outcome == GRANTED or has[grant.nonce] != GRANTED)
-        }
-        return rows
+    def _lowered(self, state: LedgerState, grant: Grant) -> SequenceLowered | None:
+        """The error, if a row means that the counter went backwards."""
+        for row in state.rows:
+            if row.last < grant.first or (row.first > grant.last and self._read().value > row.last):
+                continue
+            return lowered_error(self.name, grant.first, row.last + 1, f"the ledger (grant {row.key})")
+        return None
 
     # --- the rest -------------------------------------------------------------------------------------------------
 
@@ -444,3 +453,7 @@ class RangeAllocator:
         left = self._config.deadline_seconds - (self._clock.monotonic() - started)
         if seconds > 0 and left > 0:
             self._pause(min(seconds, left))
+
+
+def _overlaps(grant: Grant, rows: Iterable[Grant]) -> bool:
+    return any(row.first <= grant.last and row.last >= grant.first for row in rows)

@@ -38,15 +38,15 @@ from coordinator.sequences.grants import (
     row_key,
     tail_of,
 )
-from coordinator.sequences.store import Snapshot
+from coordinator.sequences.store import LedgerState, Snapshot
 
 CONTAINER, TABLE = "sequences", "ledger"
 READ_BYTES = 128
 """No counter is as long."""
 BATCH = 100
 """The most operations the service takes in one transaction."""
-JUMP_PREFIX, HEAD = "!", "0!head"
-"""Keys of release 0.1: grants are digits, jumps begin with "!". It reads neither of the ranges that the head's key is in."""
+JUMP_PREFIX, HEAD, AFTER_HEADS = "!", "0!head", "0!heae"
+"""Keys of release 0.1: grants are digits, jumps begin with "!". It reads neither of the ranges that the heads' keys are in."""
 AFTER_GRANTS = "~"
 METADATA = "x-ms-meta-"
 TABLE_HEADERS = {
@@ -57,7 +57,6 @@ TABLE_HEADERS = {
 _PART = re.compile(
     rb"^HTTP/1\.1 (\d{3}) ?([^\r\n]*)(.*?)(?=^--changesetresponse|\Z)", re.MULTILINE | re.DOTALL
 )
-_ETAG = re.compile(rb"^ETag: *([^\r\n]+)", re.MULTILINE | re.IGNORECASE)
 
 R = TypeVar("R")
 
@@ -163,7 +162,7 @@ class BlobCounterStore:
 
 
 class _Operation(NamedTuple):
-    """One operation of a transaction: POST inserts, PUT replaces, PATCH merges; with `etag` only an unchanged row."""
+    """One operation of a transaction: POST inserts, PATCH merges, DELETE deletes; with `etag` only an unchanged row."""
 
     method: str
     entity: dict[str, Any]
@@ -179,28 +178,80 @@ class TableLedger:
         self._rest = BlockingRest(storage, storage.endpoints.table, service="table")
 
     def enter(
-        self, grant: Grant, *, others: Sequence[Grant] = (), jumps: Sequence[Jump] = (), head: str = ""
-    ) -> str:
+        self,
+        grants: Sequence[Grant],
+        *,
+        after: str | LedgerState,
+        is_newest: bool = True,
+        others: Sequence[Grant] = (),
+        jumps: Sequence[Jump] = (),
+    ) -> bool:
         rows = self._rows_of(others, jumps)
-        if len(rows) > BATCH - 2:
+        newest = grants[-1]
+        operations = self._exchange(after, newest if is_newest else None)
+        operations += [_Operation("POST", {**_entity(self._name, each), **_outcome(each)}) for each in grants]
+        if len(operations) + len(rows) > BATCH:
             self.record(others, jumps)
             rows = []
-        stamp = {"PartitionKey": self._name, "RowKey": HEAD, **_int64("next", grant.last + 1)}
-        operations = [
-            _Operation("PUT", stamp, head),
-            _Operation("POST", _entity(self._name, grant)),
-            *(_Operation("PATCH", row) for row in rows),
-        ]
         try:
-            return self._transact(operations)[0]
-        except NotFound as error:
-            raise PreconditionFailed(f"the head of the ledger of sequence {self._name} is gone", resource=self._name) from error  # fmt: skip
+            self._transact([*operations, *(_Operation("PATCH", row) for row in rows)])
+        except (AlreadyExists, NotFound, PreconditionFailed):
+            return False
+        return True
+
+    def _exchange(self, after: str | LedgerState, newest: Grant | None) -> list[_Operation]:
+        """Take the heads away if they are as they must be, and write the new one.
+
+        The one of the sequence's birth stays: two that find no other are not both the first to change it.
+        """
+        operations: list[_Operation] = []
+        if isinstance(after, str):
+            operations.append(_Operation("DELETE", self._head(after), "*"))
+        else:
+            reached = {"next": max(after.next, newest.last + 1 if newest else 0)}
+            birth = {**self._head(""), **_int64("next", reached["next"])}
+            operations.append(
+                _Operation("PATCH", birth, after.versions[HEAD])
+                if HEAD in after.versions
+                else _Operation("POST", birth)
+            )
+            operations += [
+                _Operation(
+                    "DELETE" if newest else "PATCH", {"PartitionKey": self._name, "RowKey": key}, version
+                )
+                for key, version in after.versions.items()
+                if key != HEAD
+            ]
+        if newest is not None:
+            operations.append(
+                _Operation("POST", {**self._head(newest.nonce), **_int64("next", newest.last + 1)})
+            )
+        return operations
+
+    def _head(self, nonce: str) -> dict[str, Any]:
+        return {"PartitionKey": self._name, "RowKey": f"{HEAD}-{nonce}" if nonce else HEAD}
+
+    def state(self, *, at_or_after: int, limit: int) -> LedgerState:
+        rows: list[Grant] = []
+        versions: dict[str, str] = {}
+        reached = 0
+        query = (
+            f"PartitionKey eq '{self._name}' and ((RowKey ge '{HEAD}' and RowKey lt '{AFTER_HEADS}') or "
+            f"(RowKey ge '{row_key(at_or_after)}' and RowKey lt '{AFTER_GRANTS}'))"
+        )
+        for entity in self._query(query, None):
+            if entity["RowKey"].startswith(HEAD):
+                versions[entity["RowKey"]] = _version(entity)
+                reached = max(reached, int(entity["next"]))
+            else:
+                rows.append(_grant(entity))
+                if len(rows) == limit:
+                    break
+        return LedgerState(rows, reached, versions)
 
     def head(self) -> int:
-        try:
-            return int(self._get(HEAD)[0]["next"])
-        except NotFound:
-            return 0
+        query = f"PartitionKey eq '{self._name}' and RowKey ge '{HEAD}' and RowKey lt '{AFTER_HEADS}'"
+        return max((int(entity["next"]) for entity in self._query(query, None)), default=0)
 
     def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
         rows = self._rows_of(grants, jumps)
@@ -274,13 +325,13 @@ class TableLedger:
             return None
         return mine
 
-    def _transact(self, operations: Sequence[_Operation]) -> list[str]:
-        """All or none; the new version of each row."""
+    def _transact(self, operations: Sequence[_Operation]) -> None:
+        """All or none."""
         boundary = secrets.token_hex(16)
         body = self._batch(operations, boundary)
-        return self._with_table(lambda: self._send_batch(body, boundary, len(operations)))
+        self._with_table(lambda: self._send_batch(body, boundary, len(operations)))
 
-    def _send_batch(self, body: bytes, boundary: str, operations: int) -> list[str]:
+    def _send_batch(self, body: bytes, boundary: str, operations: int) -> None:
         headers = {"Content-Type": f"multipart/mixed; boundary=batch_{boundary}", **TABLE_HEADERS}
         counted = Request("table", "EntityGroupTransaction", "$batch")
         action = "write the ledger of sequence"
@@ -292,14 +343,12 @@ class TableLedger:
         for status, reason, rest in parts:
             if status >= 300:
                 raise refused(status, error_code(rest), reason, action, self._name)
-        etags = [found.group(1).decode() for _, _, rest in parts if (found := _ETAG.search(rest))]
-        if len(etags) != operations:
+        if len(parts) != operations:
             raise StorageUnreachable(
-                f"{action} {self._name}: {len(etags)} of {operations} answers came",
+                f"{action} {self._name}: {len(parts)} of {operations} answers came",
                 resource=self._name,
                 maybe_done=True,
             )
-        return etags
 
     def _batch(self, operations: Sequence[_Operation], boundary: str) -> bytes:
         """One transaction in the form that the service takes: a set of changes inside a batch."""
@@ -310,7 +359,7 @@ class TableLedger:
             "",
         ]
         for number, (method, entity, etag) in enumerate(operations):
-            text = json.dumps(entity)  # ASCII
+            text = "" if method == "DELETE" else json.dumps(entity)  # ASCII
             lines += [
                 f"--changeset_{boundary}",
                 "Content-Type: application/http",
@@ -318,8 +367,7 @@ class TableLedger:
                 f"Content-ID: {number}",
                 "",
                 f"{method} {base if method == 'POST' else base + _key(entity['PartitionKey'], entity['RowKey'])} HTTP/1.1",
-                "Content-Type: application/json",
-                f"Content-Length: {len(text)}",
+                *(["Content-Type: application/json", f"Content-Length: {len(text)}"] if text else []),
                 "Accept: application/json;odata=nometadata",
                 "Prefer: return-no-content",
                 "DataServiceVersion: 3.0",
@@ -454,6 +502,11 @@ def _key(partition: str, row: str) -> str:
     """A row, in an address."""
     quoted = [quote(part.replace("'", "''"), safe="") for part in (partition, row)]
     return f"(PartitionKey='{quoted[0]}',RowKey='{quoted[1]}')"
+
+
+def _version(entity: Mapping[str, Any]) -> str:
+    """Of a row in an answer to a query, which has no header for it; as the SDK has it."""
+    return f"W/\"datetime'{quote(entity['Timestamp'], safe='')}'\""
 
 
 def _int64(name: str, value: int) -> dict[str, str]:

@@ -24,9 +24,11 @@ GRANTED, USED, RETURNED, FREE = "granted", "used", "returned", "free"
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _GRANTS, _OWNERS, _NEXT, _START = "kennel_grants", "kennel_owners", "kennel_next", "kennel_start"
 _JUMPS, _TAILS, _SINCE, _WINDOW = "kennel_jumps", "kennel_tails", "kennel_since", "kennel_window"
+_HEAD = "kennel_head"
 _FORMER = ("kennel_mover",)
-_OURS = (_GRANTS, _OWNERS, _NEXT, _START, _JUMPS, _TAILS, _SINCE, _WINDOW, *_FORMER)
+_OURS = (_GRANTS, _OWNERS, _NEXT, _START, _JUMPS, _TAILS, _SINCE, _WINDOW, _HEAD, *_FORMER)
 _KEY = re.compile(r"[0-9]{20}-[0-9]{4,}")
+_NONCE = re.compile(r"[A-Za-z0-9.-]{1,64}")
 MOST_TAILS = 40
 """How many returned ends a counter offers; more are not used again."""
 
@@ -110,7 +112,8 @@ class Counter:
 
     `grants` are those that may not be in the ledger yet. `noted` is the next number by the metadata; it differs from
     `value` only if a writer that knows no metadata was there (or left none: None). `tails` are the ledger's keys of
-    returned ends that may be granted again. `others` is metadata that is not ours and is kept.
+    returned ends that may be granted again. `head` is the nonce of the newest grant, if its writer keeps the head of the
+    ledger. `others` is metadata that is not ours and is kept.
     """
 
     value: int
@@ -123,10 +126,19 @@ class Counter:
     since: int | None = None
     window: float = 0.0
     others: Mapping[str, str] = field(default_factory=dict)
+    head: str = ""
 
     def find(self, nonce: str) -> Grant | None:
         """The grant that carries this nonce, if its write was committed."""
         return next((grant for grant in self.grants if grant.nonce == nonce), None)
+
+    @property
+    def newest(self) -> str:
+        """The nonce of the grant that ends where the counter stands; empty unless a writer of the head left it like that."""
+        if not self.grants or self.noted != self.value:
+            return ""
+        grant = self.grants[-1]
+        return self.head if (grant.nonce, grant.last + 1) == (self.head, self.value) else ""
 
     def granting(
         self, sequence: str, *, count: int, step: int, upper_bound: int, owner: Owner, nonce: str, at: float
@@ -146,7 +158,7 @@ class Counter:
     def after(self, grant: Grant) -> Counter:
         """The counter once `grant` is written."""
         return replace(
-            self, value=grant.last + 1, noted=grant.last + 1, grants=(*self.grants, grant)
+            self, value=grant.last + 1, noted=grant.last + 1, grants=(*self.grants, grant), head=grant.nonce
         )  # fmt: skip
 
     def text(self) -> str:
@@ -179,6 +191,8 @@ class Counter:
             metadata[_SINCE] = str(self.since)
         if self.window:
             metadata[_WINDOW] = f"{self.window:.3g}"
+        if self.head:
+            metadata[_HEAD] = self.head
         return metadata
 
 
@@ -238,6 +252,7 @@ def read_counter(sequence: str, text: str, etag: str | None, metadata: Mapping[s
         noted = int(lowered[_NEXT]) if _NEXT in lowered else None
         start = int(lowered[_START]) if _START in lowered else None
         window = float(lowered.get(_WINDOW, 0))
+        head = lowered.get(_HEAD, "")
         since = int(lowered[_SINCE]) if _SINCE in lowered and noted is not None else None
     except (ValueError, TypeError, IndexError) as error:
         raise SequenceCorrupt(
@@ -251,7 +266,8 @@ def read_counter(sequence: str, text: str, etag: str | None, metadata: Mapping[s
         raise lowered_error(sequence, value, max(highest, noted or 0), "its own metadata")
     # Release 0.1 wrote "1" for "there are some": those are not used again.
     tails = tuple(key for key in lowered.get(_TAILS, "").split(",") if _KEY.fullmatch(key))
-    return Counter(value, etag, grants, jumps, noted, start, tails, since, window, others)
+    head = head if _NONCE.fullmatch(head) else ""
+    return Counter(value, etag, grants, jumps, noted, start, tails, since, window, others, head)
 
 
 def lowered_error(sequence: str, found: int, expected: int, witness: str) -> SequenceLowered:

@@ -50,20 +50,40 @@ class OptimisticSyncStore(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class LedgerState:
+    """The heads of a ledger by key, each with its version, and the rows that were asked for, all of one moment."""
+
+    rows: Sequence[Grant]
+    next: int
+    versions: Mapping[str, str]
+
+
 class Ledger(Protocol):
     """The book of all grants of one sequence. Blocking. Rows are found by number, in order of number.
 
-    Its head is one more row: the next free number as of the newest `enter`, with a version that each `enter` changes.
+    Its head is one more row, with the nonce of the newest grant as its key. Each `enter` exchanges it for another, so grants are
+    entered one after the other, and a program that knows the newest grant needs no read to prove that nothing follows it.
     """
 
     def enter(
-        self, grant: Grant, *, others: Sequence[Grant] = (), jumps: Sequence[Jump] = (), head: str = ""
-    ) -> str:
-        """Write down a new grant, together with what else there is to `record`, and change the head, in one step.
+        self,
+        grants: Sequence[Grant],
+        *,
+        after: str | LedgerState,
+        is_newest: bool = True,
+        others: Sequence[Grant] = (),
+        jumps: Sequence[Jump] = (),
+    ) -> bool:
+        """Write down new grants, in order, with what else there is to `record`, in one step; the last becomes the head.
 
-        With `head`: only if the head still has that version, else `PreconditionFailed`. `AlreadyExists` if there is a row
-        with the grant's key. Returns the head's new version.
+        `after`: the nonce of the head as it must be, or a `state` since when no grant may have been entered. False, and
+        nothing is written, if it is not like that, or if there is a row with the key of one of the grants. Without
+        `is_newest` the head stays; that takes a state.
         """
+
+    def state(self, *, at_or_after: int, limit: int) -> LedgerState:
+        """The heads, and so many grants in order of number: from the first whose span ends at or after a number."""
 
     def head(self) -> int:
         """The next free number as of the newest `enter`; 0 if there was none. Survives the rows, and they it."""

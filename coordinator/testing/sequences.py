@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, StorageUnreachable
+from coordinator.errors import NotFound, StorageUnreachable
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import (
     FREE,
@@ -23,7 +23,7 @@ from coordinator.sequences.grants import (
     row_key,
     tail_of,
 )
-from coordinator.sequences.store import Snapshot
+from coordinator.sequences.store import LedgerState, Snapshot
 
 
 class MemoryStore:
@@ -78,25 +78,44 @@ class MemoryLedger:
         self._lock = threading.Lock()
         self._rows: dict[str, Grant] = {}
         self._keys: list[str] = []
-        self._head = (0, 0)
+        self._heads: dict[str, int] = {}
+        self._entries = 0
         self._jumps: dict[str, Jump] = {}
 
     def enter(
-        self, grant: Grant, *, others: Sequence[Grant] = (), jumps: Sequence[Jump] = (), head: str = ""
-    ) -> str:
+        self,
+        grants: Sequence[Grant],
+        *,
+        after: str | LedgerState,
+        is_newest: bool = True,
+        others: Sequence[Grant] = (),
+        jumps: Sequence[Jump] = (),
+    ) -> bool:
+        newest = grants[-1]
         with self._lock:
-            if head and head != str(self._head[1]):
-                raise PreconditionFailed("the head of the ledger changed", resource="ledger", status=412)
-            if grant.key in self._rows:
-                raise AlreadyExists("there is a row of that key", resource="ledger", status=409)
-            self._put(grant)
-            self._head = (grant.last + 1, self._head[1] + 1)
-            version = str(self._head[1])
+            known = self._versions()
+            if (after not in self._heads) if isinstance(after, str) else dict(after.versions) != known:
+                return False
+            if any(grant.key in self._rows for grant in grants):
+                return False
+            for grant in grants:
+                self._put(grant)
+            self._entries += 1
+            if is_newest:
+                self._heads = {newest.nonce: newest.last + 1}
         self.record(others, jumps)
-        return version
+        return True
+
+    def state(self, *, at_or_after: int, limit: int) -> LedgerState:
+        with self._lock:
+            versions = self._versions()
+        return LedgerState(list(self.rows(at_or_after=at_or_after, limit=limit)), self.head(), versions)
+
+    def _versions(self) -> dict[str, str]:
+        return {"": str(self._entries)} | dict.fromkeys(self._heads, "")
 
     def head(self) -> int:
-        return self._head[0]
+        return max(self._heads.values(), default=0)
 
     def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
         with self._lock:
@@ -161,7 +180,7 @@ class MemoryLedger:
                 self._rows.pop(key, None)
             self._keys = sorted(self._rows)
             if head:
-                self._head = (0, self._head[1] + 1)
+                self._heads = {}
 
 
 def memory_generator(

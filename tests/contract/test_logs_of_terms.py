@@ -96,7 +96,8 @@ def grant(first: int, last: int, nonce: str = "n", outcome: str = "granted") -> 
 def test_more_settled_grants_than_a_transaction_takes_are_recorded_all_the_same(blocking: Storage) -> None:
     ledger = TableLedger(blocking, "orders")
     many = [grant(n * 10 + 1, n * 10 + 10, outcome=USED) for n in range(120)]
-    ledger.enter(grant(1201, 1210, "m"), others=many)
+    empty = ledger.state(at_or_after=0, limit=1)
+    assert ledger.enter([grant(1201, 1210, "m")], after=empty, others=many)
     assert sum(1 for _ in ledger.rows()) == 121
     assert len(list(ledger.rows(limit=7))) == 7
     more = [grant(2000 + n * 10 + 1, 2000 + n * 10 + 10, outcome=USED) for n in range(120)]
@@ -108,7 +109,7 @@ def test_more_settled_grants_than_a_transaction_takes_are_recorded_all_the_same(
 
 def test_of_two_who_take_returned_numbers_one_gets_them(blocking: Storage) -> None:
     ledger = TableLedger(blocking, "orders")
-    ledger.enter(grant(1, 10))
+    ledger.enter([grant(1, 10)], after=ledger.state(at_or_after=0, limit=1))
     key = ledger.give_back(grant(1, 10), 4)
     read = ledger._get
 

@@ -12,10 +12,8 @@ import pytest
 
 from coordinator.config import StorageConfig
 from coordinator.errors import (
-    AlreadyExists,
     ConfigurationError,
     NotFound,
-    PreconditionFailed,
     SequenceCorrupt,
     SequenceError,
     SequenceLowered,
@@ -145,9 +143,10 @@ def parts(request: pytest.FixtureRequest) -> Iterator[Parts]:
             blob.upload_blob(text.encode(), overwrite=True)
 
     def forget_head() -> None:
-        storage.blocking.tables.get_table_client(storage.config.table("ledger")).delete_entity(
-            Parts.name, HEAD
-        )
+        table = storage.blocking.tables.get_table_client(storage.config.table("ledger"))
+        for row in table.query_entities(f"PartitionKey eq '{Parts.name}'"):
+            if row["RowKey"].startswith(HEAD):
+                table.delete_entity(row)
 
     in_table = request.param == "table"
     made = Parts(
@@ -247,28 +246,55 @@ def test_a_ledger_takes_more_rows_at_once_than_one_transaction_holds(parts: Part
     assert sum(1 for _ in parts.ledger.rows()) == 150
 
 
-def test_a_new_grant_is_entered_once_and_changes_the_head(parts: Parts) -> None:
-    version = parts.ledger.enter(grant(1, 10))
+def begin(ledger: Ledger) -> None:
+    """Enter the first grant."""
+    assert ledger.enter([grant(1, 10)], after=ledger.state(at_or_after=1, limit=10))
+
+
+def test_a_new_grant_is_entered_once_and_only_after_the_head(parts: Parts) -> None:
+    begin(parts.ledger)
     assert parts.ledger.head() == 11
-    after = parts.ledger.enter(grant(11, 20, nonce="m"), others=[grant(1, 10, outcome=USED)], head=version)
-    assert after != version
+    assert parts.ledger.enter([grant(11, 20, nonce="m")], after="n", others=[grant(1, 10, outcome=USED)])
     assert parts.ledger.head() == 21
-    with pytest.raises(PreconditionFailed):
-        parts.ledger.enter(grant(21, 30, nonce="o"), head=version)
-    with pytest.raises(AlreadyExists):
-        parts.ledger.enter(grant(15, 20, BOB, nonce="o"))
+    assert not parts.ledger.enter([grant(21, 30, nonce="o")], after="n"), "that head is followed already"
+    assert not parts.ledger.enter([grant(15, 20, BOB, nonce="o")], after="m"), "there is a row of that key"
     assert list(parts.ledger.rows()) == [grant(1, 10, outcome=USED), grant(11, 20, nonce="m")]
-    assert parts.ledger.enter(grant(21, 30, nonce="o"), jumps=[Jump(15, 17)], head=after)
+    assert parts.ledger.enter([grant(21, 30, nonce="o")], after="m", jumps=[Jump(15, 17)])
     assert list(parts.ledger.jumps()) == [Jump(15, 17)]
 
 
 def test_an_entry_whose_head_is_gone_is_refused_whole(parts: Parts) -> None:
-    version = parts.ledger.enter(grant(1, 10))
+    begin(parts.ledger)
     parts.forget_head()
-    assert parts.ledger.head() == 0
-    with pytest.raises(PreconditionFailed):
-        parts.ledger.enter(grant(11, 20, nonce="m"), head=version)
+    assert not parts.ledger.enter([grant(11, 20, nonce="m")], after="n")
     assert list(parts.ledger.rows()) == [grant(1, 10)]
+
+
+def test_grants_are_entered_together_after_a_look_unless_one_was_entered_since(parts: Parts) -> None:
+    empty = parts.ledger.state(at_or_after=0, limit=10)
+    assert (list(empty.rows), empty.next) == ([], 0)
+    begin(parts.ledger)
+    assert not parts.ledger.enter([grant(11, 20, nonce="m")], after=empty)
+    seen = parts.ledger.state(at_or_after=11, limit=10)
+    assert (list(seen.rows), seen.next) == ([], 11)
+    together = [grant(11, 20, nonce="m"), grant(21, 30, nonce="o")]
+    assert parts.ledger.enter(together, after=seen)
+    assert not parts.ledger.enter([grant(31, 40, nonce="p")], after=seen)
+    assert not parts.ledger.enter([grant(31, 40, nonce="p")], after="n")
+    seen = parts.ledger.state(at_or_after=11, limit=10)
+    assert (list(seen.rows), seen.next) == (together, 31)
+    assert parts.ledger.enter([grant(31, 40, nonce="p")], after="o")
+    assert [each.first for each in parts.ledger.state(at_or_after=1, limit=3).rows] == [1, 11, 21]
+
+
+def test_a_grant_below_the_newest_leaves_the_head_where_it_is(parts: Parts) -> None:
+    begin(parts.ledger)
+    assert parts.ledger.enter([grant(21, 30, nonce="o")], after="n")
+    seen = parts.ledger.state(at_or_after=11, limit=10)
+    assert parts.ledger.enter([grant(11, 20, nonce="m")], after=seen, is_newest=False)
+    assert not parts.ledger.enter([grant(31, 40, nonce="p")], after=seen)
+    assert parts.ledger.head() == 31
+    assert parts.ledger.enter([grant(31, 40, nonce="p")], after="o")
 
 
 def test_returned_numbers_are_granted_once(parts: Parts) -> None:

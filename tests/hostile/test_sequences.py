@@ -95,7 +95,7 @@ def garble_metadata(fleet: Fleet) -> None:
 
 def delete_rows(fleet: Fleet) -> None:
     for row in fleet.rows():
-        if row["RowKey"] != HEAD:
+        if not row["RowKey"].startswith(HEAD):
             fleet.table.delete_entity(NAME, row["RowKey"])
 
 
@@ -108,12 +108,22 @@ def restore_rows(fleet: Fleet) -> None:
         fleet.table.upsert_entity(row, mode=UpdateMode.REPLACE)
 
 
-def delete_head(fleet: Fleet) -> None:
-    fleet.table.delete_entity(NAME, HEAD)
+def restore_beside_newer_rows(fleet: Fleet) -> None:
+    restore(fleet)
+    for row in fleet.backup[2]:
+        fleet.table.upsert_entity(row, mode=UpdateMode.REPLACE)
 
 
-def lower_head(fleet: Fleet) -> None:
-    fleet.table.upsert_entity({"PartitionKey": NAME, "RowKey": HEAD, "next": 1}, mode=UpdateMode.REPLACE)
+def delete_heads(fleet: Fleet) -> None:
+    for row in fleet.rows():
+        if row["RowKey"].startswith(HEAD):
+            fleet.table.delete_entity(NAME, row["RowKey"])
+
+
+def lower_heads(fleet: Fleet) -> None:
+    for row in fleet.rows():
+        if row["RowKey"].startswith(HEAD):
+            fleet.table.upsert_entity({**row, "next": 1}, mode=UpdateMode.REPLACE)
 
 
 def delete_table(fleet: Fleet) -> None:
@@ -127,10 +137,11 @@ FAULTS: dict[str, Callable[[Fleet], None]] = {
     "The counter's metadata is removed": wipe_metadata,
     "The counter's metadata is garbage": garble_metadata,
     "The counter is overwritten with garbage": overwrite_with_garbage,
+    "The counter and older rows of its ledger are restored beside newer rows": restore_beside_newer_rows,
     "The ledger's rows are deleted": delete_rows,
     "The ledger's rows are restored from a backup": restore_rows,
-    "The ledger's head, written at the sequence's birth, is deleted": delete_head,
-    "The ledger's head is lowered": lower_head,
+    "The ledger's heads, of its birth and of the newest grant, are deleted": delete_heads,
+    "The ledger's heads are lowered": lower_heads,
     "The ledger's table is deleted": delete_table,
 }
 
@@ -225,7 +236,7 @@ def fleet(connection_string: str, storage_prefix: str) -> Iterator[Fleet]:
 
 def expected(fault: str, moment: str) -> str:
     """What a user gets."""
-    if moment == "before `ids repair`" or "ledger" in fault:
+    if moment == "before `ids repair`" or fault.startswith("The ledger"):
         return GOES_ON
     if (
         fault == "The counter's metadata is removed"

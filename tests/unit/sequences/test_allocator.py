@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from coordinator.errors import (
     StorageUnreachable,
 )
 from coordinator.sequences.allocator import SETTLE_AFTER, RangeAllocator
-from coordinator.sequences.grants import GRANTED, RETURNED, USED, metadata_bytes
+from coordinator.sequences.grants import GRANTED, RETURNED, USED, Grant, metadata_bytes
 from tests.unit.sequences.bench import Bench, span
 
 
@@ -211,13 +212,75 @@ def killed_before_its_entry(bench: Bench, writer: RangeAllocator) -> None:
     """The writer wins a write of the counter, and dies."""
     enter = bench.ledger.enter
 
-    def die(*_: object, **__: object) -> str:
-        raise KeyboardInterrupt
+    def die(grants: list[Grant], **more: Any) -> bool:
+        if grants[-1].owner == writer._owner():
+            raise KeyboardInterrupt
+        return enter(grants, **more)
 
-    bench.ledger.enter = die  # type: ignore[method-assign]
+    bench.ledger.enter = die  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
         writer.reserve(10)
     bench.ledger.enter = enter  # type: ignore[method-assign]
+
+
+def test_beside_others_a_range_takes_a_read_a_write_and_an_entry(bench: Bench) -> None:
+    writers = [bench.writer(name) for name in ("ann", "bob", "cleo")]
+    for writer in writers * 2:
+        writer.reserve(10)
+    bench.ledger.state = None  # type: ignore[method-assign, assignment]
+    bench.ledger.rows = None  # type: ignore[method-assign, assignment]
+    for writer in writers * 3:
+        writer.reserve(10)
+    assert bench.book().counter().value == 151
+
+
+def test_an_entry_that_another_overtook_was_made_by_that_one(bench: Bench) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    ann.reserve(10)
+    bob.reserve(10)
+    enter, later = bench.ledger.enter, []
+
+    def late(*args: Any, **more: Any) -> bool:
+        bench.ledger.enter = enter  # type: ignore[method-assign]
+        later.append(span(bob.reserve(10)))
+        assert not enter(*args, **more)
+        return False
+
+    bench.ledger.enter = late  # type: ignore[method-assign]
+    assert span(ann.reserve(10)) == (21, 30)
+    assert later == [(31, 40)]
+    assert [(row.owner.id, row.outcome) for row in bench.ledger.rows()] == [
+        (name, GRANTED) for name in ("ann", "bob", "ann", "bob")
+    ]
+
+
+@pytest.mark.parametrize("size", [10, 25])
+def test_a_counter_from_before_a_grant_that_was_never_entered_repeats_nothing_that_came_after_it(
+    bench: Bench, size: int
+) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    bob.reserve(10)
+    ann.reserve(10)
+    older = bench.store.get_data()
+    killed_before_its_entry(bench, bench.writer("dead"))
+    assert span(ann.reserve(10)) == (31, 40)
+    bench.store.overwrite(older.data, older.metadata)
+    with pytest.raises(SequenceLowered, match="the ledger"):
+        bob.reserve(size)
+    bench.book().repair(bench.book().plan_repair())
+    assert bench.book().verify().is_ok
+
+
+def test_a_ledger_and_a_counter_put_back_beside_newer_rows_repeat_nothing(bench: Bench) -> None:
+    ann, bob = bench.writer("ann"), bench.writer("bob")
+    bob.reserve(10)
+    older, heads = bench.store.get_data(), dict(bench.ledger._heads)
+    ann.reserve(10)
+    bench.store.overwrite(older.data, older.metadata)
+    bench.ledger._heads |= heads
+    bench.clock._now += 3600  # it was away when all that was done
+    with pytest.raises(SequenceLowered, match="the ledger"):
+        bob.reserve(25)
 
 
 def test_a_grant_whose_owner_died_before_he_entered_it_is_entered_by_another(bench: Bench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator.errors import (
@@ -247,8 +249,20 @@ def test_past_the_bound_not_one_number_is_granted(value: int, step: int) -> None
 def test_a_written_grant_moves_the_counter_and_nothing_else() -> None:
     before = Counter(11, "e", (grant(1, 10),), (Jump(3, 4),), 11, 1, ("t",), 5, 0.25, {"x": "y"})
     assert before.after(grant(11, 20)) == Counter(
-        21, "e", (grant(1, 10), grant(11, 20)), (Jump(3, 4),), 21, 1, ("t",), 5, 0.25, {"x": "y"}
+        21, "e", (grant(1, 10), grant(11, 20)), (Jump(3, 4),), 21, 1, ("t",), 5, 0.25, {"x": "y"}, "n11"
     )
+
+
+def test_the_newest_grant_is_known_while_the_counter_is_as_its_writer_left_it() -> None:
+    written = Counter(11, "e", (grant(1, 10),), (), 11).after(grant(11, 20))
+    read = read_counter("orders", written.text(), "e", written.metadata())
+    assert (written.newest, read.newest) == ("n11", "n11")
+    moved = read_counter("orders", "30", "e", written.metadata())
+    assert moved.newest == "", "another program was there"
+    assert replace(written, grants=(grant(1, 10), grant(12, 20))).newest == ""
+    assert replace(written, grants=()).newest == ""
+    odd = {**written.metadata(), "kennel_head": "n')/x"}
+    assert read_counter("orders", "21", "e", odd).newest == ""
 
 
 BOB = Owner("bob")
