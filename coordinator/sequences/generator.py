@@ -279,7 +279,7 @@ class UniqueIdGenerator:
                 return self._take()
             except StopIteration:
                 self._account()
-                more = self._stock.open_next()  # 2
+                more = self._stock.open_next(self._needed(self._clock.monotonic()) - 1)  # 2
                 self._take = self._stock.take
                 if self._is_short():
                     self._work.notify_all()

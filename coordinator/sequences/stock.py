@@ -107,13 +107,16 @@ class RangeBuffer:
             self.last_issued = self._segment[gone - 1]
         return new
 
-    def open_next(self) -> bool:
-        """Open the next segment once the open one is empty; False if nothing is left."""
+    def open_next(self, keep: int = 0) -> bool:
+        """Open the next segment once the open one is empty; False if nothing is left. It ends where `keep` numbers are left, if
+        that is within it: nobody looks what is left while a segment is open."""
         self._close_segment()
         if not self._held:
             return False
         held = self._held[0]
-        self._open(held.cut(min(held.left, LARGEST_SEGMENT, max(16, len(held.numbers) // 16))))
+        size = min(held.left, LARGEST_SEGMENT, max(16, len(held.numbers) // 16))
+        spare = self._uncut - keep
+        self._open(held.cut(min(size, spare) if spare > 0 else size))
         return True
 
     def take_block(self, count: int) -> Block | None:

@@ -122,12 +122,24 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.0002)
 
 
-@pytest.mark.parametrize("refill_seconds", [0.05, 0.5])
-def test_callers_never_wait_once_the_refill_is_known_to_be_slow(refill_seconds: float) -> None:
-    # 4: with prefetch at a fixed share of a range (100 of 1000 left, say) callers at this rate would run dry.
+@pytest.mark.parametrize(
+    ("refill_seconds", "per_second", "batch_size", "range_seconds"),
+    [
+        (0.05, 20_000, 50, 0.25),
+        (0.5, 20_000, 50, 0.25),
+        (0.3, 100, 1, 12.0),
+        (0.12, 100, 1, 10.0),
+        (0.05, 3, 1, 12.0),
+    ],
+)
+def test_callers_never_wait_once_the_refill_is_known_to_be_slow(
+    refill_seconds: float, per_second: int, batch_size: int, range_seconds: float
+) -> None:
+    # With prefetch at a fixed share of a range (100 of 1000 left, say) fast callers would run dry; with a look at what is
+    # left each 62 numbers, slow ones.
     # Time is made up: a number takes 50 µs, a write `refill_seconds`, and the threads wait for each other.
     clock, store = Hand(), Slow()
-    config = SequenceConfig(range_size=1000, range_seconds=0.25)
+    config = SequenceConfig(range_size=1000 if per_second >= 100 else 100, range_seconds=range_seconds)
     ids = UniqueIdGenerator("orders", store, MemoryLedger(), config=config, clock=clock)
     due: float | None = None
     dry = 0
@@ -157,7 +169,7 @@ def test_callers_never_wait_once_the_refill_is_known_to_be_slow(refill_seconds: 
         if due is not None and clock.monotonic() >= due:
             let_go()
             look()
-        elif ids.runway().numbers < 50:
+        elif ids.runway().numbers < batch_size:
             dry += 1
             assert due is not None
             clock.now = due
@@ -170,12 +182,17 @@ def test_callers_never_wait_once_the_refill_is_known_to_be_slow(refill_seconds: 
     clock.now += refill_seconds
     let_go()
     first.join()
-    for batch in range(2400):
-        if batch == 800:
+    warm = 800 if batch_size > 1 else 1200
+    for batch in range(2400 if batch_size > 1 else 9000):
+        if batch == warm:
             blocked, dry, grants = ids.blocked_calls, 0, ids.status().grants
         look()
-        ids.next_ids(50) if batch % 7 == 0 else [ids.next_id() for _ in range(50)]
-        clock.now += 50 / 20_000
+        if batch_size > 1 and batch % 7 == 0:
+            ids.next_ids(batch_size)
+        else:
+            for _ in range(batch_size):
+                ids.next_id()
+        clock.now += batch_size / per_second
     assert (dry, ids.blocked_calls - blocked) == (0, 0)
     assert ids.status().grants - grants >= 5
     store.go.release(1000)
