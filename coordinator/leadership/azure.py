@@ -547,11 +547,12 @@ async def list_terms(storage: Account, name: str, *, limit: int = 50) -> list[Te
 
 
 class TableRunLog:
-    """Runs in the table `{prefix}runs`, partition = name of the election."""
+    """Runs in the table `{prefix}runs`. Partition = name of the election; with `container` or `blob`, its place."""
 
-    def __init__(self, storage: Account, election: str) -> None:
+    def __init__(self, storage: Account, election: str, *, container: str = "", blob: str = "") -> None:
+        store = BlobLeaseStore(storage, election, container=container, blob=blob)
         self._storage = storage
-        self._election = election
+        self._election = election if store.is_listed else store.key
         self._table = storage.config.table("runs")
 
     async def newest(self, job: str) -> tuple[float | None, str]:

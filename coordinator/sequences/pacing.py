@@ -3,8 +3,9 @@
 A writer that has taken a range from a counter that others want as well stays away for a window; a writer that lost a race,
 for a random part of a share of it: a lost write makes nobody else's void, so its writer need not wait as long. The window is
 written with the counter, so that all writers use the same one and nobody is crowded out by luckier ones: a write that wins
-at the first try narrows it, a write that wins after lost races widens it. Both change it by little: as long as it stays the
-same, writers that did not meet in one window do not meet in the next, and each has found a moment of its own. A writer that
+at the first try narrows it, a write that wins after lost races widens it. Both change it by a part of the time that a write
+takes, so that it changes as much in one turn of all writers, however many they are. As long as it stays about the same,
+writers that did not meet in one window do not meet in the next, and each has found a moment of its own. A writer that
 meets nobody never waits, and writes on the ETag of its own last write without reading. `benchmarks/sequences.py` shows
 what the figures give.
 """
@@ -15,7 +16,7 @@ import random
 
 NARROWEST_WINDOW_WRITES = 4
 LONGEST_WINDOW_SECONDS, LONGEST_WAIT_SECONDS = 4.0, 8.0
-WIDEN, NARROW = 0.025, 0.99
+WIDEN_WRITES, NARROW_WRITES, NARROW_CALM = 0.2, 0.1, 0.99
 MOST_LOSSES = 4
 """Lost races that count: a crowd that starts at once must not widen the window far beyond what it needs."""
 CALM_WRITES = 7
@@ -59,8 +60,9 @@ class ContentionBackoff:
     def window_after(self, window: float, lost: int) -> float:
         """The window to write, after so many races lost for this write."""
         if lost:
-            return self._bounded(window * (1.0 + WIDEN * min(lost, MOST_LOSSES)))
-        return self._bounded(window * NARROW ** (1 + max(0, self._unbroken - CALM_WRITES)))
+            return self._bounded(window + WIDEN_WRITES * self._write_seconds * min(lost, MOST_LOSSES))
+        narrower = window - NARROW_WRITES * self._write_seconds
+        return self._bounded(narrower * NARROW_CALM ** max(0, self._unbroken - CALM_WRITES))
 
     def won(self, window: float, sent: float, now: float) -> None:
         """A write sent at `sent` was confirmed at `now`."""

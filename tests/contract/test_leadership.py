@@ -283,6 +283,16 @@ async def test_a_run_is_claimed_once(runs: RunLog) -> None:
     assert await runs.newest("sweep") == (None, "")
 
 
+async def test_elections_of_one_name_in_two_containers_claim_runs_of_their_own(storage: Storage) -> None:
+    here = TableRunLog(storage, "nightly")
+    there = TableRunLog(storage, "nightly", container="elsewhere")
+    await here.claim("tidy", 300.0, "", "node-1")
+    assert await there.newest("tidy") == (None, "")
+    await there.claim("tidy", 300.0, "", "node-2")
+    again = TableRunLog(storage, "nightly", container=storage.config.container("leases"), blob="nightly")
+    assert (await again.newest("tidy"))[0] == 300.0
+
+
 async def test_a_leaders_own_word_replaces_its_successors_guess_but_not_the_moment(log: TermLog) -> None:
     await log.began(a_term(1))
     await log.began(a_term(2))
