@@ -19,10 +19,10 @@ COMMANDS = {
     "doctor": ("doctor", "Check settings, storage, rights, clock, versions and hub."),
     "ids": ("ids", "Order numbers: search, verify, export and repair the ledger of a sequence."),
     "init": ("init", "Write a new project: a worker, a test, a Dockerfile and a compose file."),
-    "leash": ("gates", "Close GATE: workers finish what they hold and take nothing new."),
+    "leash": ("gates", "Close GATE: workers finish the messages in flight and take no new ones."),
     "prune": (
         "batch",
-        "Delete batches and sagas that ended long ago, and old decisions of scaling agents.",
+        "Delete batches and sagas that ended long ago, and old scaling decisions.",
     ),
     "queue": ("queue", "Send, view and clear messages."),
     "release": ("gates", "Open GATE: waiting workers pass."),

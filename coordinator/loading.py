@@ -27,7 +27,7 @@ def load_worker(target: str) -> Worker:
     except ModuleNotFoundError as error:
         if error.name and module_name.startswith(error.name):
             raise ConfigurationError(
-                f"there is no module {error.name!r} here; run from the folder that holds it"
+                f"there is no module {error.name!r} here; run this in the folder that contains it"
             ) from error
         raise
     worker = getattr(module, name, None)

@@ -58,7 +58,8 @@ class TableEpochs:
             except (AlreadyExists, PreconditionFailed, NotFound):
                 self._known = await self._read(self._key)
         raise StorageBusy(
-            f"record epoch {record.epoch} of {record.name}: others were faster each time", resource=self._key
+            f"record epoch {record.epoch} of {record.name}: other writers were first at each attempt; try again",
+            resource=self._key,
         )
 
     async def _write(self, record: EpochRecord, known: tuple[int, str, str] | None) -> str:

@@ -20,7 +20,7 @@ from coordinator.storage import Storage
 )
 @click.option("--dry-run", is_flag=True, help="Count only; delete nothing.")
 def prune(days: float, dry_run: bool) -> None:
-    """Delete batches and sagas that ended long ago, and old decisions of scaling agents. Keeps reports."""
+    """Delete batches and sagas that ended long ago, and old scaling decisions. Keeps reports."""
 
     async def act() -> Pruned:
         async with Storage.from_env() as storage:

@@ -37,7 +37,7 @@ def release(gate: str, by: str | None, reason: str) -> None:
 @click.option("--by", help="Who closes it (default: you).")
 @click.option("--reason", required=True, help="Reason, shown to everybody.")
 def leash(gate: str, by: str | None, reason: str) -> None:
-    """Close GATE: workers finish what they hold and take nothing new."""
+    """Close GATE: workers finish the messages in flight and take no new ones."""
     _change(
         gate,
         by,

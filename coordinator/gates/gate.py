@@ -324,7 +324,7 @@ class GateCache:
                 if self._clock.monotonic() + pause >= deadline:
                     if isinstance(error, _CONTENDED):
                         raise GateContended(
-                            f"gate {self.name}: others changed it {attempt + 1} times meanwhile"
+                            f"gate {self.name}: others changed it at each of {attempt + 1} attempts"
                         ) from error
                     raise
             attempt += 1
@@ -731,7 +731,7 @@ class Gate:
                 if deadline is not None:
                     pause = min(pause, deadline - self._clock.monotonic())
                     if pause <= 0:
-                        raise GateTimeout(f"gate {self.name} was not left within {timeout:g} s")
+                        raise GateTimeout(f"gate {self.name} still had work inside after {timeout:g} s")
                 event.clear()
                 await self._clock.wait(event, pause)
 

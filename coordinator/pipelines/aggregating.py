@@ -135,7 +135,7 @@ class ResultAggregator:
             run = known.value.run if known.etag else (await self._ledger.head(batch)).value.run
             for row in [row for row, result in pending.items() if run and result.run not in ("", run)]:
                 _log.warning(
-                    "A result of a forgotten batch %s of %s is dropped", batch, self._ledger.pipeline
+                    "A result of the unknown batch %s of %s is dropped", batch, self._ledger.pipeline
                 )
                 del pending[row]
             if not pending:

@@ -356,7 +356,7 @@ class Pipeline:
             return
         if (attempt := _attempt()) > ORDER_ATTEMPTS:
             error = PipelineError(
-                f"its order was tried {attempt - 1} times without an answer: it may end its process"
+                f"its order was delivered {attempt - 1} times without an outcome: the initiator may end its process"
             )
             await self._counter.stumbled(order.batch, "the initiator", error, is_final=True)
             return

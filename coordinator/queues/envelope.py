@@ -423,7 +423,7 @@ class ItemDecoder:
                     value = schema.upcasters[step](value)
             return msgspec.convert(value, schema.type)
         except _NOT_JSON as error:
-            raise MessageUndecodable(f"the item is not what was declared: {error}") from error
+            raise MessageUndecodable(f"the item does not match the declared type: {error}") from error
         except MessageUndecodable:
             raise
         except Exception as error:  # an upcaster is the user's code
@@ -454,7 +454,7 @@ class ItemDecoder:
             return text
         if self._schema.type is bytes:
             return _bytes_of(text)
-        raise MessageUndecodable(f"the message is not what was declared: {first}") from first
+        raise MessageUndecodable(f"the message does not match the declared type: {first}") from first
 
 
 def _bytes_of(text: str) -> bytes:

@@ -377,7 +377,7 @@ class Queue(Generic[T]):
             ConfigurationError: `count` is out of bounds.
         """
         if not 1 <= count <= MAX_BATCH:
-            raise ConfigurationError(f"a peek returns 1-{MAX_BATCH} messages, not {count}")
+            raise ConfigurationError(f"count must be 1 to {MAX_BATCH}, got {count}")
         try:
             found = await self.transport.peek(count)
         except NotFound:

@@ -371,7 +371,7 @@ class Settler:
             delivery.envelope = msgspec.structs.replace(delivery.envelope, claim_kept=True)
         await self._queue.poison.put(record)
         _log.warning(
-            "A message of %s went to poison: %s",
+            "A message of %s was moved to the poison queue: %s",
             self._queue.name,
             record.reason,
             extra={"action": "poison", "resource": self._queue.name},

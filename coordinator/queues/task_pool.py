@@ -165,7 +165,7 @@ class TaskPool:
         if unfinished & threads:
             _log.warning(
                 "%d handlers of %s run in threads, which nothing can stop: their messages are kept until they end, "
-                "%.0f s at the most",
+                "at most %.0f s",
                 len(unfinished & threads),
                 self.name,
                 linger,

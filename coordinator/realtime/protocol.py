@@ -271,7 +271,7 @@ def agreed(version: int, oldest: int) -> int:
     if least <= version and max(least, OLDEST) <= min(version, VERSION):
         return min(version, VERSION)
     raise ProtocolViolation(
-        f"protocol version {_span(least, version)}; this end speaks {_span(OLDEST, VERSION)}"
+        f"protocol version {_span(least, version)}; this end knows {_span(OLDEST, VERSION)}"
     )
 
 

@@ -21,7 +21,7 @@ def figure_app(read: ReadFigure, *, token: str, max_age_seconds: float = 120.0) 
     of storage. `read` is ``lambda pool: read_figure(storage, pool)``; serve it with `aiohttp.web`.
     """
     if not token or max_age_seconds <= 0:
-        raise ConfigurationError("figures need a token that scrapers bear, and a max_age_seconds above 0")
+        raise ConfigurationError("figure_app needs a token, which scrapers send, and max_age_seconds above 0")
 
     async def answer(request: web.Request) -> web.Response:
         given = request.headers.get("Authorization", "")

@@ -200,7 +200,7 @@ class LocalProcessDriver:
             return []
         except (ValueError, TypeError) as error:
             raise ConfigurationError(
-                f"{self._file} is damaged ({error}); remove it once its processes ended"
+                f"{self._file} is damaged ({error}); remove it after its processes have ended"
             ) from error
 
     def _save(self, instances: Sequence[_Instance]) -> None:

@@ -193,7 +193,7 @@ class PoolObserver:
 
     def __init__(self, observers: Sequence[QueueObserver]) -> None:
         if not observers:
-            raise ConfigurationError("a pool needs a queue to look at")
+            raise ConfigurationError("a pool needs at least one queue")
         self._observers = observers
 
     async def __call__(self, actual: int) -> Observation:

@@ -46,7 +46,7 @@ class PoolReporter:
                 await self._save(report)
             except StorageError as error:
                 _log.info(
-                    "The report on %s was not stored: %s; the next one says it all", report.queue, error
+                    "The report on %s was not stored: %s; the next report includes it", report.queue, error
                 )
                 return
             self._saved[report.queue] = report

@@ -298,7 +298,7 @@ def _head(row: Row, prefix: str) -> SagaHead:
     key = row.key.row.removeprefix(prefix)
     head = SagaHead(row.key.partition, key, row["state"], int(row["epoch"]), float(row["changed_at"]))
     if head.state not in get_args(State):
-        raise ValueError("its state is none of those that there are")
+        raise ValueError("its state is unknown")
     if not is_moment(head.changed_at):
         raise ValueError("its moment is out of bounds")
     return head

@@ -241,7 +241,7 @@ async def _is_done(table: Table, row: Key, claim_seconds: float, clock: Clock) -
     try:
         await table.write(Replace(row, values, etag=known.etag))
     except (PreconditionFailed, NotFound):
-        raise Retry("another delivery was faster", after=1) from None
+        raise Retry("another delivery began first", after=1) from None
     return False
 
 

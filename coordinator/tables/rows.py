@@ -118,7 +118,7 @@ def check_values(values: Values) -> int:
     for name, value in values.items():
         if name in _SYSTEM or not _NAME.fullmatch(name):
             raise ConfigurationError(
-                f"column name {name!r}: use letters, digits and _; system columns are taken"
+                f"column name {name!r}: use letters, digits and _; the names of system columns are reserved"
             )
         size = _size(name, value)
         if size > MAX_PROPERTY_BYTES:
@@ -150,7 +150,7 @@ def check_compared(name: str, value: Any) -> None:
             value.encode()
         except UnicodeEncodeError as error:
             raise ConfigurationError(
-                f"column {name!r} cannot be compared with {value!r}: it holds half a character"
+                f"column {name!r} cannot be compared with {value!r}: it has half of a surrogate pair"
             ) from error
 
 

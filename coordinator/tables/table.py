@@ -271,10 +271,12 @@ class Scan:
             version, table, query = content["v"], content["table"], content["query"]
             resume, last = (Key(*pair) if pair else None for pair in (content["resume"], content["last"]))
         except (ValueError, KeyError, TypeError, binascii.Error) as error:
-            raise ConfigurationError("this is not a continuation token of a scan") from error
+            raise ConfigurationError(
+                "this is not a continuation token; give the `token` of a scan"
+            ) from error
         if version != 1 or table != self._store.name or query != self._query.digest:
             raise ConfigurationError(
-                f"the continuation token belongs to another scan (of table {table!r}); repeat the question it came from"
+                f"the continuation token belongs to another scan (of table {table!r}); repeat the scan that it came from"
             )
         return resume, last
 

@@ -78,7 +78,7 @@ async def test_sagas_are_listed_and_a_row_that_cannot_be_read_costs_itself_alone
     assert [head.key for head in await open_sagas(storage, ["trip"], odd=odd.append)] == ["b"]
     assert [text.split(": ")[-1] for text in odd] == [
         "its moment is out of bounds",
-        "its state is none of those that there are",
+        "its state is unknown",
     ]
     with pytest.raises(ValueError, match="out of bounds"):
         await saga_heads(storage)

@@ -21,28 +21,30 @@ from dashboard.models import AuditRow
 
 
 class Command(BaseCommand):
-    help = "Verify the audit's chain, show its end, export it, remove what is old, or close intents left open by a crash."
+    help = "Verify the audit's chain, show its end, export it, remove old rows, or close intents that a crash left open."
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
         verify = verbs.add_parser(
-            "verify", help="walk the chain; exits 1 and names every row that is not as written"
+            "verify", help="verify the chain; exit code 1 if a row was changed or removed, each named"
         )
         verify.add_argument(
-            "--head", help="ID:DIGEST as `audit head` once printed; must still be in the chain"
+            "--head", help="ID:DIGEST that `audit head` printed earlier; the chain must contain it"
         )
         verify.add_argument(
-            "--without-storage", action="store_true", help="do not compare with the ends kept in the account"
+            "--without-storage",
+            action="store_true",
+            help="do not compare with the ends stored in the account",
         )
         verify.add_argument("--file", type=Path, help="an export to verify instead, without the database")
-        export = verbs.add_parser("export", help="every row as a line of JSON or CSV, digests included")
+        export = verbs.add_parser("export", help="write each row as a line of JSON or CSV, with its digest")
         export.add_argument("--format", choices=["jsonl", "csv"], default="jsonl")
-        export.add_argument("--to", type=Path, help="a new file; default: print")
-        prune = verbs.add_parser("prune", help="remove old rows; the rest still proves itself")
+        export.add_argument("--to", type=Path, help="a new file (default: standard output)")
+        prune = verbs.add_parser("prune", help="remove old rows; the others can still be verified")
         prune.add_argument("--keep-days", type=float, required=True)
         prune.add_argument("--reason", default="")
-        verbs.add_parser("head", help="print ID:DIGEST of the newest row, to be kept elsewhere")
-        verbs.add_parser("reconcile", help="give an outcome of unknown to old intents without one")
+        verbs.add_parser("head", help="print ID:DIGEST of the newest row, to store elsewhere")
+        verbs.add_parser("reconcile", help="close old intents without an outcome as unknown")
 
     def handle(self, *args: Any, **options: Any) -> None:
         match options["verb"]:

@@ -37,16 +37,18 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("what", nargs="?", default="start", choices=["start", *control.COMMANDS])
         parser.add_argument(
-            "--auto", action="store_true", help="run to the end without a person and print a verdict"
+            "--auto", action="store_true", help="run to the end without a person, and print the result"
         )
         parser.add_argument(
-            "--json", action="store_true", help="free ports, fresh storage, one line of JSON when ready"
+            "--json",
+            action="store_true",
+            help="use free ports and fresh storage, and print one line of JSON when ready",
         )
         parser.add_argument("--workers", type=int, default=4)
         parser.add_argument(
             "--scale-to",
             type=int,
-            help="a scaling agent runs between --workers and so many (default 8; with --auto and --json: no agent)",
+            help="maximum number of workers for the scaling agent (default 8; with --auto and --json: no agent)",
         )
         parser.add_argument("--orders", type=int, default=2000)
         parser.add_argument("--without-hub", action="store_true", help="workers poll and have no socket")
@@ -56,9 +58,11 @@ class Command(BaseCommand):
         parser.add_argument(
             "--story", action="store_true", help="with --json: the shop, batches, past and tour, too"
         )
-        parser.add_argument("--port", type=int, default=8000, help="wanted port of the dashboard")
         parser.add_argument(
-            "--seconds", type=float, default=300.0, help="with --auto: how long draining may take"
+            "--port", type=int, default=8000, help="port of the dashboard; the next free one if it is taken"
+        )
+        parser.add_argument(
+            "--seconds", type=float, default=300.0, help="with --auto: maximum seconds for all orders"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -11,10 +11,10 @@ from dashboard.models import LedgerBook
 
 
 class Command(BaseCommand):
-    help = "Tell how far the index of each sequence's ledger has come; with --rebuild forget one, to be read again."
+    help = "Show the progress of the index of each sequence's ledger; with --rebuild delete one, to build it again."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--rebuild", metavar="NAME", help="the sequence whose index is to be made again")
+        parser.add_argument("--rebuild", metavar="NAME", help="the sequence whose index to build again")
 
     def handle(self, *args: Any, **options: Any) -> None:
         name = options["rebuild"]

@@ -33,9 +33,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "credentials", type=Path, help="file that the demo keeps its made-up users and token in"
-        )
+        parser.add_argument("credentials", type=Path, help="file for the demo's generated users and token")
         parser.add_argument(
             "--past", action="store_true", help="a new database gets a made-up week of history"
         )

@@ -17,7 +17,7 @@ from dashboard.hub.runtime import call, storage
 
 
 class Command(BaseCommand):
-    help = "Read a backup into an empty, migrated database. Gates that are missing in the account are made, closed."
+    help = "Read a backup into an empty, migrated database. Gates that are missing in the account are created, closed."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("file", type=Path)
@@ -34,7 +34,9 @@ class Command(BaseCommand):
         )
         tokens = restored.rows["dashboard.WorkerToken"]
         if tokens:
-            self.stdout.write(f"{tokens} tokens are as they were then: revoke again what was revoked since.")
+            self.stdout.write(
+                f"{tokens} tokens are restored as they were: revoke again those that were revoked since."
+            )
         if options["without_gates"] or not settings.STORAGE_ENV:
             return
         try:
@@ -43,7 +45,7 @@ class Command(BaseCommand):
             raise CommandError(
                 f"The database is restored, the gates are not ({error}). Close them by hand: leash GATE."
             ) from error
-        self.stdout.write(f"{len(made)} missing gates made, closed: {', '.join(made) or 'none'}.")
+        self.stdout.write(f"{len(made)} missing gates created, closed: {', '.join(made) or 'none'}.")
 
 
 async def _gates(restored: backups.Restored, made_at: str) -> list[str]:

@@ -46,15 +46,15 @@ SCALES = {
 
 
 class Command(BaseCommand):
-    help = "Fill the database and the storage account with a made-up past. Refuses if the audit holds anything real."
+    help = "Fill the database and the storage account with a generated history. Refuses if the audit has real rows."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--scale", choices=SCALES, default="small")
         parser.add_argument(
-            "--grants", type=int, help="rows of the ledger; a million take Azurite minutes and memory"
+            "--grants", type=int, help="rows of the ledger; for a million, Azurite needs minutes and memory"
         )
-        parser.add_argument("--seed", type=int, default=1, help="the same seed makes the same data")
-        parser.add_argument("--without-storage", action="store_true", help="fill the database alone")
+        parser.add_argument("--seed", type=int, default=1, help="the same seed generates the same data")
+        parser.add_argument("--without-storage", action="store_true", help="fill only the database")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if AuditRow.objects.exists():

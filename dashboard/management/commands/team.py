@@ -13,15 +13,15 @@ from dashboard.models import TeamRule
 
 
 class Command(BaseCommand):
-    help = "Teams: their members, and the gates and queues that only they act on."
+    help = "Manage teams: their members, and the gates and queues that only they control."
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
-        for verb, text in (("join", "take a user into a team"), ("leave", "take a user out of a team")):
+        for verb, text in (("join", "add a user to a team"), ("leave", "remove a user from a team")):
             member = verbs.add_parser(verb, help=text)
             member.add_argument("team")
             member.add_argument("user")
-        allow = verbs.add_parser("allow", help="give a team gates or queues by a pattern of names")
+        allow = verbs.add_parser("allow", help="assign gates or queues to a team by a name pattern")
         allow.add_argument("team")
         allow.add_argument("kind", choices=KINDS)
         allow.add_argument("pattern", help="such as 'orders-*'")

@@ -16,31 +16,31 @@ from dashboard.models import Scope, WorkerToken
 
 
 class Command(BaseCommand):
-    help = "Make, list and revoke the tokens of workers and services. A token is shown once, when it is made."
+    help = "Create, list and revoke the tokens of workers and services. A token is shown once, when it is created."
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
-        create = verbs.add_parser("create", help="make a token and print it")
+        create = verbs.add_parser("create", help="create a token and print it")
         create.add_argument("name", help="what it is for")
         create.add_argument(
             "--scope",
             choices=Scope.values,
             default="worker",
-            help="what it opens: the hub, or the API to read or to act",
+            help="scope: the hub, or the API to read or to act",
         )
-        create.add_argument("--role", choices=ROLES, default="", help="what a token of scope act may do")
-        create.add_argument("--team", default="", help="whose gates and queues it acts on")
-        create.add_argument("--days", type=float, help="how long it is valid; default: until revoked")
+        create.add_argument("--role", choices=ROLES, default="", help="role of a token of scope act")
+        create.add_argument("--team", default="", help="team whose gates and queues it controls")
+        create.add_argument("--days", type=float, help="days until it expires (default: never)")
         for field in msgspec.structs.fields(Allowance):
             new = getattr(NEW, field.name)
             usual = "any" if new == "*" else f"{new:,}"
             create.add_argument(
                 f"--{field.name.replace('_', '-')}",
                 dest=field.name,
-                help=f"what its workers may claim, see docs/hub.md; default: {usual}",
+                help=f"limit on its workers, see docs/hub.md; default: {usual}",
             )
-        verbs.add_parser("list", help="show all tokens, never the secrets")
-        revoke = verbs.add_parser("revoke", help="end a token; its sockets close within seconds")
+        verbs.add_parser("list", help="show all tokens, without the secrets")
+        revoke = verbs.add_parser("revoke", help="revoke a token; its sockets close within seconds")
         revoke.add_argument("start", help="the first characters of the token, as listed")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -59,7 +59,7 @@ class Command(BaseCommand):
             token = actions.create_token(_ACTOR, options["name"], allowance=claims, **wanted)
         except ActionFailed as error:
             raise CommandError(str(error)) from error
-        self.stdout.write("Keep it safe; it is not shown again:")
+        self.stdout.write("Store it safely; it is not shown again:")
         self.stdout.write(token)
 
     def list(self) -> None:

@@ -44,7 +44,7 @@ async def test_a_backup_brings_back_people_audit_and_missing_gates_and_the_audit
     again = own_dashboard.sibling(DATABASE_URL=f"sqlite:///{tmp_path / 'restored.sqlite3'}")
     again.manage("migrate", "--noinput", "--verbosity", "0")
     said = again.manage("restore", str(file))
-    assert f"1 missing gates made, closed: {GATE}." in said
+    assert f"1 missing gates created, closed: {GATE}." in said
     assert "revoke again what was revoked since" in said
     async with Storage.from_connection_string(own_dashboard.connection_string, config=config) as storage:
         states = {state.name: state for state in await list_gates(storage)}

@@ -259,7 +259,7 @@ async def test_a_worker_that_shares_no_version_with_its_hub_says_so_and_polls(
         opened = await storage.gate(GATE).open(by="olga")
         release = await asyncio.wait_for(waiting, 60)
         assert (release.epoch, release.source) == (opened.epoch, "poll")
-    assert "protocol version 7; this end speaks 1" in caplog.text
+    assert "protocol version 7; this end knows 1" in caplog.text
     assert not hub.of("state")
 
 

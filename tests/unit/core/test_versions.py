@@ -31,7 +31,7 @@ def test_the_newest_version_that_both_know_is_spoken(
     monkeypatch.setattr(protocol, "VERSION", ours[1])
     oldest, newest = theirs
     if spoken is None:
-        with pytest.raises(ProtocolViolation, match=r"protocol version .*; this end speaks"):
+        with pytest.raises(ProtocolViolation, match=r"protocol version .*; this end knows"):
             protocol.agreed(newest, oldest)
     else:
         assert protocol.agreed(newest, oldest) == spoken

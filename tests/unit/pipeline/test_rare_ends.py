@@ -77,7 +77,9 @@ async def test_an_order_that_ends_its_process_each_time_ends_the_batch_by_name(
     monkeypatch.setattr("coordinator.pipelines.pipeline._attempt", lambda: 1000)
     await site.deliver("orders")
     status = await site.pipeline.status("b1")
-    assert status.state == "failed" and "without an answer: it may end its process" in status.cause
+    assert (
+        status.state == "failed" and "without an outcome: the initiator may end its process" in status.cause
+    )
 
 
 async def test_an_order_that_meets_an_outage_comes_again_and_fails_nothing() -> None:

@@ -325,11 +325,11 @@ def test_older_items_become_newer_ones_step_by_step(raw, version, item):
     ("raw", "version", "kind", "words"),
     [
         (b"{}", 4, MessageTooNew, "the item has version 4 of its type; this program knows 3: update it"),
-        (b"{}", 3, MessageUndecodable, "the item is not what was declared: Object missing required field `item`"),
-        (b"{", 3, MessageUndecodable, "the item is not what was declared: "),
-        (b"{", 0, MessageUndecodable, "the item is not what was declared: "),
+        (b"{}", 3, MessageUndecodable, "the item does not match the declared type: Object missing required field `item`"),
+        (b"{", 3, MessageUndecodable, "the item does not match the declared type: "),
+        (b"{", 0, MessageUndecodable, "the item does not match the declared type: "),
         (b"[]", 1, MessageUndecodable, "an upcaster failed on version 1: TypeError: "),
-        (b'{"item":1}', 1, MessageUndecodable, "the item is not what was declared: Expected `str`, got `int` - at `$.item`"),
+        (b'{"item":1}', 1, MessageUndecodable, "the item does not match the declared type: Expected `str`, got `int` - at `$.item`"),
     ],
 )  # fmt: skip
 def test_an_item_that_cannot_be_decoded_says_why(raw, version, kind, words):
@@ -371,9 +371,11 @@ def test_an_item_without_an_envelope_is_json_or_base64_or_the_text_itself(kind, 
 
 @pytest.mark.parametrize("text", ["a", "[]", b64("[]")])
 def test_an_item_without_an_envelope_that_is_none_of_these_is_refused(text):
-    with refused(MessageUndecodable, "the message is not what was declared: "):
+    with refused(MessageUndecodable, "the message does not match the declared type: "):
         ItemDecoder(Schema(type=Order)).foreign(text)
-    with refused(MessageUndecodable, "the message is not what was declared: Expected `object`, got `array`"):
+    with refused(
+        MessageUndecodable, "the message does not match the declared type: Expected `object`, got `array`"
+    ):
         ItemDecoder(Schema(type=Order)).foreign("[]")
 
 

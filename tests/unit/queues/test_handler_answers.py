@@ -296,7 +296,7 @@ async def test_a_delete_that_storage_refuses_for_a_while_is_made_up_for(harness:
 async def test_a_queue_says_what_it_cannot_do(harness: ListenerHarness) -> None:
     await harness.queue.create()
     for count in (0, 33):
-        with pytest.raises(ConfigurationError, match=f"not {count}"):
+        with pytest.raises(ConfigurationError, match=f"got {count}"):
             await harness.queue.peek(count)
     with pytest.raises(ConfigurationError, match="use put\\(\\)"):
         await harness.queue.put_text("x" * 65_537)

@@ -82,7 +82,7 @@ async def test_of_two_who_find_a_dead_claim_one_takes_it_over() -> None:
     async def pay(item: int) -> None:
         did.append(item)
 
-    with pytest.raises(Retry, match="was faster"):
+    with pytest.raises(Retry, match="began first"):
         await pay(7)
     assert did == []
     await pay(7)

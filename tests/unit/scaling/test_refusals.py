@@ -46,7 +46,7 @@ def test_an_agent_without_a_pause_between_its_turns_is_refused(seconds: float) -
 def test_figures_that_anybody_may_read_or_that_are_always_too_old_are_refused(
     options: dict[str, Any],
 ) -> None:
-    with pytest.raises(ConfigurationError, match="a token that scrapers bear, and a max_age_seconds above 0"):
+    with pytest.raises(ConfigurationError, match="a token, which scrapers send, and max_age_seconds above 0"):
         figure_app(read_nothing, **options)
 
 
@@ -59,7 +59,7 @@ def test_a_pool_of_processes_without_time_to_drain_is_refused(
 
 
 def test_a_pool_without_a_queue_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="a pool needs a queue"):
+    with pytest.raises(ConfigurationError, match="a pool needs at least one queue"):
         PoolObserver([])
 
 

@@ -322,7 +322,7 @@ async def test_a_prefix_finds_what_begins_with_it_and_nothing_else(
         (("n", "eq", [1]), "cannot be stored"),
         (("n", "eq", float("nan")), "finite"),
         (("n", "eq", 2**63), "64 bits"),
-        (("n", "eq", "\ud800"), "half a character"),
+        (("n", "eq", "\ud800"), "half of a surrogate pair"),
     ],
 )
 async def test_a_question_is_checked_before_it_is_sent(
