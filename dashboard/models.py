@@ -227,12 +227,18 @@ class Series(models.Model):
 
 
 class Chunk(models.Model):
-    """Consecutive samples of a series, packed: `values` are little-endian doubles, NaN where none was taken."""
+    """Consecutive samples of a series, packed: `values` are little-endian doubles, NaN where none was taken.
+
+    `lows` and `highs` are the least and the greatest of the samples that a value is the mean of; None where each value is
+    one sample, and in chunks of former releases.
+    """
 
     series = models.ForeignKey(Series, on_delete=models.CASCADE, related_name="chunks")
     resolution = models.PositiveSmallIntegerField()
     start = models.BigIntegerField()
     values = models.BinaryField()
+    lows = models.BinaryField(null=True)
+    highs = models.BinaryField(null=True)
 
     class Meta:
         constraints = [

@@ -86,6 +86,11 @@ class QueueView(msgspec.Struct, frozen=True, gc=False):
     decisions: tuple[TaskDecision, ...] = ()
     problem: str = ""
 
+    @property
+    def waits_seconds(self) -> float | None:
+        """How long the oldest message waits, to draw it: none waits in an empty queue, and that is known."""
+        return 0.0 if self.depth == 0 else self.oldest_seconds
+
 
 class LeaderClaim(msgspec.Struct, frozen=True, gc=False):
     """A worker says that it leads with that epoch; storage, as last read, does not."""
@@ -211,7 +216,9 @@ class Fleet(msgspec.Struct, frozen=True, gc=False):
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):
-    """One sample of a series; None is a gap."""
+    """One sample of a series, or the mean of several from `low` to `high`; a value None is a gap."""
 
     at: float
     value: float | None
+    low: float | None = None
+    high: float | None = None

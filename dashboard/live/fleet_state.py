@@ -595,7 +595,7 @@ def series_of(fleet: Fleet) -> dict[str, float]:
         values[f"active:{queue.name}"] = queue.active_tasks
         values[f"in:{queue.name}"] = queue.in_per_second
         values[f"out:{queue.name}"] = queue.out_per_second
-        values[f"oldest:{queue.name}"] = queue.oldest_seconds
+        values[f"oldest:{queue.name}"] = queue.waits_seconds
     for sequence in fleet.sequences:
         if sequence.as_of is None:
             continue

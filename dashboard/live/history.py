@@ -9,6 +9,7 @@ import time
 from array import array
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from typing import NamedTuple
 from zlib import crc32
 
 from channels.db import database_sync_to_async
@@ -31,14 +32,25 @@ MOST_POINTS = 3600
 NAN = float("nan")
 
 
-class _Open:
-    """A chunk being filled: means and counts by slot."""
+class _Row(NamedTuple):
+    """A chunk to be written."""
 
-    __slots__ = ("counts", "dirty", "due", "means", "start")
+    name: str
+    seconds: int
+    start: int
+    values: bytes
+    lows: bytes | None
+    highs: bytes | None
+
+
+class _Open:
+    """A chunk being filled: means, extremes and counts by slot."""
+
+    __slots__ = ("counts", "dirty", "due", "highs", "lows", "means", "start")
 
     def __init__(self, start: int, size: int, due: float) -> None:
         self.start = start
-        self.means = array("d", [NAN]) * size
+        self.means, self.lows, self.highs = (array("d", [NAN]) * size for _ in range(3))
         self.counts = array("l", [0]) * size
         self.dirty = False
         self.due = due
@@ -47,10 +59,17 @@ class _Open:
         n = self.counts[slot] = self.counts[slot] + 1
         before = self.means[slot]
         self.means[slot] = value if n == 1 else before + (value - before) / n
+        self.lows[slot] = value if n == 1 else min(value, self.lows[slot])
+        self.highs[slot] = value if n == 1 else max(value, self.highs[slot])
         self.dirty = True
 
     def packed(self) -> bytes:
         return pack(self.means)
+
+    def row(self, name: str, seconds: int) -> _Row:
+        """As it is written. Each second is one sample, so its extremes say nothing more."""
+        lows, highs = (None, None) if seconds == 1 else (pack(self.lows), pack(self.highs))
+        return _Row(name, seconds, self.start, self.packed(), lows, highs)
 
 
 class Recorder:
@@ -61,7 +80,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], _Open] = {}
-        self._full: list[tuple[str, int, int, bytes]] = []
+        self._full: list[_Row] = []
         self._ids: dict[str, int] = {}
         self._pruned = self._swept = 0.0
 
@@ -80,7 +99,7 @@ class Recorder:
                 chunk = self._open.get(key)
                 if chunk is None or not 0 <= slot_time - chunk.start < seconds * size:
                     if chunk is not None and chunk.dirty:
-                        self._full.append((name, seconds, chunk.start, chunk.packed()))
+                        self._full.append(chunk.row(name, seconds))
                     due = chunk.due if chunk is not None else now + crc32(name.encode()) % FLUSH_SECONDS
                     chunk = self._open[key] = _Open(slot_time, size, due)
                 chunk.add((slot_time - chunk.start) // seconds, value)
@@ -91,7 +110,7 @@ class Recorder:
         now = time.monotonic()
         for (name, seconds), chunk in list(self._open.items()):
             if chunk.dirty and chunk.due <= due:
-                rows.append((name, seconds, chunk.start, chunk.packed()))
+                rows.append(chunk.row(name, seconds))
                 chunk.dirty, chunk.due = False, now + FLUSH_SECONDS
             elif not chunk.dirty and chunk.due < now - SWEEP_SECONDS:
                 del self._open[(name, seconds)]
@@ -103,19 +122,26 @@ class Recorder:
             self._ids.clear()
             log.exception("History could not be written; %d chunks are lost", len(rows))
 
-    def _write(self, rows: list[tuple[str, int, int, bytes]]) -> None:
+    def _write(self, rows: list[_Row]) -> None:
         with transaction.atomic():
             # In one transaction, so that a series without chunks is one that nobody is about to fill.
-            ids = self._series_ids({row[0] for row in rows})
+            ids = self._series_ids({row.name for row in rows})
             Chunk.objects.bulk_create(
                 [
-                    Chunk(series_id=ids[name], resolution=seconds, start=start, values=packed)
-                    for name, seconds, start, packed in rows
+                    Chunk(
+                        series_id=ids[row.name],
+                        resolution=row.seconds,
+                        start=row.start,
+                        values=row.values,
+                        lows=row.lows,
+                        highs=row.highs,
+                    )
+                    for row in rows
                 ],
                 batch_size=500,
                 update_conflicts=True,
                 unique_fields=["series", "resolution", "start"],
-                update_fields=["values"],
+                update_fields=["values", "lows", "highs"],
             )
         if time.monotonic() - self._pruned > PRUNE_SECONDS:
             self._pruned = time.monotonic()
@@ -166,21 +192,32 @@ def step_for(seconds: float) -> int:
 
 
 def read(series: str, since: float, until: float) -> list[Point]:
-    """The points of a series between two moments, oldest first, without marks for gaps. Long spans are averaged."""
+    """The points of a series between two moments, oldest first, without marks for gaps.
+
+    Long spans are averaged; the least and the greatest of what a point is the mean of stay with it.
+    """
     seconds, size, _ = level_for(until - since)
     step = step_for(until - since)
     chunks = Chunk.objects.filter(
         series__name=series, resolution=seconds, start__gt=since - seconds * size, start__lte=until
     ).order_by("start")
     points: list[Point] = []
-    for start, packed in chunks.values_list("start", "values"):
+    is_mean = seconds * step > 1
+    for start, packed, packed_lows, packed_highs in chunks.values_list("start", "values", "lows", "highs"):
         values = unpack(packed)
+        lows, highs = unpack(packed_lows or packed), unpack(packed_highs or packed)
         for slot in range(0, size, step):
-            at = start + slot * seconds
-            known = [value for value in values[slot : slot + step] if not math.isnan(value)]
+            at, end = start + slot * seconds, slot + step
+            known = [value for value in values[slot:end] if not math.isnan(value)]
             # Two processes may have sampled the same moment when one took over from the other.
             if known and since <= at <= until and (not points or at > points[-1].at):
-                points.append(Point(float(at), sum(known) / len(known)))
+                mean = sum(known) / len(known)
+                point = Point(float(at), mean)
+                if is_mean:
+                    low = min(value for value in lows[slot:end] if not math.isnan(value))
+                    high = max(value for value in highs[slot:end] if not math.isnan(value))
+                    point = Point(float(at), mean, low, high)
+                points.append(point)
     return points
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from django.conf import settings
 from django.http import QueryDict
 
 from coordinator.pipelines.status import BatchStatus
@@ -15,7 +16,8 @@ ANNOUNCED_STEPS = 4
 ROWS = 50
 CARDS = 24
 """Gates, elections or sequences shown at once: a card is some thirty times a row's work."""
-MOST_SERIES = 6
+MOST_CHOICES = 24
+"""Queues whose newest figures a page gets, to draw: the first of each ranking."""
 
 
 def oldest(moments: Iterable[float | None]) -> float | None:
@@ -24,10 +26,32 @@ def oldest(moments: Iterable[float | None]) -> float | None:
     return min(known, default=None)
 
 
-def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
-    """Ages and the newest figures of the queues that are drawn, as JSON.
+def is_own(queue: QueueView) -> bool:
+    """Whether Kennel itself made the queue, for a pipeline; people ask for theirs."""
+    return queue.name.startswith(settings.STORAGE_ENV.get("KENNEL_PREFIX", "kennel-"))
 
-    {"now": …, "marked": when a gate last changed, "as_of": {panel: …}, "points": {series: [at, value]}}
+
+def busiest(queues: Iterable[QueueView], figure: str = "depth") -> list[QueueView]:
+    """The queues by a figure ("depth" or "active"), the highest first; of equals those with more traffic, Kennel's own last."""
+
+    def place(queue: QueueView) -> tuple[bool, float, float, str]:
+        value = queue.active_tasks if figure == "active" else queue.depth
+        traffic = (queue.in_per_second or 0.0) + (queue.out_per_second or 0.0)
+        return is_own(queue), -1.0 if value is None else -1.0 - value, -traffic, queue.name
+
+    return sorted(queues, key=place)
+
+
+def summary_queues(fleet: Fleet, most: int) -> list[QueueView]:
+    """The busiest queues, by name: so that rows do not change places with each message."""
+    return sorted(busiest(fleet.queues)[:most], key=lambda queue: queue.name)
+
+
+def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
+    """Ages and the newest figures of the busiest of the queues that a graph may draw, as JSON.
+
+    {"now": …, "marked": when a gate last changed, "as_of": {panel: …}, "points": {series: [at, value]},
+    "order": {"depth": [names, the busiest first], "active": …, "own": [those of Kennel's own], "total": how many there are}}
 
     The browser reckons ages from `now`, so a wrong clock there does no harm.
     """
@@ -42,16 +66,27 @@ def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
     }
     points: dict[str, tuple[float, float | None]] = {}
     queues = list(drawn)
-    for queue in queues:
+    order = {figure: busiest(queues, figure)[:MOST_CHOICES] for figure in ("depth", "active")}
+    for queue in dict.fromkeys((*order["depth"], *order["active"])):
         if queue.as_of is not None:
             points[f"depth:{queue.name}"] = (queue.as_of, queue.depth)
             points[f"active:{queue.name}"] = (queue.as_of, queue.active_tasks)
             if len(queues) == 1:  # its own page
                 points[f"in:{queue.name}"] = (queue.as_of, queue.in_per_second)
                 points[f"out:{queue.name}"] = (queue.as_of, queue.out_per_second)
-                points[f"oldest:{queue.name}"] = (queue.as_of, queue.oldest_seconds)
+                points[f"oldest:{queue.name}"] = (queue.as_of, queue.waits_seconds)
     marked = max((gate.since for gate in fleet.gates if gate.since is not None), default=None)
-    said = {"now": fleet.taken_at, "marked": marked, "as_of": as_of, "points": points}
+    said = {
+        "now": fleet.taken_at,
+        "marked": marked,
+        "as_of": as_of,
+        "points": points,
+        "order": {
+            **{figure: [queue.name for queue in ranked] for figure, ranked in order.items()},
+            "own": sorted({queue.name for queue in queues if is_own(queue)}),
+            "total": len(queues),
+        },
+    }
     # Inside a script element only "<" could end it.
     return json.dumps(said, separators=(",", ":")).replace("<", "\\u003c")
 

@@ -35,7 +35,7 @@ MARKED = (
 def history(request: HttpRequest) -> HttpResponse:
     """{"now": s, "series": {name: [[moments], [values]]}, "marks": [{at, action, target, actor}]}; null is a gap.
 
-    At most 12 series, the last `seconds`; the marks are what operators did in that time.
+    Where a value is the mean of several samples, two more columns have the least and the greatest of them. At most 12 series, the last `seconds`; the marks are what operators did in that time.
     """
     try:
         seconds = min(LONGEST_SECONDS, max(1.0, float(request.GET.get("seconds", "900"))))
@@ -45,6 +45,11 @@ def history(request: HttpRequest) -> HttpResponse:
     for name in request.GET.getlist("series")[:MOST_SERIES]:
         points = selectors.history(name, seconds)
         drawn[name] = [[point.at for point in points], [point.value for point in points]]
+        if any(point.high is not None for point in points):
+            drawn[name] += [
+                [point.value if point.low is None else point.low for point in points],
+                [point.value if point.high is None else point.high for point in points],
+            ]
     now = selectors.fleet().taken_at
     answer = JsonResponse({"now": now, "series": drawn, "marks": _marks(now - seconds)})
     answer["Cache-Control"] = "no-store"

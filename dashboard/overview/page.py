@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dashboard.core.pages import Page
-from dashboard.queues.page import first_queues
+from dashboard.live.view_models import summary_queues
+from dashboard.queues.page import sorted_queues
 
 PAGES = (
     Page(
@@ -11,8 +12,14 @@ PAGES = (
         ("attention", "gates", "queues", "leaders", "sequences", "workers"),
         "Overview",
         "o",
-        graphs=first_queues,
+        context={"summary_queues": lambda fleet, query: summary_queues(fleet, 12)},
+        graphs=sorted_queues,
     ),
     Page("help"),
-    Page("tv", ("tv",), graphs=first_queues),
+    Page(
+        "tv",
+        ("tv",),
+        context={"wall_queues": lambda fleet, query: summary_queues(fleet, 4)},
+        graphs=sorted_queues,
+    ),
 )

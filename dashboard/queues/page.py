@@ -9,7 +9,6 @@ from django.http import QueryDict
 from dashboard.core.csv import moment
 from dashboard.core.pages import Badge, Page, Table, with_reason
 from dashboard.live.fleet import Fleet, QueueView
-from dashboard.live.view_models import MOST_SERIES
 from dashboard.queues import actions
 
 
@@ -34,11 +33,6 @@ def named(queues: Iterable[QueueView], name: str) -> QueueView | None:
     return next((queue for queue in queues if queue.name == name), None)
 
 
-def first_queues(fleet: Fleet, query: QueryDict) -> list[QueueView]:
-    """Those that graphs show."""
-    return sorted_queues(fleet, query)[:MOST_SERIES]
-
-
 PAGES = (
     Page(
         "queues",
@@ -47,7 +41,7 @@ PAGES = (
         "q",
         (Badge("poison", "poison", "red"),),
         context={"queues": sorted_queues},
-        graphs=first_queues,
+        graphs=sorted_queues,
         tables={
             "queues": Table(
                 sorted_queues,

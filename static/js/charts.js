@@ -7,9 +7,10 @@ import { now } from "./times.js";
 const MOST_SERIES = 6;
 const DASHES = [[], [6, 3], [2, 3], [10, 3, 2, 3], [], [6, 3]];
 const GAP_FACTOR = 4;
-const LEAST_SPAN = 60;
 const LEAST_ZOOM = 10;
 const TABLE_SECONDS = 5;
+const CHOICE_SECONDS = 30; // the busiest may be others by now
+const UNTOLD_SECONDS = 10; // of a chosen queue that is not among the busiest no samples are sent: they are asked for
 const KINDS = { in: "in", out: "out" };
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -26,6 +27,11 @@ class Graph {
     this.whole = figure.querySelector("[data-graph-whole]");
     this.tableSwitch = figure.querySelector("[data-graph-table-switch]");
     this.table = figure.querySelector("[data-graph-table]");
+    this.chooser = figure.querySelector("[data-graph-choose]");
+    this.key = `kennel-graph:${location.pathname}:${figure.dataset.graph}`;
+    this.chosen = kept(this.key);
+    this.busiest = [];
+    this.rankedAt = this.loadedAt = -Infinity;
     this.names = [];
     this.marks = [];
     this.columns = new Map();
@@ -36,15 +42,57 @@ class Graph {
     this.spanSelect.addEventListener("change", () => { zoomTo(null); this.load(); });
     this.whole.addEventListener("click", () => { zoomTo(null); this.canvas.focus(); });
     this.tableSwitch.addEventListener("click", () => this.switchTable());
+    this.chooser.addEventListener("toggle", () => { if (this.chooser.open) this.offer(); });
+    this.chooser.addEventListener("change", () => this.choose([...this.chooser.querySelectorAll("input:checked")].map((box) => box.value)));
+    this.chooser.addEventListener("keydown", (event) => { if (event.key === "Escape") { this.chooser.open = false; this.chooser.firstElementChild.focus(); event.stopPropagation(); } });
+    figure.querySelector("[data-graph-busiest]").addEventListener("click", () => { this.choose([]); this.offer(); });
     this.canvas.addEventListener("keydown", (event) => this.press(event));
     new ResizeObserver(() => this.plot?.setSize({ width: this.canvas.clientWidth, height: this.canvas.clientHeight })).observe(this.canvas);
   }
 
   get span() { return Number(this.spanSelect.value); }
 
-  wanted() {
-    const names = [...document.querySelectorAll("[data-series]")].map((row) => row.dataset.series.slice(row.dataset.series.indexOf(":") + 1));
-    return [...new Set(names)].flatMap((name) => this.kinds.map((kind) => `${kind}:${name}`)).slice(0, MOST_SERIES);
+  ranked() { return order[this.kinds[0]] ?? order.depth ?? []; }
+
+  // Those that were chosen; else the busiest, Kennel's own only if there are no others. They change now and then, not with each sample.
+  queues() {
+    if (this.chosen.length) return this.chosen;
+    if (now() - this.rankedAt > CHOICE_SECONDS || this.busiest.length < Math.min(MOST_SERIES, this.ranked().length)) {
+      this.rankedAt = now();
+      const others = this.ranked().filter((name) => !order.own.includes(name));
+      this.busiest = (others.length ? others : this.ranked()).slice(0, MOST_SERIES).sort();
+    }
+    return this.busiest;
+  }
+
+  wanted() { return this.queues().flatMap((name) => this.kinds.map((kind) => `${kind}:${name}`)).slice(0, MOST_SERIES); }
+
+  choose(names) {
+    this.chosen = names.slice(0, MOST_SERIES).sort();
+    this.rankedAt = -Infinity;
+    keep(this.key, this.chosen);
+    for (const box of this.chooser.querySelectorAll("input")) box.disabled = !box.checked && this.chosen.length >= MOST_SERIES;
+    this.load();
+  }
+
+  offer() {
+    const shown = new Set(this.queues());
+    const all = [...new Set([...shown, ...this.ranked()])].sort((a, b) => order.own.includes(a) - order.own.includes(b) || (a < b ? -1 : 1));
+    this.chooser.querySelector("[data-graph-choices]").replaceChildren(...all.map((name) => {
+      const box = Object.assign(document.createElement("input"), { type: "checkbox", value: name, checked: shown.has(name), disabled: !shown.has(name) && shown.size >= MOST_SERIES });
+      const label = document.createElement("label");
+      label.append(box, ` ${name}${order.own.includes(name) ? " (Kennel's own)" : ""}`);
+      return label;
+    }));
+  }
+
+  // "+3 more": what the graph does not draw is never left out in silence.
+  tellMore() {
+    const more = order.total - this.queues().length;
+    this.chooser.hidden = order.total < 2 || (more <= 0 && !this.chosen.length);
+    const said = more > 0 ? `+${more} more` : "Choose";
+    const summary = this.chooser.firstElementChild;
+    if (summary.textContent !== said) summary.textContent = said;
   }
 
   label(series) {
@@ -53,7 +101,9 @@ class Graph {
   }
 
   async load() {
+    this.loadedAt = now();
     this.names = this.wanted();
+    this.tellMore();
     this.columns = new Map(this.names.map((name) => [name, [[], []]]));
     if (this.names.length) {
       const query = new URLSearchParams({ seconds: this.span });
@@ -67,7 +117,7 @@ class Graph {
           for (const [name, columns] of Object.entries(series)) {
             const seen = this.columns.get(name);
             const newest = columns[0].at(-1) ?? 0;
-            seen[0].forEach((at, i) => { if (at > newest) { columns[0].push(at); columns[1].push(seen[1][i]); } });
+            seen[0].forEach((at, i) => { if (at > newest) { columns[0].push(at); for (const values of columns.slice(1)) values.push(seen[1][i]); } });
             this.columns.set(name, columns);
           }
         }
@@ -78,22 +128,25 @@ class Graph {
 
   add(points) {
     if (this.wanted().join() !== this.names.join()) return void this.load();
+    if (this.names.some((name) => !points[name]) && now() - this.loadedAt > UNTOLD_SECONDS) return void this.load();
+    this.tellMore();
     for (const name of this.names) {
       const point = points[name];
-      const [moments, values] = this.columns.get(name);
+      const [moments, ...columns] = this.columns.get(name);
       if (!point || point[0] <= (moments.at(-1) ?? 0)) continue;
       const step = moments.length > 1 ? Math.max(1, moments.at(-1) - moments.at(-2)) : 1;
-      if (moments.length && point[0] - moments.at(-1) > Math.max(5, step * GAP_FACTOR)) { moments.push(moments.at(-1) + step); values.push(null); }
+      if (moments.length && point[0] - moments.at(-1) > Math.max(5, step * GAP_FACTOR)) { moments.push(moments.at(-1) + step); for (const values of columns) values.push(null); }
       moments.push(point[0]);
-      values.push(point[1]);
-      while (moments[0] < point[0] - this.span) { moments.shift(); values.shift(); }
+      for (const values of columns) values.push(point[1]);
+      while (moments[0] < point[0] - this.span) for (const values of [moments, ...columns]) values.shift();
     }
     if (now() - this.drawnAt >= this.span / 900) this.draw();
   }
 
+  // Three columns for each series: the values, and the band from the least to the greatest sample that each is the mean of.
   data() {
-    const tables = this.names.map((name) => this.columns.get(name));
-    return tables.length ? uPlot.join(tables, tables.map(() => [1, 2])) : [[]];
+    const tables = this.names.map((name) => this.columns.get(name)).map(([at, values, low, high]) => [at, values, low ?? values, high ?? values]);
+    return tables.length ? uPlot.join(tables, tables.map(() => [1, 2, 2, 2])) : [[]];
   }
 
   build() {
@@ -111,14 +164,11 @@ class Graph {
         { ...axis, size: 24, space: 64, values: (_, splits) => splits.map((at) => this.clock(at)) },
         { ...axis, size: 46, values: (_, splits) => splits.map((value) => (Number.isInteger(value) ? compact.format(value) : "")) },
       ],
-      series: [{}, ...this.names.map((name, i) => ({
-        label: this.label(name),
-        stroke: css(`--chart-${i + 1}`),
-        width: 1.75,
-        dash: DASHES[i],
-        points: { show: false },
-        spanGaps: false,
-      }))],
+      series: [{}, ...this.names.flatMap((name, i) => [
+        { label: this.label(name), stroke: css(`--chart-${i + 1}`), width: 1.75, dash: DASHES[i], points: { show: false }, spanGaps: false },
+        ...["low", "high"].map(() => ({ stroke: "transparent", width: 1, points: { show: false }, spanGaps: false })),
+      ])],
+      bands: this.names.map((name, i) => ({ series: [3 * i + 3, 3 * i + 2], fill: `color-mix(in srgb, ${css(`--chart-${i + 1}`)} 28%, transparent)` })),
       hooks: { setCursor: [() => this.tell()], setSelect: [() => this.select()], draw: [(plot) => drawMarks(plot, this.marks, css)] },
     }, [[]], this.canvas);
     this.draw();
@@ -130,11 +180,9 @@ class Graph {
     return new Intl.DateTimeFormat("en-GB", { ...day, hour: "2-digit", minute: "2-digit", second: exact ? "2-digit" : undefined, timeZone: zone }).format(new Date(seconds * 1000));
   }
 
-  // Young history fills the width; it never looks longer than it is.
-  range(data = this.plot.data) {
-    if (zoom) return zoom;
-    const first = Math.min(data[0][0] ?? 0, now() - LEAST_SPAN);
-    return { min: Math.max(now() - this.span, first), max: now() };
+  // The span that was chosen, also where there are no samples: young history looks as young as it is.
+  range() {
+    return zoom ?? { min: now() - this.span, max: now() };
   }
 
   draw() {
@@ -142,7 +190,7 @@ class Graph {
     this.drawnAt = now();
     const data = this.data();
     this.plot.setData(data, false);
-    const range = this.range(data);
+    const range = this.range();
     this.seconds = range.max - range.min < 240;
     this.plot.setScale("x", range);
     this.whole.hidden = zoom === null;
@@ -201,8 +249,8 @@ class Graph {
     const range = this.range();
     this.table.replaceChildren(...figuresOf({
       caption: this.table.getAttribute("aria-label"),
-      heads: ["Time", ...this.names.map((name) => this.label(name))],
-      data: this.plot.data,
+      heads: ["Time", ...this.names.flatMap((name) => [this.label(name), ...(this.isMean(name) ? ["least", "greatest"] : [])])],
+      data: this.plot.data.filter((_, i) => i === 0 || i % 3 === 1 || this.isMean(this.names[Math.floor((i - 1) / 3)])),
       range,
       clock: (at) => this.clock(at, true),
       write: (value) => (value == null ? "–" : plain.format(value)),
@@ -211,11 +259,13 @@ class Graph {
     this.table.scrollTop = scrolled;
   }
 
+  isMean(name) { return this.columns.get(name).length > 2; }
+
   tell() {
     if (!this.plot) return;
     const at = this.plot.cursor.idx;
     const keys = this.names.map((name, i) => {
-      const column = this.plot.data[i + 1] ?? [];
+      const column = this.plot.data[3 * i + 1] ?? [];
       let value = at == null ? this.columns.get(name)[1].at(-1) : column[at];
       if (value === undefined && at != null) for (let j = at; j >= 0 && value === undefined; j--) value = column[j];
       const key = document.createElement("span");
@@ -227,7 +277,8 @@ class Graph {
       swatch.setAttribute("aria-hidden", "true");
       swatch.append(line);
       const figure = document.createElement("b");
-      figure.textContent = value == null ? "–" : plain.format(value);
+      const high = at == null || !this.isMean(name) ? null : this.plot.data[3 * i + 3][at];
+      figure.textContent = (value == null ? "–" : plain.format(value)) + (high > value ? ` (to ${plain.format(high)})` : "");
       key.append(swatch, ` ${this.label(name)} `, figure);
       return key;
     });
@@ -236,6 +287,10 @@ class Graph {
   }
 }
 
+const kept = (key) => { try { return JSON.parse(sessionStorage.getItem(key)) ?? []; } catch { return []; } };
+const keep = (key, value) => { try { sessionStorage.setItem(key, JSON.stringify(value)); } catch { /* private window: for this page only */ } };
+
+let order = { own: [], total: 0, ...JSON.parse(document.getElementById("region-pulse")?.textContent || "{}").order };
 let zoom = null;
 function zoomTo(range) {
   if (range === zoom) return;
@@ -249,6 +304,7 @@ let marked;
 document.addEventListener("kennel:pulse", (event) => {
   const changed = marked !== undefined && event.detail.marked !== marked;
   marked = event.detail.marked;
+  order = event.detail.order ?? order;
   for (const graph of graphs) if (changed) graph.load(); else graph.add(event.detail.points);
 });
 document.addEventListener("kennel:look", () => { for (const graph of graphs) graph.build(); });

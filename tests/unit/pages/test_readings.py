@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
+
 import msgspec
 import pytest
 from django.http import QueryDict
@@ -11,6 +15,7 @@ from django.utils.http import urlencode
 from dashboard.gates.page import found_gates, pressing_gates
 from dashboard.leaders.page import OWN_ELECTION, found_leaders
 from dashboard.live import fragments
+from dashboard.live import view_models as readings
 from dashboard.live.fleet import Attention, Fleet, GateView, LeaderView, QueueView, Release, SequenceView
 from dashboard.live.view_models import announcement
 from dashboard.overview.search import find
@@ -184,3 +189,47 @@ def test_overview_lists_the_most_severe_conditions_and_counts_all() -> None:
     assert "condition 0" in html
     assert "The 20 most severe of 300." in html
     assert len(html) < 20_000
+
+
+# --- which queues are drawn -------------------------------------------------------------------------------------------
+
+
+def _queues(*queues: QueueView) -> Fleet:
+    return msgspec.structs.replace(full(), queues=queues)
+
+
+def test_the_busiest_queues_come_first_and_kennels_own_last() -> None:
+    queues = [QueueView(f"a-{n}", depth=1, as_of=1.0) for n in range(8)]
+    queues += [
+        QueueView("kennel-billing-work", depth=5_000, active_tasks=9, as_of=1.0),
+        QueueView("z-busiest", depth=900, active_tasks=1, as_of=1.0),
+        QueueView("y-flowing", depth=1, active_tasks=8, in_per_second=50.0, out_per_second=50.0, as_of=1.0),
+        QueueView("x-unread"),
+    ]
+    by_depth = [queue.name for queue in readings.busiest(queues)]
+    assert by_depth[:3] == ["z-busiest", "y-flowing", "a-0"]
+    assert by_depth[-2:] == ["x-unread", "kennel-billing-work"]
+    assert [queue.name for queue in readings.busiest(queues, "active")][:2] == ["y-flowing", "z-busiest"]
+
+
+@pytest.mark.parametrize("page", ["overview", "queues", "tv"])
+def test_pages_are_sent_the_samples_of_the_busiest_queues_and_how_many_there_are(page: str) -> None:
+    queues = [QueueView(f"a-{n:02}", depth=1, as_of=1.0) for n in range(40)]
+    fleet = _queues(
+        *queues, QueueView("z-busiest", depth=900, as_of=1.0), QueueView("kennel-x-work", depth=7, as_of=1.0)
+    )
+    text = fragments.render(page, "pulse", fleet, "viewer")
+    said = json.loads(html.unescape(text[text.index(">") + 1 : text.rindex("<")]))
+    assert said["order"]["depth"][0] == "z-busiest"
+    assert (said["order"]["total"], len(said["order"]["depth"])) == (42, readings.MOST_CHOICES)
+    assert said["order"]["own"] == ["kennel-x-work"]
+    assert said["points"]["depth:z-busiest"] == [1.0, 900]
+    assert len(said["points"]) <= 4 * readings.MOST_CHOICES
+
+
+def test_the_wallboard_and_overview_show_the_busiest_queues_by_name() -> None:
+    queues = [QueueView(f"a-{n:02}", depth=n, as_of=1.0) for n in range(40)]
+    wall = fragments.render("tv", "tv", _queues(*queues), "viewer")
+    assert re.findall(r"<h2>(a-\d+)", wall) == ["a-36", "a-37", "a-38", "a-39"]
+    table = fragments.render("overview", "queues", _queues(*queues), "viewer")
+    assert re.findall(r"/queues/(a-\d+)/", table) == [f"a-{n}" for n in range(28, 40)]
