@@ -20,13 +20,14 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         queue: Any request to a queue.
-        blob_write: A write of a blob, its metadata or its lease, or the creation of a container.
+        blob_write: A write of a blob or a block, or the creation of a container.
         blob_read: A read of a blob.
         blob_list: A list of blobs.
         table: Any request to a table.
         as_of: When the prices were read.
         source: Where.
         currency: Their currency.
+        blob_other: Any other request to a blob: for its lease, metadata, tags or properties.
 
     Raises:
         ConfigurationError: A price is out of bounds.
@@ -40,15 +41,16 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     as_of: Remark = "2025-06"
     source: Remark = "azure.microsoft.com/pricing/details/storage, LRS, hot, US regions"
     currency: Remark = "USD"
+    blob_other: Figure = 0.0044
 
     def __post_init__(self) -> None:
-        for name in ("queue", "blob_write", "blob_read", "blob_list", "table"):
+        for name in ("queue", "blob_write", "blob_read", "blob_list", "table", "blob_other"):
             if not 0 <= getattr(self, name) <= 1000:
                 raise ConfigurationError(f"the price of {name} must be 0 to 1,000 for 10,000 requests")
 
 
 DEFAULT_PRICES = Prices()
-_BLOB_WRITES = ("Put", "Set", "Append", "Create", "Lease")
+_BLOB_WRITES = ("Put", "Append", "Create")
 _FREE = ("DeleteBlob", "DeleteContainer")
 
 
@@ -65,8 +67,10 @@ def price_of(request: Request, prices: Prices = DEFAULT_PRICES) -> float:
         each = prices.blob_list
     elif operation.startswith(_BLOB_WRITES):
         each = prices.blob_write
-    else:
+    elif operation == "GetBlob":
         each = prices.blob_read
+    else:
+        each = prices.blob_other
     return each / 10_000
 
 

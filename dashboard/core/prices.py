@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from typing import Any
 
 import msgspec
 from django.conf import settings
@@ -32,6 +33,13 @@ class PriceSettings(msgspec.Struct, frozen=True):
     @property
     def budget(self) -> Budget | None:
         return Budget(self.per_day) if self.per_day else None
+
+
+def changed(table: Prices) -> dict[str, Any]:
+    """What of a table differs from the defaults: only that is stored, so that who saves a budget does not keep the prices
+    of that day for ever."""
+    usual = msgspec.to_builtins(defaults().prices)
+    return {name: value for name, value in msgspec.to_builtins(table).items() if value != usual[name]}
 
 
 _stored: PriceSettings | None = None
@@ -74,7 +82,8 @@ def refresh() -> PriceSettings:
         _stored = None
         return defaults()
     try:
-        table = msgspec.json.decode(row.prices, type=Prices)
+        own = msgspec.json.decode(row.prices, type=dict[str, Any])
+        table = msgspec.convert(msgspec.to_builtins(defaults().prices) | own, Prices)
         _stored = checked(PriceSettings(table, row.per_day, row.by, row.at))
     except (msgspec.DecodeError, msgspec.ValidationError, ConfigurationError) as error:
         log.warning("The stored prices cannot be read, the environment's count: %s", error)

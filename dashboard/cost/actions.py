@@ -33,7 +33,7 @@ def set_prices(actor: Actor, wanted: PriceSettings, *, reason: str = "") -> Pric
             Pricing.objects.update_or_create(
                 pk=1,
                 defaults={
-                    "prices": msgspec.json.encode(wanted.prices).decode(),
+                    "prices": msgspec.json.encode(pricing.changed(wanted.prices)).decode(),
                     "per_day": wanted.per_day,
                     "by": actor.name,
                     "at": time.time(),

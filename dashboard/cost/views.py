@@ -22,6 +22,7 @@ KINDS = {
     "blob_write": "Blob writes",
     "blob_read": "Blob reads",
     "blob_list": "Blob lists",
+    "blob_other": "Other blob operations (leases, metadata, tags)",
     "table": "Table operations",
 }
 

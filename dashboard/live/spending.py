@@ -19,6 +19,7 @@ from dashboard.live.fleet import Fleet
 PER = 10_000
 MINUTES_A_DAY = 1440
 POLLS_A_DAY = 86_400
+GET = "queue.GetMessages"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Bill:
     """All of it. What is per day is today's pace, if it went on; None means that the pace is not known.
 
     `today` is what was spent since `today_since` (midnight UTC, or the dashboard's start if later); `verdict` is "ok",
-    "warn" or "over" of the daily budget, "" if there is none. `own` is what of it this dashboard asked itself, one sample every
+    "warn" or "over" of the daily budget, "" if there is none. Fixed polling does the same work: `work_requests_a_day` are
+    in both, all requests but those that ask a queue for messages. `own` is what of it this dashboard asked itself, one sample every
     `sampled_every` seconds.
     """
 
@@ -63,6 +65,7 @@ class Bill:
     polling_tasks: int | None
     polling_requests_a_day: float | None
     polling_dollars_a_day: float | None
+    work_requests_a_day: float | None = None
     queues: tuple[Metered, ...] = ()
     workers: tuple[Metered, ...] = ()
     today: float | None = None
@@ -104,7 +107,8 @@ def current(fleet: Fleet) -> Bill:
 def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = None) -> Bill:
     """From what the dashboard has counted since it started, and the pace of the last minutes.
 
-    Fixed polling is one request a second from each dequeue task that may run, day and night.
+    Fixed polling is one request a second from each dequeue task that may run, day and night, and the work: what workers
+    put, delete and write is the same however they ask for messages. Without a known pace, the work is not known either.
     """
     prices = prices or DEFAULT_PRICES
     total = sum(fleet.requests.values())
@@ -113,7 +117,8 @@ def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = Non
     a_day = None if fleet.requests_per_minute is None else fleet.requests_per_minute * MINUTES_A_DAY
     known = [queue.total_tasks for queue in fleet.queues if queue.total_tasks is not None]
     tasks = sum(known) if known else None
-    polling = None if tasks is None else float(tasks * POLLS_A_DAY)
+    work, work_dollars, gets = _work_a_day(fleet, prices, a_day, total)
+    polls = None if tasks is None or gets is None else max(float(tasks * POLLS_A_DAY), gets)
     spending = _spending(fleet, prices, budget)
     return Bill(
         lines=lines,
@@ -123,8 +128,11 @@ def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = Non
         requests_a_day=a_day,
         dollars_a_day=None if a_day is None or not total else a_day * dollars / total,
         polling_tasks=tasks,
-        polling_requests_a_day=polling,
-        polling_dollars_a_day=None if polling is None else polling * prices.queue / PER,
+        polling_requests_a_day=None if polls is None or work is None else polls + work,
+        polling_dollars_a_day=None
+        if polls is None or work_dollars is None
+        else polls * prices.queue / PER + work_dollars,
+        work_requests_a_day=work,
         queues=_queues(fleet, prices),
         workers=_workers(fleet, prices),
         today=spending.today,
@@ -135,6 +143,17 @@ def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = Non
         own=_own(fleet, prices, total),
         sampled_every=fleet.sampled_every,
     )
+
+
+def _work_a_day(
+    fleet: Fleet, prices: Prices, a_day: float | None, total: int
+) -> tuple[float | None, float | None, float | None]:
+    """The requests of a day that are no questions for messages, their cost, and those that are; None is unknown."""
+    if a_day is None or not total:
+        return None, None, None
+    work = {name: number for name, number in fleet.requests.items() if name != GET}
+    share = a_day / total
+    return sum(work.values()) * share, spent(work, prices) * share, fleet.requests.get(GET, 0) * share
 
 
 def _own(fleet: Fleet, prices: Prices, total: int) -> Line | None:

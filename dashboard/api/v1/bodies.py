@@ -124,6 +124,7 @@ class PriceTable(_Body):
     blob_write: _Price = DEFAULT_PRICES.blob_write
     blob_read: _Price = DEFAULT_PRICES.blob_read
     blob_list: _Price = DEFAULT_PRICES.blob_list
+    blob_other: _Price = DEFAULT_PRICES.blob_other
     table: _Price = DEFAULT_PRICES.table
     as_of: Annotated[str, StringConstraints(pattern=_STORABLE, max_length=40)] = DEFAULT_PRICES.as_of
     source: Annotated[str, StringConstraints(pattern=_STORABLE, max_length=200)] = DEFAULT_PRICES.source

@@ -195,7 +195,7 @@ async def test_prices_and_budget_put_in_force_on_one_process_count_on_the_other(
             # Nobody asks the other process for its prices: what it warns of is by what it read by itself.
             return "the budget is $0.00" in vera.get("/api/v1/attention").text
 
-        form = dict.fromkeys(("queue", "blob_write", "blob_read", "blob_list", "table"), "999")
+        form = dict.fromkeys(("queue", "blob_write", "blob_read", "blob_list", "blob_other", "table"), "999")
         form |= {"as_of": "2026-11", "source": "a test", "per_day": "0.001"}
         await asyncio.to_thread(olga.post, "/cost/prices", form)
         await until(told)

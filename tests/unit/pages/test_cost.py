@@ -33,11 +33,22 @@ def test_the_shares_add_up_and_the_largest_comes_first() -> None:
     assert [line.requests for line in made.lines] == [900, 90, 10]
 
 
-def test_fixed_polling_asks_once_a_second_for_each_task_that_may_run() -> None:
-    made = bill(full(), Prices(queue=0.004))
+def test_fixed_polling_asks_once_a_second_for_each_task_that_may_run_and_does_the_same_work() -> None:
+    made = bill(full(), Prices(queue=0.004, blob_write=10.0, blob_read=2.0))
+    a_day = 31 * 1440  # of 1,000 requests 900 ask for messages, 90 write and 10 read
     assert made.polling_tasks == 10
-    assert made.polling_requests_a_day == 864_000
-    assert made.polling_dollars_a_day == pytest.approx(0.3456)
+    assert made.work_requests_a_day == pytest.approx(0.1 * a_day)
+    assert made.polling_requests_a_day == pytest.approx(864_000 + 0.1 * a_day)
+    work = (0.09 * 10.0 + 0.01 * 2.0) * a_day / 10_000
+    assert made.polling_dollars_a_day == pytest.approx(0.3456 + work)
+    assert made.dollars_a_day == pytest.approx(0.9 * 0.004 * a_day / 10_000 + work)
+
+
+def test_a_fleet_that_asks_more_than_once_a_second_would_do_so_polling_too() -> None:
+    busy = msgspec.structs.replace(full(), requests_per_minute=10_000.0)
+    made = bill(busy, Prices(queue=0.004))
+    assert made.polling_requests_a_day == pytest.approx(14_400_000)
+    assert made.polling_dollars_a_day == pytest.approx(made.dollars_a_day)
 
 
 def test_what_is_not_known_stays_unknown() -> None:

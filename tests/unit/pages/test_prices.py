@@ -20,10 +20,10 @@ from dashboard.models import AuditRow, Pricing
 pytestmark = pytest.mark.django_db
 
 FORM = {
-    "queue": "0.005", "blob_write": "0.06", "blob_read": "0.005", "blob_list": "0.06", "table": "0.0004",
+    "queue": "0.005", "blob_write": "0.06", "blob_read": "0.005", "blob_list": "0.06", "table": "0.0004", "blob_other": "0.005",
     "as_of": "2026-11", "source": "our contract", "per_day": "2.50", "reason": "new contract",
 }  # fmt: skip
-CHANGED = Prices(0.005, 0.06, 0.005, 0.06, 0.0004, "2026-11", "our contract")
+CHANGED = Prices(0.005, 0.06, 0.005, 0.06, 0.0004, "2026-11", "our contract", blob_other=0.005)
 
 
 def _signed_in(role: str = "operator") -> Client:
@@ -123,3 +123,17 @@ def test_what_another_version_stored_does_not_take_the_pages_away() -> None:
     assert pricing.refresh().prices == DEFAULT_PRICES
     Pricing.objects.update(prices='{"queue": 0.007}')
     assert pricing.refresh().prices.queue == 0.007
+
+
+def test_who_saves_a_budget_does_not_keep_the_list_prices_of_that_day(settings: Any) -> None:
+    client = _signed_in()
+    usual = {name: str(getattr(DEFAULT_PRICES, name)) for name in FORM if hasattr(DEFAULT_PRICES, name)}
+    assert client.post("/cost/prices", {**usual, "table": "0.00036", "per_day": "5"}).status_code == 302
+    assert json.loads(Pricing.objects.get().prices) == {}
+    settings.PRICES = '{"queue": 0.0123, "as_of": "2027-01", "source": "the new list"}'
+    now = pricing.refresh()
+    assert (now.per_day, now.prices.queue, now.prices.as_of) == (5.0, 0.0123, "2027-01")
+    assert client.post("/cost/prices", {**usual, "queue": "0.02", "per_day": ""}).status_code == 302
+    settings.PRICES = '{"blob_list": 0.07}'
+    now = pricing.refresh()
+    assert (now.prices.queue, now.per_day) == (0.02, None)

@@ -12,7 +12,7 @@ from coordinator.errors import ConfigurationError
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.queues import MemoryQueueTransport, memory_queue
 
-PRICES = Prices(queue=10, blob_write=20, blob_read=30, blob_list=40, table=50)
+PRICES = Prices(queue=10, blob_write=20, blob_read=30, blob_list=40, table=50, blob_other=60)
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,13 @@ PRICES = Prices(queue=10, blob_write=20, blob_read=30, blob_list=40, table=50)
         ("queue", "GetMessages", 0.001),
         ("queue", "DeleteMessage", 0.001),
         ("blob", "PutBlob", 0.002),
-        ("blob", "SetBlobMetadata", 0.002),
-        ("blob", "LeaseBlob", 0.002),
+        ("blob", "AppendBlock", 0.002),
+        ("blob", "CreateContainer", 0.002),
+        ("blob", "SetBlobMetadata", 0.006),
+        ("blob", "SetBlobTags", 0.006),
+        ("blob", "GetBlobTags", 0.006),
+        ("blob", "LeaseBlob", 0.006),
+        ("blob", "GetBlobProperties", 0.006),
         ("blob", "GetBlob", 0.003),
         ("blob", "ListBlobs", 0.004),
         ("blob", "DeleteBlob", 0),
@@ -31,6 +36,11 @@ PRICES = Prices(queue=10, blob_write=20, blob_read=30, blob_list=40, table=50)
 )
 def test_each_request_has_the_price_of_its_kind(service: str, operation: str, money: float) -> None:
     assert price_of(Request(service, operation, "x"), PRICES) == pytest.approx(money)
+
+
+def test_a_lease_costs_what_the_list_has_for_other_operations() -> None:
+    lease, write = (price_of(Request("blob", operation, "x")) for operation in ("LeaseBlob", "PutBlob"))
+    assert write / lease == pytest.approx(12.5)
 
 
 def test_a_budget_warns_and_slows_only_idle_polling_and_only_if_asked() -> None:
