@@ -6,6 +6,8 @@ import gc
 import logging
 from typing import Any
 
+from django.urls import reverse
+
 from dashboard.core.checks import refuse_unsafe
 from dashboard.hub import background
 from dashboard.hub.runtime import current
@@ -32,6 +34,8 @@ async def lifespan(scope: dict[str, Any], receive: Any, send: Any) -> None:
                 refuse_unsafe()
                 await current().start()
                 background.start(current())
+                # All addresses, and with them the API, are imported now: at the first request that would stop the loop.
+                reverse("overview")
                 _spare_pauses()
             except Exception as error:
                 log.exception("The dashboard does not start")

@@ -300,7 +300,7 @@ class Watch:
     async def until_done(self, *work: Awaitable[Any]) -> None:
         todo = asyncio.ensure_future(asyncio.gather(*work))
         while True:
-            for _ in range(3):
+            for _ in range(6):
                 await asyncio.to_thread(self.press)
             await asyncio.to_thread(self.round)
             if todo.done():
