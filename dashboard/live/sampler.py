@@ -41,6 +41,7 @@ ELECTION = "dashboard-sampler"
 WATCHED_SECONDS = 1.0
 UNWATCHED_SECONDS = 5.0
 ALONE_SECONDS = 2.5
+REST_TIMES, MOST_REST_SECONDS = 3.0, 2.0
 READ_SECONDS = 4.0
 NAMES_SECONDS = 10.0
 WORK_SECONDS = 2.0
@@ -100,6 +101,10 @@ class Sampler:
                     self.failed(error)
             # Whoever does not lead only looks whether somebody samples, which costs nothing.
             every = self.every_seconds if self._leading else WATCHED_SECONDS
+            # Each press asks for a look. Where one takes long, presses would wait behind those that others asked for.
+            took = self.clock.monotonic() - started
+            if self.board.sample.storage.unreachable_since is None and took > 0:
+                await self.clock.sleep(min(REST_TIMES * took, MOST_REST_SECONDS))
             await self.clock.wait(self._wake, max(0.1, every - (self.clock.monotonic() - started)))
 
     async def stop(self) -> None:
