@@ -2,12 +2,17 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
 export PYTHONPATH := $(CURDIR)
+# Compiled modules are kept, inside the clone: each of some hundred processes would compile what it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 # The tests of the library: what of it those of the dashboard, the browser, the image and the set-up reach, these reach too.
 LIBRARY_TESTS := $(addprefix tests/unit/,core doctor gates leadership pipeline queues scaling sequences tables) \
 	tests/contract tests/faults tests/bench/test_faults.py $(addprefix tests/hostile/test_,flags.py gates.py leases.py sequences.py) \
 	$(addprefix tests/integration/,gates leadership pipeline queues sequences tables) \
 	$(addprefix tests/integration/test_,doctor.py fencing.py hub_connection.py shell.py short_loops.py worker.py) \
 	$(addprefix tests/integration/scaling/test_,agents.py drivers.py)
+
+# Twice as many processes as the smallest machine has processors: tests often wait.
+SIDE_BY_SIDE := -n 4 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help setup demo test coverage mutation lint bench docs wheels screenshots browser clean
 
@@ -44,12 +49,15 @@ lint: setup
 	$(VENV)/codespell README.md CHANGELOG.md SECURITY.md Makefile benchmarks coordinator dashboard deploy docs examples scripts static templates tests
 	$(VENV)/python scripts/words.py
 
-test: browser lint
-	$(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+# The checks take one of the processors for half a minute, beside the tests, which wait for more than they calculate.
+test: browser
+	@nice $(MAKE) lint & checks=$$!; \
+	$(VENV)/python -m pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS); tests=$$?; \
+	wait $$checks || { echo "make lint found what is printed above"; exit 1; }; exit $$tests
 
 coverage: setup
 	rm -rf .kennel/coverage
-	$(VENV)/coverage run -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow and not seconds' \
+	$(VENV)/coverage run -m pytest $(SIDE_BY_SIDE) -m 'not slow and not seconds' \
 		$(LIBRARY_TESTS) $(PYTEST_ARGS)
 	$(VENV)/coverage combine -q
 	@$(VENV)/coverage json -q --fail-under=0 -o .kennel/coverage/figures.json

@@ -23,18 +23,46 @@ from tests.support.redis import running_redis
 hypothesis.settings.register_profile("kennel", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("kennel")
 
+TESTS = Path(__file__).resolve().parent
 PageFactory = Callable[..., Awaitable[Page]]
 
-# Files are shared out among processes in this order: what takes a minute must not be begun last.
+# A file runs whole in one process, so that what its tests share is started once. Those of the browser run in two processes, which
+# start the product once each. Processes take groups in this order: what takes a minute must not be begun last.
+BROWSER, FIRST_OF_BROWSER = "browser", ("access", "crowd", "several", "sign_in", "stale", "states", "strain")
 LONGEST_FIRST = (
-    "test_demo",
-    "test_soak",
-    "test_states",
-    "test_demo_pool",
-    "test_fail_over",
-    "test_pages",
-    "test_stale",
+    "browser/first",
+    "browser/others",
+    "integration/test_demo",
+    "integration/dashboard/test_sockets",
+    "integration/test_story",
+    "integration/scaling/test_demo_pool",
+    "integration/dashboard/test_outages",
+    "hostile/test_gates",
+    "integration/dashboard/test_restore_drill",
+    "integration/dashboard/test_soak",
+    "faults/test_payloads",
+    "integration/queues/test_crashes",
+    "integration/dashboard/test_journal",
+    "hostile/test_sequences",
+    "integration/dashboard/test_api_schema",
+    "integration/leadership/test_fail_over",
+    "integration/dashboard/test_two_processes",
+    "bench/test_sequences_under_fire",
+    "unit/sequences/test_generator",
+    "integration/test_docs",
+    "integration/test_project",
+    "integration/test_newcomer",
+    "hostile/test_leases",
+    "faults/test_requests",
 )
+
+
+def group_of(item: pytest.Item) -> str:
+    """What runs in one process."""
+    folder, stem = item.path.parent, item.path.stem
+    if folder.name == BROWSER:
+        return f"{BROWSER}/{'first' if stem.removeprefix('test_') in FIRST_OF_BROWSER else 'others'}"
+    return str((folder / stem).relative_to(TESTS))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -43,12 +71,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
 
 
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
 def longest_first(items: list[pytest.Item]) -> None:
-    rank = {stem: number for number, stem in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+    rank = {group: number for number, group in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: rank.get(group_of(item), len(rank)))
 
 
 @pytest.fixture(scope="session")

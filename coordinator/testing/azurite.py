@@ -184,6 +184,10 @@ class Azurite:
             raise
         return self
 
+    def reserve_ports(self) -> None:
+        """Chooses the ports now, so that `connection_string` is known before `start()`. Each service needs a wanted port."""
+        self.ports = self._choose_ports()
+
     def stop(self) -> None:
         """Ends Azurite: asks first, so that data on disk is complete, then kills. Harmless if it has ended."""
         process = self._process

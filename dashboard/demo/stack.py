@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,15 +152,24 @@ class Stack:
     # --- starting -----------------------------------------------------------------------------------------------
 
     def start(self, *, workers: int) -> None:
-        """Start storage, dashboard and workers; returns when the page answers. The gate is closed."""
-        self.say("Starting the storage emulator …")
-        self.azurite.start()
-        for service, (wanted, got) in self.azurite.moved.items():
-            self.say(f"Port {wanted} is taken by another program; {service} storage uses {got} instead.")
-        self.say("Preparing the dashboard's database …")
-        self._prepare()
-        self.say("Starting the dashboard …")
-        self.start_dashboard()
+        """Start storage, dashboard and workers; returns when the page answers. The gate is closed.
+
+        Where the ports of storage are known, the dashboard starts beside it: both take a second to load their programs.
+        """
+        self.say("Starting the storage emulator and the dashboard …")
+        with ThreadPoolExecutor(1) as beside:
+            if self.storage_ports:
+                self.azurite.reserve_ports()
+                for service, (wanted, got) in self.azurite.moved.items():
+                    self.say(
+                        f"Port {wanted} is taken by another program; {service} storage uses {got} instead."
+                    )
+            storage = beside.submit(self.azurite.start)
+            if not self.storage_ports:
+                storage.result()
+            self._launch_dashboard(prepare=True)
+            storage.result()
+        self._wait_for_dashboard()
         self.say(f"Starting {workers} workers …")
         if self.scale_to:
             self._fewest = workers
@@ -168,43 +178,30 @@ class Stack:
             for _ in range(workers):
                 self.add_worker()
 
-    def _prepare(self) -> None:
-        part = parts.start(
-            "prepare",
-            [
-                sys.executable,
-                "manage.py",
-                "prepare_demo",
-                str(self.folder / "credentials.json"),
-                *(["--past"] if self.story else []),
-            ],
-            env=self.environment(),
-            folder=self.folder,
-            cwd=PROJECT,
-        )
-        if part.process.wait(60) != 0:
-            raise DemoFailed(f"the dashboard's database could not be prepared:\n{part.tail()}")
-
     def start_dashboard(self) -> None:
-        """Start the dashboard and wait until it answers."""
-        command = [sys.executable, "-m", "uvicorn", "dashboard.asgi:application", "--host", "127.0.0.1"]
-        command += [
-            "--port",
-            str(self.web_port),
-            "--lifespan",
-            "on",
-            "--no-access-log",
-            "--log-level",
-            "info",
-        ]
+        """Start the dashboard again and wait until it answers."""
+        self._launch_dashboard(prepare=False)
+        self._wait_for_dashboard()
+
+    def _launch_dashboard(self, *, prepare: bool) -> None:
+        """Start its process. With `prepare`, the same process first prepares database and storage."""
+        if prepare:
+            command = ["manage.py", "prepare_demo", str(self.folder / "credentials.json"), "--serve"]
+            command += [str(self.web_port), *(["--past"] if self.story else [])]
+        else:
+            command = ["-m", "uvicorn", "dashboard.asgi:application", "--host", "127.0.0.1"]
+            command += ["--port", str(self.web_port), "--lifespan", "on", "--no-access-log"]
         self.dashboard = parts.start(
-            "dashboard", command, env=self.environment(), folder=self.folder, cwd=PROJECT
+            "dashboard", [sys.executable, *command], env=self.environment(), folder=self.folder, cwd=PROJECT
         )
+
+    def _wait_for_dashboard(self) -> None:
         deadline = time.monotonic() + 60
         while not _answers(f"{self.url}/healthz"):
-            if not self.dashboard.is_running or time.monotonic() > deadline:
-                raise DemoFailed(f"the dashboard did not start:\n{self.dashboard.tail()}")
-            time.sleep(0.1)
+            if self.dashboard is None or not self.dashboard.is_running or time.monotonic() > deadline:
+                said = self.dashboard.tail() if self.dashboard else ""
+                raise DemoFailed(f"the dashboard did not start:\n{said}")
+            time.sleep(0.05)
 
     def _start_agent(self) -> None:
         policy = ScalingPolicy(

@@ -79,6 +79,7 @@ class Dashboard:
             "DATABASE_URL": f"sqlite:///{self.folder / 'dashboard.sqlite3'}",
             "PYTHONPATH": str(PROJECT),
             "PYTHONWARNINGS": "default",
+            "DJANGO_SETTINGS_MODULE": "tests.support.quick_settings",
             **self.extra,
         }
 
@@ -89,7 +90,7 @@ class Dashboard:
             command = [sys.executable, "-c", f"import django; django.setup()\n{code}"]
         done = subprocess.run(
             command,
-            env=self.env | {"DJANGO_SETTINGS_MODULE": "dashboard.settings"},
+            env=self.env,
             cwd=PROJECT,
             capture_output=True,
             text=True,

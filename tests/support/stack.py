@@ -156,6 +156,7 @@ def live_stack(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.support.quick_settings"},
     )
     assert process.stdout is not None and process.stderr is not None
     try:

@@ -1,4 +1,4 @@
-"""``manage.py prepare_demo``: the database, users, worker token and closed gate that the demo starts from."""
+"""``manage.py prepare_demo``: the database, users, worker token and closed gate that the demo starts from, and its dashboard."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.contrib.auth.models import Group
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 
+from coordinator.backoff import Backoff, retry
 from coordinator.errors import AlreadyExists, PreconditionFailed
 from coordinator.gates.azure import BlobGateStore
 from coordinator.gates.state import GateState
@@ -27,6 +30,9 @@ from dashboard.models import AuditRow
 PAST_DAYS, PAST_ACTS = 7.0, 300
 PAST_QUEUES = ("orders-in", "price-changes", "flash-orders")
 
+ROUNDS = 1000
+PATIENCE = Backoff(base_seconds=0.05, cap_seconds=0.2, deadline_seconds=60.0)
+
 
 class Command(BaseCommand):
     help = "Prepare the database and the storage for the demo. Harmless when repeated."
@@ -37,13 +43,16 @@ class Command(BaseCommand):
         parser.add_argument(
             "--past", action="store_true", help="a new database gets a made-up week of history"
         )
+        parser.add_argument(
+            "--serve", type=int, metavar="PORT", help="then serve the dashboard on this port, in this process"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         credentials = Credentials.load(options["credentials"])
         call_command("migrate", verbosity=0, interactive=False)
         for person in credentials.users:
             user, _ = get_user_model().objects.get_or_create(username=person.name)
-            user.set_password(person.password)
+            user.password = _hashed(person.password)
             user.save()
             user.groups.set([Group.objects.get(name=person.role)])
         tokens.create("demo workers", token=credentials.worker_token)
@@ -51,7 +60,22 @@ class Command(BaseCommand):
             rng = random.Random(1)
             seed_audit(PAST_ACTS, list(PAST_QUEUES), rng, every_seconds=PAST_DAYS * 86400 / PAST_ACTS)
             seed_history(PAST_DAYS, list(PAST_QUEUES), rng, numbers=False)
-        asyncio.run(_hold())
+        # The storage emulator starts beside this process, and may still be loading.
+        asyncio.run(retry(_hold, backoff=PATIENCE))
+        if options["serve"]:
+            uvicorn.run(
+                "dashboard.asgi:application",
+                host="127.0.0.1",
+                port=options["serve"],
+                lifespan="on",
+                access_log=False,
+            )
+
+
+def _hashed(password: str) -> str:
+    """With few rounds: 72 random bits need no stretching, which would take a second at each start."""
+    hasher = PBKDF2PasswordHasher()
+    return hasher.encode(password, hasher.salt(), ROUNDS)
 
 
 async def _hold() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
 import requests
 from requests.adapters import HTTPAdapter
 
@@ -37,6 +40,14 @@ def sign_in(
         headers = {"Referer": dashboard.url + LOGIN}
         answer = http.post(dashboard.url + LOGIN, fields, headers=headers, allow_redirects=False, timeout=60)
         return answer.status_code
+
+
+@pytest.fixture
+def own_dashboard(tmp_path: Path, connection_string: str, storage_prefix: str) -> Iterator[Dashboard]:
+    """With the rounds of the product: guesses must cost what they do there."""
+    extra = {"DJANGO_SETTINGS_MODULE": "dashboard.settings"}
+    with Dashboard(tmp_path, connection_string, storage_prefix, extra) as running:
+        yield running
 
 
 async def test_of_sixty_tries_at_once_five_are_looked_at_and_the_real_person_gets_in(
