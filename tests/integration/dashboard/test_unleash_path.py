@@ -19,7 +19,7 @@ def test_a_press_of_unleash_crosses_few_modules(
     dashboard = Dashboard(tmp_path, azurite.connection_string, storage_prefix).prepare()
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.unleash_path"],
-        env=dashboard.env | {"DJANGO_SETTINGS_MODULE": "dashboard.settings"},
+        env=dashboard.env,
         cwd=PROJECT,
         capture_output=True,
         text=True,
