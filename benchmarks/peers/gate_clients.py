@@ -24,11 +24,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from coordinator import Storage
 from coordinator.config import StorageConfig
-from coordinator.gates.azure import BlobGateStore
-from coordinator.gates.gate import Answer, Gate
-from coordinator.gates.state import GateState
 from coordinator.realtime import protocol
-from coordinator.realtime.bus import RESYNC, LocalBus, Notification
 from coordinator.realtime.hub_client import HubConnection
 
 GATE = "bench-gate"
@@ -38,67 +34,37 @@ AT_ONCE = 25
 class Client:
     """One who waits."""
 
+    requests = 0
+
     async def connect(self) -> None: ...
 
     async def passed(self) -> tuple[float, int]:
         """Wait for the next press; returns when it passed, and which epoch."""
         raise NotImplementedError
 
-    async def account(self, at: float) -> tuple[float, float, float]:
-        """When it counts as passed, when it would have in a process of its own, and when the news had come."""
-        return at, at, at
-
-
-class Site(LocalBus):
-    """What the workers of one process have in common: the gate before which they wait, and its reads of storage."""
-
-    is_connected = True  # type: ignore[assignment]
-
-    def __init__(self, storage: Storage) -> None:
-        super().__init__()
-        self.storage = storage
-        self._store = BlobGateStore(storage, GATE)
-        self.name = GATE
-        self.reads: list[tuple[float, float]] = []
-        self.gate = Gate(self, identity=f"site-{os.getpid()}", bus=lambda: self)
-
-    async def read(self, etag: str) -> Answer:
-        sent = time.monotonic()
-        answer = await self._store.read(etag)
-        self.reads.append((sent, time.monotonic()))
-        return answer
-
-    async def write(self, state: GateState, etag: str) -> str:
-        return await self._store.write(state, etag)
-
-    async def read_after(self, heard: float) -> float:
-        """When the first request that was sent after that moment was answered."""
-        while not self.reads or self.reads[-1][0] < heard:
-            await asyncio.sleep(0.05)
-        return next(answered for sent, answered in self.reads if sent >= heard)
+    def account(self) -> None:
+        """All have passed."""
 
 
 class GateClient(Client):
-    """One worker: a socket of its own, at the gate of its process.
+    """One worker, with all that a process of its own would have: a socket, a storage with connections, a gate."""
 
-    It has passed when its wait has returned *and* its own socket has brought the hint. In a process of its own it would
-    have passed when a request is answered that was sent after that: told as well.
-    """
-
-    def __init__(self, site: Site, url: str, token: str, name: str) -> None:
-        self.site, self.name, self.instance = site, name, uuid.uuid4().hex
+    def __init__(self, url: str, token: str, name: str) -> None:
+        self.storage = Storage.from_connection_string(
+            os.environ["BENCH_STORAGE"], config=StorageConfig(prefix=os.environ["BENCH_PREFIX"])
+        )
+        self.name, self.instance = name, uuid.uuid4().hex
         self.hub = HubConnection(url, token, hello=self.hello, on_command=lambda command: None)
-        self.heard = 0.0
-        self.hub.subscribe(f"gate:{GATE}", self.hear)
+        self.storage.bus = self.hub
+        self.gate = self.storage.gate(GATE)
 
-    def hear(self, hint: Notification) -> None:
-        if hint.topic != RESYNC:
-            self.heard = self.heard or time.monotonic()
-            self.site.deliver(hint)
+    @property
+    def requests(self) -> int:  # type: ignore[override]
+        return self.storage.meter.total
 
     def hello(self) -> protocol.Hello:
-        state = protocol.WorkerState(gates=(self.site.gate.status(),))
-        prefix = self.site.storage.config.prefix
+        state = protocol.WorkerState(gates=(self.gate.status(),))
+        prefix = self.storage.config.prefix
         return protocol.Hello(
             protocol.VERSION, self.name, self.instance, "bench", 1, time.time(), "bench", prefix, state
         )
@@ -109,19 +75,14 @@ class GateClient(Client):
             await asyncio.sleep(0.02)
 
     async def passed(self) -> tuple[float, int]:
-        self.heard = 0.0
-        self.release = await self.site.gate.wait()
+        self.release = await self.gate.wait()
         return time.monotonic(), self.release.epoch
 
-    async def account(self, at: float) -> tuple[float, float, float]:
+    def account(self) -> None:
         release = self.release
         self.hub.receipt(
             protocol.Receipt(GATE, release.epoch, release.source, release.delay_seconds, time.time())
         )
-        while not self.heard:
-            await asyncio.sleep(0.05)
-        at = max(at, self.heard)
-        return at, max(at, await self.site.read_after(self.heard)), self.heard
 
 
 class SocketClient(Client):
@@ -157,20 +118,14 @@ class RedisClient(Client):
 
 
 async def main(kind: str, url: str, number: int, start: int) -> None:
+    last, before = 0.0, 0
     loop = asyncio.get_running_loop()
     orders = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
-    storage: Storage | None = None
     clients: Sequence[Client]
     if kind == "gate":
-        storage = Storage.from_connection_string(
-            os.environ["BENCH_STORAGE"], config=StorageConfig(prefix=os.environ["BENCH_PREFIX"])
-        )
         token = os.environ["BENCH_TOKEN"]
-        site = Site(storage)
-        watching = site.gate.watch()
-        await watching.__aenter__()
-        clients = [GateClient(site, url, token, f"w-{start + index:04}") for index in range(number)]
+        clients = [GateClient(url, token, f"w-{start + index:04}") for index in range(number)]
     else:
         make = RedisClient if kind == "redis" else SocketClient
         clients = [make(url) for _ in range(number)]
@@ -179,17 +134,29 @@ async def main(kind: str, url: str, number: int, start: int) -> None:
     gc.collect()
     gc.freeze()
     say(event="ready")
-    while (await orders.readline()) == b"wait\n":
+    while (order := await orders.readline()) in (b"wait\n", b"rest\n"):
+        if order == b"rest\n":
+            # What the release cost later: each worker compares the push with storage.
+            await asyncio.sleep(max(0.0, last + 1.0 - time.monotonic()))
+            second = sum(client.requests for client in clients)
+            await asyncio.sleep(max(0.0, last + 61.0 - time.monotonic()))
+            verified = sum(client.requests for client in clients)
+            say(event="rested", first_second=second - before, minute=verified - before)
+            continue
         gc.collect()
         waits = [asyncio.create_task(client.passed()) for client in clients]
-        await asyncio.sleep(0.5)
-        before = storage.meter.total if storage else 0
+        settled = 0
+        while (now := sum(client.requests for client in clients)) != settled or (not now and kind == "gate"):
+            settled = now
+            await asyncio.sleep(0.5)
+        before = settled
         say(event="waiting")
         passed = await asyncio.gather(*waits)
-        news = [await client.account(at) for client, (at, _) in zip(clients, passed, strict=True)]
-        requests = storage.meter.total - before if storage else 0
-        passes = [(epoch, *times) for (_, epoch), times in zip(passed, news, strict=True)]
-        say(event="passed", passes=passes, requests=requests)
+        last = max(at for at, _ in passed)
+        requests = sum(client.requests for client in clients) - before
+        for client in clients:
+            client.account()
+        say(event="passed", passes=[(epoch, at) for at, epoch in passed], requests=requests)
     os._exit(0)
 
 

@@ -213,7 +213,7 @@ class Announcements:
 
 
 AFTER_SECONDS = 0.02
-"""A release that is being written here is known a moment later, without a read."""
+"""After a receipt: a release that is being written here is known a moment later, without a read."""
 AGAIN_SECONDS = 0.5
 READS_PER_SECOND, READS_AT_ONCE = 5.0, 20.0
 UNLISTED_PER_SECOND, UNLISTED_AT_ONCE = 0.5, 5.0
@@ -241,12 +241,17 @@ class GateNews:
         self._asked: dict[str, int] = {}
         self._looked: dict[str, float] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._now = asyncio.Event()
         self._due = asyncio.Event()
         self.turned: Callable[[], None] = lambda: None
         self.rested: Callable[[], None] = lambda: None
 
     def hinted(self, gate: str, epoch: int) -> None:
-        """Somebody says that the gate has that epoch."""
+        """Another program says that it has changed the gate: a fleet waits for the answer."""
+        self._now.set()
+        self._ask(gate, epoch)
+
+    def _ask(self, gate: str, epoch: int) -> None:
         known = self._known(gate)
         if epoch <= (known or 0):
             return
@@ -270,7 +275,7 @@ class GateNews:
         key = (receipt.gate, instance)
         if key in self._receipts or len(self._receipts) < MOST_RECEIPTS:
             self._receipts[key] = receipt
-            self.hinted(receipt.gate, receipt.epoch)
+            self._ask(receipt.gate, receipt.epoch)
 
     async def step(self) -> bool:
         """Look at what is due; False if nothing is, or nothing may be read now."""
@@ -299,7 +304,8 @@ class GateNews:
                 self.rested()
                 self._due.clear()
                 await self._due.wait()
-                await self._clock.sleep(AFTER_SECONDS)
+                await self._clock.wait(self._now, AFTER_SECONDS)
+                self._now.clear()
             self.turned()
             if not await self.step():
                 await self._clock.sleep(0.05)
