@@ -32,7 +32,7 @@ import redis.asyncio as redis
 from websockets.asyncio.client import connect
 
 from benchmarks.armed import armed, show_armed
-from benchmarks.peers.gate_clients import GATE, GateClient
+from benchmarks.peers.gate_clients import GateClient
 from coordinator.config import StorageConfig
 from coordinator.gates.gate import Gate
 from coordinator.gates.releases import PollingRelease
