@@ -132,6 +132,32 @@ async def requeue_poison(
     return moved
 
 
+async def delete_poison(queue: Queue[Any], ids: set[str]) -> Moved:
+    """Delete messages of the poison queue.
+
+    Guarantees that only messages with these ids are deleted, and that all others stay, visible. A message that
+    is not in the poison queue any more is not counted.
+
+    Args:
+        queue: The queue, not its poison queue.
+        ids: The messages' ids in the poison queue.
+
+    Returns:
+        How many were deleted.
+
+    Raises:
+        MoveStopped: Storage stayed unreachable or busy for the queue's `write_seconds`; call again.
+
+    Examples:
+        >>> await delete_poison(storage.queue("orders-in"), {message.id})
+    """
+
+    async def drop(message: ReceivedMessage) -> _Copied:
+        return _Copied(())  # a large payload may be that of another record, too: the sweep removes it
+
+    return await _Move(queue.poison, drop, limit=None, ids=ids, progress=lambda _: None).run()
+
+
 async def move(
     source: Queue[Any],
     target: Queue[Any],

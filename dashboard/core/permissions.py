@@ -120,6 +120,7 @@ ACTIONS: dict[str, Role] = {
     "batch.retry": "operator",
     "batch.cancel": "operator",
     "saga.retry": "operator",
+    "queue.delete_messages": "admin",
     "queue.clear": "admin",
     "queue.delete": "admin",
     "leader.step_down": "operator",

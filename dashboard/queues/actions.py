@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from coordinator.config import check_name
 from coordinator.errors import NotFound
 from coordinator.queues.azure import BlobRules
-from coordinator.queues.requeue import Moved
+from coordinator.queues.requeue import Moved, delete_poison
 from coordinator.queues.requeue import requeue_poison as move_back
 from coordinator.queues.rules import ScalingRule, decode_rule, encode_rule
 from dashboard.core.audit import ActionFailed, audited
@@ -48,6 +48,43 @@ def requeue_poison(actor: Actor, queue: str, *, reason: str = "", limit: int = R
         act.after = json.dumps({"requeued": moved} | {name: value for name, value in others.items() if value})
         current().look_again()
     return moved
+
+
+def retry_messages(actor: Actor, queue: str, ids: list[str], *, reason: str = "") -> Moved:
+    """Put these messages of the poison queue back to where they failed."""
+    return _with_messages(
+        actor, "queue.requeue", queue, ids, reason, lambda: move_back(storage().queue(queue), ids=set(ids))
+    )
+
+
+def delete_messages(actor: Actor, queue: str, ids: list[str], *, reason: str = "") -> Moved:
+    """Delete these messages of the poison queue. They are gone."""
+    return _with_messages(
+        actor,
+        "queue.delete_messages",
+        queue,
+        ids,
+        reason,
+        lambda: delete_poison(storage().queue(queue), set(ids)),
+    )
+
+
+def _with_messages(
+    actor: Actor, action: str, queue: str, ids: list[str], reason: str, do: Callable[[], Awaitable[Moved]]
+) -> Moved:
+    with audited(actor, action, queue, reason) as act:
+        check_name("queue", queue)
+        act.before = json.dumps({"messages": ids})
+        try:
+            done = call(do)
+        except NotFound as error:
+            raise ActionFailed(f"Queue {queue} has no poison queue.") from error
+        act.after = json.dumps({"done": done, "reasons": done.reasons})
+        current().look_again()
+        if done < len(ids):
+            why = done.reasons[0] if done.reasons else "the others are not in the poison queue any more"
+            raise ActionFailed(f"{done} of {len(ids)} messages: {why}.")
+    return done
 
 
 def put_message(actor: Actor, queue: str, body: str, *, reason: str = "") -> None:

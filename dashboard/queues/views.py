@@ -291,6 +291,56 @@ def _number(request: HttpRequest, name: str) -> str:
     return value
 
 
+def _messages_page(name: str) -> str:
+    return f"{reverse('queue-messages', args=[name])}?of=poison"
+
+
+@require_POST
+@requires("queue.requeue")
+def retry_messages(request: HttpRequest, name: str) -> HttpResponse:
+    """Puts the selected poison messages back."""
+    back, ids = _messages_page(name), selected(request)
+    if not ids:
+        messages.warning(request, "Select at least one message.")
+        return redirect(back)
+    return act(
+        request,
+        lambda actor: actions.retry_messages(actor, name, ids),
+        f"{len(ids)} message{pluralize(len(ids))} requeued.",
+        back=back,
+    )
+
+
+@require_POST
+@requires("queue.delete_messages")
+def delete_messages(request: HttpRequest, name: str) -> HttpResponse:
+    """Asks for "delete n", then deletes the selected poison messages."""
+    back, ids = _messages_page(name), selected(request)
+    phrase = f"delete {len(ids)}"
+    if not ids:
+        messages.warning(request, "Select at least one message.")
+        return redirect(back)
+    if text(request, "typed").casefold() == phrase:
+        return act(
+            request,
+            lambda actor: actions.delete_messages(actor, name, ids),
+            f"{len(ids)} message{pluralize(len(ids))} deleted.",
+            back=back,
+        )
+    return confirm(
+        request,
+        phrase,
+        names=ids,
+        title=f"Delete {len(ids)} poison message{pluralize(len(ids))} of {name}?",
+        verb="Delete",
+        back=back,
+        consequences=(
+            "Only the selected messages are deleted, with their payloads.",
+            "This cannot be undone.",
+        ),
+    )
+
+
 @requires("queue.peek")
 @require_safe
 @never_cache
@@ -304,8 +354,9 @@ def peek(request: HttpRequest, name: str) -> HttpResponse:
         "other",
         live=False,
         name=name,
-        lies_in=poison_name(name) if poison else name,
+        shown_queue=poison_name(name) if poison else name,
         poison=poison,
         look=look,
         most=queries.MOST_MESSAGES,
+        may_delete=permissions_of(request).at("queue", name) == "admin",
     )

@@ -12,7 +12,7 @@ from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.queues.envelope import PoisonRecord
 from coordinator.queues.queue import Queue
-from coordinator.queues.requeue import move, requeue_poison
+from coordinator.queues.requeue import delete_poison, move, requeue_poison
 from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, memory_queue
 
 Make = Callable[[str], Queue[Any]]
@@ -84,6 +84,19 @@ async def test_only_those_named_come_back_and_the_others_stay_visible(make: Make
     assert await requeue_poison(queue, ids={chosen.id}) == 1
     assert await queue.depth() == 1
     assert len(await queue.poison.peek()) == 2
+
+
+async def test_only_those_named_are_deleted_from_poison_and_the_others_stay_visible(make: Make) -> None:
+    queue = make("work")
+    for item in "abc":
+        await poisoned(queue, item)
+    await queue.poison.put_text('"left here by hand"')
+    seen = await queue.poison.peek()
+    assert await delete_poison(queue, {seen[1].id, seen[3].id, "no-such-message"}) == 2
+    assert await queue.depth() == 0
+    assert [message.id for message in await queue.poison.peek()] == [seen[0].id, seen[2].id]
+    assert await requeue_poison(queue) == 2
+    assert await contents(queue) == ["a", "c"]
 
 
 async def test_what_is_no_poison_record_stays_in_poison(make: Make) -> None:

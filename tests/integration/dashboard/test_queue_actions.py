@@ -54,6 +54,45 @@ async def test_poison_goes_back_whole_and_put_clear_delete_do_what_they_say(dash
     assert [row["action"] for row in rows] == ["queue.requeue", "queue.put", "queue.clear", "queue.delete"]
 
 
+async def test_one_poison_message_is_retried_another_deleted_and_the_others_stay(
+    dashboard: Dashboard,
+) -> None:
+    name = f"{dashboard.prefix}chosen"
+    page = f"/queues/{name}/messages"
+    async with Storage.from_connection_string(dashboard.connection_string) as storage:
+        queue = storage.queue(name, str)
+        for item in "abcd":
+            await queue.put(item)
+            (message,) = await queue.take(1, visibility_seconds=60)
+            await queue.poison.put(PoisonRecord(name, message.id, message.text, "no", [], 1.0, 2.0, 5))
+            await queue.transport.delete(message.id, message.receipt)
+        a, b, c, d = [message.id for message in await queue.poison.peek()]
+        with Person(dashboard, "adam") as adam, Person(dashboard, "olga") as olga:
+            shown = await asyncio.to_thread(olga.get, f"{page}?of=poison")
+            assert all(f'value="{id}"' in shown.text for id in (a, b, c, d))
+            assert "Delete selected" not in shown.text
+            denied = await asyncio.to_thread(olga.post, f"{page}/delete", name=b, typed="delete 1")
+            assert denied.status_code == 403
+            await asyncio.to_thread(olga.post, f"{page}/retry", name=a)
+            assert [item for message in await queue.peek() for item in message.items] == ["a"]
+            asked = await asyncio.to_thread(adam.post, f"{page}/delete", name=b)
+            assert "delete 1" in asked.text
+            assert await queue.poison.depth() == 3
+            await asyncio.to_thread(adam.post, f"{page}/delete", name=b, typed="delete 1")
+            again = await asyncio.to_thread(adam.post, f"{page}/delete", name=b, typed="delete 1")
+            assert again.status_code < 400
+        assert [message.id for message in await queue.poison.peek()] == [c, d], (
+            "untouched, and visible at once"
+        )
+    rows = [(row["action"], row["outcome"]) for row in audit_of(dashboard) if row["target"] == name]
+    assert rows == [
+        ("queue.delete_messages", "denied"),
+        ("queue.requeue", "done"),
+        ("queue.delete_messages", "done"),
+        ("queue.delete_messages", "failed"),
+    ]
+
+
 async def test_messages_are_shown_to_operators_alone_escaped_and_bounded_and_stay_where_they_are(
     dashboard: Dashboard,
 ) -> None:

@@ -49,6 +49,8 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("queue-do", {"name": "orders-in", "verb": "delete"}, "queue.delete"),
     ("queue-rule", {"name": "orders-in"}, "queue.rule"),
     ("queue-messages", {"name": "orders-in"}, "queue.peek"),
+    ("queue-messages-retry", {"name": "orders-in"}, "queue.requeue"),
+    ("queue-messages-delete", {"name": "orders-in"}, "queue.delete_messages"),
     ("gates-unleash", {}, "gate.open"),
     ("queues-requeue", {}, "queue.requeue"),
     ("queues-clear", {}, "queue.clear"),
