@@ -71,15 +71,15 @@ async def test_one_poison_message_is_retried_another_deleted_and_the_others_stay
             shown = await asyncio.to_thread(olga.get, f"{page}?of=poison")
             assert all(f'value="{id}"' in shown.text for id in (a, b, c, d))
             assert "Delete selected" not in shown.text
-            denied = await asyncio.to_thread(olga.post, f"{page}/delete", name=b, typed="delete 1")
+            denied = await asyncio.to_thread(olga.post, f"{page}/delete", {"name": b, "typed": "delete 1"})
             assert denied.status_code == 403
-            await asyncio.to_thread(olga.post, f"{page}/retry", name=a)
+            await asyncio.to_thread(olga.post, f"{page}/retry", {"name": a})
             assert [item for message in await queue.peek() for item in message.items] == ["a"]
-            asked = await asyncio.to_thread(adam.post, f"{page}/delete", name=b)
+            asked = await asyncio.to_thread(adam.post, f"{page}/delete", {"name": b})
             assert "delete 1" in asked.text
             assert await queue.poison.depth() == 3
-            await asyncio.to_thread(adam.post, f"{page}/delete", name=b, typed="delete 1")
-            again = await asyncio.to_thread(adam.post, f"{page}/delete", name=b, typed="delete 1")
+            await asyncio.to_thread(adam.post, f"{page}/delete", {"name": b, "typed": "delete 1"})
+            again = await asyncio.to_thread(adam.post, f"{page}/delete", {"name": b, "typed": "delete 1"})
             assert again.status_code < 400
         assert [message.id for message in await queue.poison.peek()] == [c, d], (
             "untouched, and visible at once"
