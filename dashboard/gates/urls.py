@@ -11,5 +11,6 @@ urlpatterns = [
     path("gates/<str:name>/unleash", views.unleash, name="gate-unleash"),
     path("gates/<str:name>/opening", views.opening, name="gate-opening"),
     path("gates/<str:name>/leash", views.leash, name="gate-leash"),
+    path("several/gates/leash", views.leash_all, name="gates-leash"),
     path("several/gates/unleash", views.unleash_selected, name="gates-unleash"),
 ]

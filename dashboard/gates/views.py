@@ -14,8 +14,8 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboard.gates import actions
 from dashboard.live.releases import Plan, written
 from dashboard.pages import queries as selectors
-from dashboard.pages.bulk import act_on_each, selected
-from dashboard.pages.views import act, cards_query, requires, show, text
+from dashboard.pages.bulk import act_on_each, selected, some
+from dashboard.pages.views import act, cards_query, confirm, is_confirmed, requires, show, text
 
 INVALID = "a time or the share is not valid. Write a time as 2026-07-31 18:00:00."
 
@@ -126,6 +126,40 @@ def unleash_selected(request: HttpRequest) -> HttpResponse:
         lambda actor, gate: actions.unleash(actor, gate, reason=reason),
         lambda n: f"Unleashed {n} gate{pluralize(n)}.",
         back=reverse("gates"),
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("gate.close")
+def leash_all(request: HttpRequest) -> HttpResponse:
+    """Asks for "leash everything", then closes every gate that is not closed."""
+    back, phrase = reverse("gates"), "leash everything"
+    names = [gate.name for gate in selectors.fleet().gates if gate.state in ("open", "armed")]
+    if not names:
+        messages.info(request, "No gate is open or armed.")
+        return redirect(back)
+    if is_confirmed(request, phrase):
+        reason = text(request, "reason") or "leash everything"
+        return act_on_each(
+            request,
+            names,
+            lambda actor, gate: actions.leash(actor, gate, reason=reason),
+            lambda n: (
+                f"Leashed {n} gate{pluralize(n)}: {some(names)}. Workers finish their current messages."
+            ),
+            back=back,
+        )
+    return confirm(
+        request,
+        phrase,
+        title="Leash everything?",
+        verb="Leash everything",
+        back=back,
+        consequences=(
+            f"{len(names)} gate{pluralize(len(names))} will be closed: {some(names)}.",
+            "Workers finish their current messages and take no new ones.",
+            "To undo it, select these gates on the Gates page and unleash them.",
+        ),
     )
 
 

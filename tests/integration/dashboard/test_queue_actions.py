@@ -1,10 +1,11 @@
-"""Promises of what operators do to queues, with real messages."""
+"""Promises of what operators do to queues and gates, with real messages."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import secrets
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,6 +92,35 @@ async def test_one_poison_message_is_retried_another_deleted_and_the_others_stay
         ("queue.delete_messages", "done"),
         ("queue.delete_messages", "failed"),
     ]
+
+
+async def test_leash_everything_closes_what_is_open_or_armed_after_the_typed_words(
+    dashboard: Dashboard,
+) -> None:
+    prefix = f"all-{secrets.token_hex(3)}"
+    config = StorageConfig(prefix=dashboard.prefix)
+    async with Storage.from_connection_string(dashboard.connection_string, config=config) as storage:
+        opened, armed, closed = [storage.gate(f"{prefix}-{name}") for name in ("open", "armed", "closed")]
+        await opened.open(by="olga")
+        await armed.open(by="olga", at=time.time() + 3600)
+        await closed.open(by="olga")
+        before = await closed.close(by="olga")
+        with Person(dashboard, "olga") as olga, Person(dashboard, "vera") as vera:
+            await until(lambda: f"{prefix}-armed" in olga.get("/several/gates/leash").text, seconds=20)
+            asked = await asyncio.to_thread(olga.get, "/several/gates/leash")
+            assert "2 gates will be closed" in asked.text
+            assert f"{prefix}-closed" not in asked.text
+            denied = await asyncio.to_thread(vera.post, "/several/gates/leash", {"typed": "leash everything"})
+            assert denied.status_code == 403
+            wrong = await asyncio.to_thread(olga.post, "/several/gates/leash", {"typed": "leash"})
+            assert wrong.status_code == 422
+            assert (await opened.read()).state == "open"
+            await asyncio.to_thread(olga.post, "/several/gates/leash", {"typed": "leash everything"})
+        assert [(await gate.read()).state for gate in (opened, armed)] == ["closed", "closed"]
+        assert await closed.read() == before
+    rows = [row for row in audit_of(dashboard) if row["target"].startswith(prefix)]
+    assert {(row["action"], row["outcome"]) for row in rows} == {("gate.close", "done")}
+    assert len(rows) == 2
 
 
 async def test_messages_are_shown_to_operators_alone_escaped_and_bounded_and_stay_where_they_are(

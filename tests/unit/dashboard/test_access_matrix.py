@@ -52,6 +52,7 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("queue-messages-retry", {"name": "orders-in"}, "queue.requeue"),
     ("queue-messages-delete", {"name": "orders-in"}, "queue.delete_messages"),
     ("gates-unleash", {}, "gate.open"),
+    ("gates-leash", {}, "gate.close"),
     ("queues-requeue", {}, "queue.requeue"),
     ("queues-clear", {}, "queue.clear"),
     ("workers-drain", {}, "worker.drain"),
