@@ -10,6 +10,7 @@ from dashboard.core.csv import moment
 from dashboard.core.pages import Badge, Page, Table, with_reason
 from dashboard.live.fleet import Fleet, QueueView
 from dashboard.queues import actions
+from dashboard.queues.reasons import why
 
 
 def sorted_queues(fleet: Fleet, query: QueryDict) -> list[QueueView]:
@@ -74,7 +75,10 @@ PAGES = (
         "queue",
         ("queue",),
         part_of="queues",
-        context={"queue": lambda fleet, query: named(fleet.queues, query.get("name", ""))},
+        context={
+            "queue": lambda fleet, query: named(fleet.queues, query.get("name", "")),
+            "why": lambda fleet, query: why(fleet, named(fleet.queues, query.get("name", ""))),
+        },
         graphs=lambda fleet, query: [queue for queue in fleet.queues if queue.name == query.get("name")],
     ),
 )
