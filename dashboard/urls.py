@@ -22,6 +22,7 @@ urlpatterns = [
     # Not allauth's own list: no sign-up, no e-mail, no password by mail.
     path("accounts/login/", signing_in.SignIn.as_view(), name="account_login"),
     path("accounts/logout/", auth_views.LogoutView.as_view(), name="account_logout"),
+    path("accounts/password/", signing_in.ChangePassword.as_view(), name="password"),
     path("accounts/confirm/", signing_in.ConfirmPassword.as_view(), name="account_reauthenticate"),
     path("accounts/second-factor/", factors.index, name="mfa_index"),
     path("accounts/second-factor/code/", signing_in.SecondFactor.as_view(), name="mfa_authenticate"),

@@ -1,13 +1,16 @@
-"""Reads of tokens."""
+"""Reads of people and tokens."""
 
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import msgspec
+from allauth.mfa.models import Authenticator
+from django.contrib.auth import get_user_model
 from django.utils import timezone
 
-from dashboard.core.permissions import Allowance, decode_allowance
+from dashboard.core.permissions import ROLES, Allowance, decode_allowance
 from dashboard.models import Scope, WorkerToken
 
 
@@ -50,3 +53,34 @@ def tokens(owner: str | None = None) -> tuple[TokenView, ...]:
         )
         for row in rows.select_related("owner", "team").order_by("-pk")
     )  # fmt: skip
+
+
+class PersonView(msgspec.Struct, frozen=True):
+    """An account. `role` is "" for none; `last_sign_in` is None for never."""
+
+    name: str
+    role: str
+    teams: tuple[str, ...]
+    is_active: bool
+    has_factor: bool
+    last_sign_in: float | None
+
+
+def people() -> tuple[PersonView, ...]:
+    """All accounts by name."""
+    factors = set(Authenticator.objects.values_list("user_id", flat=True))
+    found = get_user_model().objects.prefetch_related("groups").order_by("username")
+    return tuple(_person(user, has_factor=user.pk in factors) for user in found)
+
+
+def _person(user: Any, *, has_factor: bool) -> PersonView:
+    groups = {group.name for group in user.groups.all()}
+    role = "admin" if user.is_superuser else next((role for role in reversed(ROLES) if role in groups), "")
+    return PersonView(
+        user.get_username(),
+        role,
+        tuple(sorted(groups - {*ROLES})),
+        user.is_active,
+        has_factor,
+        user.last_login.timestamp() if user.last_login else None,
+    )

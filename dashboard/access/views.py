@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django.contrib import messages
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
@@ -80,6 +82,81 @@ def revoke_token(request: HttpRequest, token: int) -> HttpResponse:
     )
 
 
+def _with_password(request: HttpRequest, make: Callable[[], str], user: str) -> HttpResponse:
+    """The page with a first password: it is in this answer alone."""
+    try:
+        return _page(request, password=make(), person=user)
+    except ActionFailed as error:
+        messages.error(request, str(error))
+        return _page(request, status=403 if isinstance(error, Denied) else 422)
+
+
+@require_POST
+@never_cache
+@requires("person.add")
+def add_person(request: HttpRequest) -> HttpResponse:
+    """Make an account."""
+    user, role = text(request, "user", 80), text(request, "role")
+    return _with_password(request, lambda: people_actions.add_person(actor_of(request), user, role), user)
+
+
+@require_POST
+@never_cache
+@requires("person.reset_password")
+def reset_password(request: HttpRequest) -> HttpResponse:
+    """A new first password for somebody who forgot theirs."""
+    user = text(request, "user", 150)
+    return _with_password(request, lambda: people_actions.reset_password(actor_of(request), user), user)
+
+
+@require_POST
+@requires("person.role")
+def set_role(request: HttpRequest) -> HttpResponse:
+    user, role = text(request, "user", 150), text(request, "role")
+    return act(
+        request,
+        lambda actor: people_actions.set_role(actor, user, role),
+        f"{user} is now {role}.",
+        back=reverse("access"),
+    )
+
+
+@require_POST
+@requires("person.disable")
+def disable(request: HttpRequest) -> HttpResponse:
+    user = text(request, "user", 150)
+    return act(
+        request,
+        lambda actor: people_actions.set_active(actor, user, active=False),
+        f"{user} is disabled and signed out everywhere.",
+        back=reverse("access"),
+    )
+
+
+@require_POST
+@requires("person.enable")
+def enable(request: HttpRequest) -> HttpResponse:
+    user = text(request, "user", 150)
+    return act(
+        request,
+        lambda actor: people_actions.set_active(actor, user, active=True),
+        f"{user} is enabled.",
+        back=reverse("access"),
+    )
+
+
+@require_POST
+@requires("person.reset_factor")
+def reset_second_factor(request: HttpRequest) -> HttpResponse:
+    user = text(request, "user", 150)
+    return act(
+        request,
+        lambda actor: people_actions.reset_second_factor(actor, user),
+        f"The second factor of {user} is removed.",
+        back=reverse("access"),
+    )
+
+
 @require_POST
 @requires("session.end_own")
 def end_session(request: HttpRequest, session: int) -> HttpResponse:
@@ -149,7 +226,9 @@ def _claims(request: HttpRequest) -> dict[str, str]:
     return {name: value for name, value in given.items() if value}
 
 
-def _page(request: HttpRequest, *, made: str = "", status: int = 200) -> HttpResponse:
+def _page(
+    request: HttpRequest, *, made: str = "", password: str = "", person: str = "", status: int = 200
+) -> HttpResponse:
     actor = actor_of(request)
     everything = not decide(actor, "token.create")
     name = request.user.get_username()
@@ -160,6 +239,9 @@ def _page(request: HttpRequest, *, made: str = "", status: int = 200) -> HttpRes
         live=False,
         status=status,
         made=made,
+        password=password,
+        person=person,
+        accounts=queries.people() if everything else (),
         sessions=sessions.listed(
             None if everything else request.user, current=str(request.session.session_key)
         ),

@@ -27,15 +27,16 @@ from allauth.account.views import ReauthenticateView
 from allauth.mfa.base.views import AuthenticateView
 from allauth.mfa.base.views import ReauthenticateView as ReauthenticateByCodeView
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth import get_user_model
 from django.contrib.auth.forms import AuthenticationForm
-from django.contrib.auth.views import LoginView
+from django.contrib.auth.views import LoginView, PasswordChangeView
 from django.core import signing
 from django.db import transaction
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.urls import reverse
+from django.urls import reverse, reverse_lazy
 from django.utils.http import urlencode
 
 from dashboard.accounts.hashing import Busy, known_here
@@ -43,7 +44,7 @@ from dashboard.accounts.single_sign_on import PROVIDER
 from dashboard.core import audit
 from dashboard.core.middleware import request_id_var
 from dashboard.core.permissions import Actor
-from dashboard.models import SignInTries
+from dashboard.models import Outcome, SignInTries
 
 FREE_TRIES = 5
 FREE_TRIES_OF_NETWORK = 20
@@ -287,6 +288,35 @@ class ConfirmPassword(ThrottledFormMixin, ReauthenticateView):  # type: ignore[m
 
     def person(self) -> Any:
         return self.request.user
+
+
+class ChangePassword(ThrottledFormMixin, PasswordChangeView):
+    """One's own password. All other sessions end, and sockets that they opened close within seconds."""
+
+    template_name = "accounts/password.html"
+    success_url = reverse_lazy("access")
+
+    def tries(self) -> Tries:
+        return tries_of(self.who(), address_of(self.request), _known(self.request, self.person()))
+
+    def who(self) -> str:
+        return str(self.person().get_username())
+
+    def person(self) -> Any:
+        return self.request.user
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        row = audit.intent(Actor.from_request(self.request), "password.change", self.who())
+        answer = super().form_valid(form)
+        audit.outcome(row, Outcome.DONE)
+        messages.success(self.request, "Your password is changed. All other sessions have ended.")
+        return answer
+
+    def form_invalid(self, form: Any) -> HttpResponse:
+        if "old_password" in form.errors:
+            return super().form_invalid(form)
+        self.counted.forget()  # the password was right, the new one is not good enough
+        return self.render_to_response(self.get_context_data(form=form))
 
 
 class ConfirmCode(ThrottledFormMixin, ReauthenticateByCodeView):  # type: ignore[misc]

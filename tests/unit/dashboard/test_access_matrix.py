@@ -29,7 +29,7 @@ PUBLIC = {
 }  # fmt: skip
 # One's own second factor: for everybody who is signed in, with a role or without.
 OWN = {
-    "account_reauthenticate", "mfa_index", "mfa_reauthenticate", "mfa_activate_totp", "mfa_deactivate_totp",
+    "password", "account_reauthenticate", "mfa_index", "mfa_reauthenticate", "mfa_activate_totp", "mfa_deactivate_totp",
     "mfa_view_recovery_codes", "mfa_generate_recovery_codes", "mfa_download_recovery_codes",
 }  # fmt: skip
 READ = {
@@ -70,6 +70,12 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("leader-break", {"name": "month-end"}, "leader.break"),
     ("token-create", {}, "token.create_own"),
     ("token-revoke", {"token": 7}, "token.revoke_own"),
+    ("person-add", {}, "person.add"),
+    ("person-role", {}, "person.role"),
+    ("person-disable", {}, "person.disable"),
+    ("person-enable", {}, "person.enable"),
+    ("person-reset-password", {}, "person.reset_password"),
+    ("person-reset-factor", {}, "person.reset_factor"),
     ("sessions-end", {}, "session.end_own"),
     ("session-end", {"session": 7}, "session.end_own"),
     ("team-rule", {}, "team.rule"),
