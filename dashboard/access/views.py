@@ -152,7 +152,7 @@ def reset_second_factor(request: HttpRequest) -> HttpResponse:
     return act(
         request,
         lambda actor: people_actions.reset_second_factor(actor, user),
-        f"The second factor of {user} is removed.",
+        f"Two-factor authentication of {user} is reset.",
         back=reverse("access"),
     )
 
