@@ -255,16 +255,20 @@ class RangeAllocator:
     def _read(self) -> Counter:
         try:
             snapshot = self._store.get_data()
-        except NotFound as error:
+        except NotFound:
             below = max(self._high_water, self._by_ledger())
-            if below:
+            if not below:
+                return Counter(self._config.start, None)
+            try:
+                # Another process may have created it and entered its first grant between the two looks.
+                snapshot = self._store.get_data()
+            except NotFound as error:
                 raise SequenceMissing(
                     f"sequence {self.name}: the counter is gone although numbers below {below} or more were granted; "
                     f"numbering does not restart by itself. `python -m coordinator ids repair {self.name}` shows how to "
                     "put it back",
                     sequence=self.name,
                 ) from error
-            return Counter(self._config.start, None)
         counter = read_counter(self.name, snapshot.data, snapshot.etag, snapshot.metadata)
         if counter.value < self._high_water:
             raise lowered_error(self.name, counter.value, self._high_water, "this process's own grants")

@@ -94,7 +94,7 @@ async def test_ticked_queues_are_cleared_only_after_the_typed_words_and_counts(
     await page.locator("#several").get_by_role("button", name="Clear…").click()
     await expect(page.get_by_role("link", name="Cancel")).to_be_focused()
     for name in names:
-        await expect(page.locator(".consequences")).to_contain_text(f"{name}: about 1 messages")
+        await expect(page.locator(".consequences")).to_contain_text(f"{name}: about 1 to be deleted")
     await page.get_by_label("to confirm").fill("clear 3")
     await page.get_by_role("button", name="Clear all").click()
     await expect(page.get_by_role("alert")).to_contain_text("Nothing changed")

@@ -20,6 +20,7 @@ from coordinator.sequences import generator
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
 from coordinator.sequences.stock import Block
+from coordinator.sequences.store import Snapshot
 from coordinator.testing.sequences import MemoryLedger, MemoryStore, memory_generator
 
 OURS = tuple(f"coordinator.sequences.{each}" for each in ("generator", "stock", "prefetch", "allocator"))
@@ -91,6 +92,34 @@ def test_a_call_is_refused_only_for_what_a_refill_saw_after_it_began() -> None:
         late.join(60)
         assert isinstance(got[0], SequenceLowered)
         assert got[1:] == [1000]
+
+
+class Born(MemoryStore):
+    """Between this process's first look at the counter and its look at the ledger another one creates both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], object] | None = None
+
+    def get_data(self) -> Snapshot:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        try:
+            return super().get_data()
+        finally:
+            if meanwhile is not None:
+                meanwhile()
+
+
+def test_a_sequence_that_another_process_creates_at_the_same_moment_is_not_gone() -> None:
+    store, ledger = Born(), MemoryLedger()
+    with (
+        memory_generator(store=store, ledger=ledger, range_size=10, max_range_size=10) as one,
+        memory_generator(store=store, ledger=ledger, range_size=10, max_range_size=10) as other,
+    ):
+        got: list[int] = []
+        store.meanwhile = lambda: got.append(other.next_id())
+        assert one.next_id() not in got
+        assert got == [1]
 
 
 class Slow(MemoryStore):
