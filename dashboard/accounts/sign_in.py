@@ -36,7 +36,7 @@ from django.db import transaction
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.urls import reverse, reverse_lazy
+from django.urls import reverse
 from django.utils.http import urlencode
 
 from dashboard.accounts.hashing import Busy, known_here
@@ -294,7 +294,9 @@ class ChangePassword(ThrottledFormMixin, PasswordChangeView):
     """One's own password. All other sessions end, and sockets that they opened close within seconds."""
 
     template_name = "accounts/password.html"
-    success_url = reverse_lazy("access")
+
+    def get_success_url(self) -> str:
+        return reverse("access")
 
     def tries(self) -> Tries:
         return tries_of(self.who(), address_of(self.request), _known(self.request, self.person()))
