@@ -28,7 +28,7 @@ sys.path.insert(0, str(PROJECT))
 
 from benchmarks.peers.queue_product import peers_python  # noqa: E402
 from coordinator import Storage  # noqa: E402
-from coordinator.pipelines.ledger import Ledger  # noqa: E402
+from coordinator.pipelines.ledger import BatchLedger  # noqa: E402
 from coordinator.pipelines.messages import Chunk  # noqa: E402
 from coordinator.pipelines.sending import Sender  # noqa: E402
 from coordinator.queues.envelope import encode_item  # noqa: E402
@@ -143,7 +143,7 @@ async def split(items: int) -> None:
     async def wanted() -> bool:
         return True
 
-    ledger = Ledger("bench", Table(MemoryTableStore("heads")), Table(MemoryTableStore("parts")))
+    ledger = BatchLedger("bench", Table(MemoryTableStore("heads")), Table(MemoryTableStore("parts")))
     sink: Any = Sink()
     sender = Sender(ledger, lambda count: ({"id": n, "customer": n % 250} for n in range(count)), sink)
     assert await sender.send("b", items, chunk_items=500, is_wanted=wanted)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from benchmarks.scaling_pool import MIDNIGHT, REPORT_SECONDS, Day, Instance, Pool
 from coordinator.gates.state import GateState
 from coordinator.queues.queue import PeekedMessage
-from coordinator.scaling.decision import Memory, decide
+from coordinator.scaling.decision import AgentState, decide
 from coordinator.scaling.observing import QueueObserver
 from coordinator.scaling.policy import ScalingPolicy
 from coordinator.scaling.reports import WorkerReport
@@ -140,7 +140,7 @@ class Kennel:
         reports: bool = True,
         dies_every: int = 0,
     ) -> None:
-        self.pool, self.policy, self.memory, self.push = pool, policy, Memory(), push
+        self.pool, self.policy, self.memory, self.push = pool, policy, AgentState(), push
         self.has_reports, self.dies_every = reports, dies_every
         self.observer = self._new_observer()
         self.next_at, self.looked_at, self.announced = 0.0, 0, 0

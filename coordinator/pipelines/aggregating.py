@@ -12,7 +12,7 @@ import msgspec
 from coordinator.backoff import TRANSIENT, Backoff
 from coordinator.clock import Clock
 from coordinator.errors import AlreadyExists, ConfigurationError, NotFound, PreconditionFailed
-from coordinator.pipelines.ledger import Ledger, Versioned, insert_result
+from coordinator.pipelines.ledger import BatchLedger, Versioned, insert_result
 from coordinator.pipelines.messages import COUNTED, BatchDone, ChunkResult, Counted, Head, Sent, result_row
 from coordinator.pipelines.status import rate
 from coordinator.queues.delivery import DONE, Outcome, Reject
@@ -51,7 +51,7 @@ class ResultAggregator:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: BatchLedger,
         *,
         controller: Fold,
         result_type: Any,

@@ -16,7 +16,7 @@ from coordinator.bounds import is_moment, one_line
 from coordinator.errors import AlreadyExists, PreconditionFailed
 from coordinator.pipelines.aggregating import Reporter
 from coordinator.pipelines.control import BatchControl
-from coordinator.pipelines.ledger import Ledger
+from coordinator.pipelines.ledger import BatchLedger
 from coordinator.pipelines.messages import BatchDone, BatchOrder, Chunk, ChunkResult, Counted, Head, Sent
 from coordinator.pipelines.pipeline import Pipeline
 from coordinator.pipelines.status import BatchStatus, batch_status
@@ -135,8 +135,8 @@ async def batch_control(storage: Account, pipeline: str, batch: str) -> BatchCon
     return BatchControl(rows, Outbox(rows.heads, orders), clock=storage.clock)
 
 
-def ledger(storage: Account, pipeline: str) -> Ledger:
-    return Ledger(
+def ledger(storage: Account, pipeline: str) -> BatchLedger:
+    return BatchLedger(
         pipeline,
         make_table(storage, storage.config.table("batches")),
         make_table(storage, storage.config.table("batchparts")),

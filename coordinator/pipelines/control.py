@@ -8,7 +8,7 @@ import msgspec
 
 from coordinator.clock import Clock
 from coordinator.errors import KennelError
-from coordinator.pipelines.ledger import Ledger
+from coordinator.pipelines.ledger import BatchLedger
 from coordinator.pipelines.messages import BatchOrder, Head, ItemFailure
 from coordinator.pipelines.status import BatchStatus, batch_status
 from coordinator.tables.operations import Replace
@@ -28,7 +28,7 @@ class BatchControl:
     guarantee that what is on its way stops at once: processors look every two seconds.
     """
 
-    def __init__(self, ledger: Ledger, outbox: Outbox[BatchOrder], *, clock: Clock) -> None:
+    def __init__(self, ledger: BatchLedger, outbox: Outbox[BatchOrder], *, clock: Clock) -> None:
         self._ledger = ledger
         self._outbox = outbox
         self._clock = clock

@@ -34,7 +34,7 @@ class Versioned(NamedTuple, Generic[S]):
     etag: str
 
 
-class Ledger:
+class BatchLedger:
     """Heads in one table (a partition for each pipeline), parts in another (a partition for each batch)."""
 
     def __init__(self, pipeline: str, heads: Table, parts: Table) -> None:

@@ -15,7 +15,7 @@ from coordinator.errors import AlreadyExists, ConfigurationError, NotFound
 from coordinator.pipelines.aggregating import Fold, Reporter, Reports, ResultAggregator
 from coordinator.pipelines.control import BatchControl, PipelineError
 from coordinator.pipelines.items import ItemRunner, failure
-from coordinator.pipelines.ledger import MAX_RESULT_BYTES, Ledger, fitted
+from coordinator.pipelines.ledger import MAX_RESULT_BYTES, BatchLedger, fitted
 from coordinator.pipelines.messages import BatchDone, BatchOrder, Chunk, ChunkResult, Head, ItemFailure
 from coordinator.pipelines.sending import CHUNK_SECONDS, Initiator, Sender
 from coordinator.pipelines.status import BatchStatus
@@ -90,7 +90,7 @@ class Pipeline:
         processor: Callable[[Any], Any],
         controller: Fold,
         *,
-        ledger: Ledger,
+        ledger: BatchLedger,
         reports: Reports,
         orders: Queue[BatchOrder],
         work: Queue[Chunk],

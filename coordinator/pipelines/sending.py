@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from coordinator.errors import AlreadyExists, PreconditionFailed
-from coordinator.pipelines.ledger import Ledger
+from coordinator.pipelines.ledger import BatchLedger
 from coordinator.pipelines.messages import Chunk, Head, Sent
 from coordinator.queues.envelope import encode_item
 from coordinator.queues.queue import Queue
@@ -43,7 +43,7 @@ class Sender:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: BatchLedger,
         initiator: Initiator,
         queue: Queue[Chunk],
         *,

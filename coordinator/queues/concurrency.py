@@ -12,7 +12,7 @@ from coordinator.clock import Clock
 from coordinator.errors import ConfigurationError, StorageError
 from coordinator.queues.polling import Source
 from coordinator.queues.protocols import ListenedQueue, RuleStore
-from coordinator.queues.rules import Decision, Measured, ScalingRule, WorkDetected, decide
+from coordinator.queues.rules import QueueLoad, ScalingRule, TaskDecision, WorkDetected, decide
 from coordinator.queues.task_pool import TaskPool, ThroughputEstimator
 from coordinator.realtime.bus import Bus
 
@@ -35,7 +35,7 @@ class ConcurrencyController:
         self.queue = queue
         self.allowed = allowed
         self.rule = own
-        self.decision = Decision(allowed.start, "no message received yet")
+        self.decision = TaskDecision(allowed.start, "no message received yet")
         self.stored = False
         self._own, self._store, self._clock = own, store, clock
         self._etag = ""
@@ -62,14 +62,14 @@ class ConcurrencyController:
         elif step < 0:
             self._down_at = now
         if desired != self.decision.tasks:
-            self.decision = Decision(desired, f"{desired} tasks: set by the work_detected handler")
+            self.decision = TaskDecision(desired, f"{desired} tasks: set by the work_detected handler")
 
     def emptied(self, floor: int) -> None:
-        self.decision = Decision(floor, f"{floor} tasks: the queue is empty")
+        self.decision = TaskDecision(floor, f"{floor} tasks: the queue is empty")
 
     def first_step(self) -> int:
         """What the rule would start for one message."""
-        return decide(self.rule, Measured(waiting=1), allowed=self.allowed).tasks
+        return decide(self.rule, QueueLoad(waiting=1), allowed=self.allowed).tasks
 
     async def decide(
         self, *, depth: int | None, held: int, tasks: int, throughput: ThroughputEstimator, bus: Bus
@@ -77,7 +77,7 @@ class ConcurrencyController:
         """The tasks wanted now. `depth` includes what is in hand."""
         await self.follow(bus)
         now = self._clock.monotonic()
-        measured = Measured(
+        measured = QueueLoad(
             waiting=None if depth is None else max(0, depth - held),
             in_flight=held,
             tasks=tasks,

@@ -77,7 +77,7 @@ def is_generator(handler: Handler) -> bool:
     )
 
 
-class Run:
+class HandlerCall:
     """One call of the handler, while it lasts. `task` awaits it; `waiting` is set for a `def` handler's thread."""
 
     __slots__ = (
@@ -112,7 +112,7 @@ class Run:
         return self._contexts
 
 
-_current: contextvars.ContextVar[Run] = contextvars.ContextVar("kennel_message")
+_current: contextvars.ContextVar[HandlerCall] = contextvars.ContextVar("kennel_message")
 
 
 def current_message() -> MessageContext:
@@ -182,7 +182,7 @@ class Runner:
         self.name = handler_name(handler)
         self.is_async = is_async(handler)
         self.timeout = timeout
-        self.running: dict[Run, None] = {}
+        self.running: dict[HandlerCall, None] = {}
         self.stopping = False
         self._threads = threads
         self._clock = clock
@@ -192,7 +192,7 @@ class Runner:
         self, work_items: list[WorkItem], task: asyncio.Task[Any], started_at: float
     ) -> list[Outcome]:
         """The outcome of each unit; raises only `asyncio.CancelledError`, once `stopping`. `task` is the running one."""
-        run = Run(self, work_items, task, started_at)
+        run = HandlerCall(self, work_items, task, started_at)
         self.running[run] = None
         token = _current.set(run)
         try:
@@ -237,14 +237,14 @@ class Runner:
             task.uncancel()  # it was done all the same
         return outcomes
 
-    def _timed_out(self, run: Run, task: asyncio.Task[Any], error: BaseException) -> list[Outcome]:
+    def _timed_out(self, run: HandlerCall, task: asyncio.Task[Any], error: BaseException) -> list[Outcome]:
         if task.cancelling() and task.uncancel():
             raise asyncio.CancelledError from error
         return [_ended(f"it took longer than its time-out of {self.timeout:g} s", error)] * len(
             run.work_items
         )
 
-    def time_out(self, run: Run, now: float) -> None:
+    def time_out(self, run: HandlerCall, now: float) -> None:
         """End a call whose time is over."""
         run.cancelled_at = now
         for work_item in run.work_items:
@@ -258,7 +258,7 @@ class Runner:
         else:
             run.task.cancel()
 
-    async def _call(self, run: Run, argument: Any) -> Any:
+    async def _call(self, run: HandlerCall, argument: Any) -> Any:
         if self.is_async:
             return await self.handler(argument)
         if self._executor is None:

@@ -35,7 +35,7 @@ from coordinator.queues.leases import End, LeaseManager
 from coordinator.queues.notifications import Subscriptions, follow, wait_any
 from coordinator.queues.polling import Idle, IdleBackoff, QueueEmpty, Source, choose, queue_empty, rota
 from coordinator.queues.protocols import MAX_VISIBILITY_SECONDS, ListenedQueue
-from coordinator.queues.rules import DEFAULT_RULE, Decision, ScalingRule, WorkDetected
+from coordinator.queues.rules import DEFAULT_RULE, ScalingRule, TaskDecision, WorkDetected
 from coordinator.queues.settling import RetryPolicy, Settler, TryFailed, ignore
 from coordinator.queues.task_pool import TaskPool, ThroughputEstimator
 from coordinator.queues.watchdog import STALLS, Overseer
@@ -533,7 +533,7 @@ class QueueListener(Generic[T]):
         self._decisions.work_detected = handler
 
     @property
-    def decision(self) -> Decision:
+    def decision(self) -> TaskDecision:
         """How many tasks are desired, and why."""
         return self.controller.decision
 

@@ -70,7 +70,7 @@ DEFAULT_RULE = Steps()
 
 
 @dataclass(frozen=True)
-class Measured:
+class QueueLoad:
     """What a rule decides from. `waiting` None means the depth could not be read: then nothing is scaled in."""
 
     waiting: int | None
@@ -83,23 +83,23 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Decision:
+class TaskDecision:
     """How many tasks, and why, for people: "12 because …"."""
 
     tasks: int
     reason: str
 
 
-def decide(rule: ScalingRule, measured: Measured, *, allowed: range) -> Decision:
+def decide(rule: ScalingRule, measured: QueueLoad, *, allowed: range) -> TaskDecision:
     """The tasks that the rule wants, within `allowed` (the listener's own bounds)."""
     if measured.waiting is None:
-        return Decision(measured.tasks, f"{measured.tasks} tasks: unchanged, depth unknown")
+        return TaskDecision(measured.tasks, f"{measured.tasks} tasks: unchanged, depth unknown")
     desired, why = _by_steps(rule, measured) if isinstance(rule, Steps) else _by_target(rule, measured)
     lowest, highest = allowed.start, allowed.stop - 1
     tasks = max(lowest, min(highest, desired))
     if tasks != desired:
         why += f"; limited to {lowest}–{highest} (calculated {desired})"
-    return Decision(tasks, f"{tasks} tasks: {why}")
+    return TaskDecision(tasks, f"{tasks} tasks: {why}")
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,10 @@ def work_detected(
     Returns:
         How many dequeue tasks there should be.
     """
-    return decide(rule, Measured(waiting=event.depth, tasks=event.tasks), allowed=allowed).tasks
+    return decide(rule, QueueLoad(waiting=event.depth, tasks=event.tasks), allowed=allowed).tasks
 
 
-def _by_steps(rule: Steps, measured: Measured) -> tuple[int, str]:
+def _by_steps(rule: Steps, measured: QueueLoad) -> tuple[int, str]:
     depth = (measured.waiting or 0) + measured.in_flight
     for below, tasks in rule.steps:
         if depth < below:
@@ -144,7 +144,7 @@ def _by_steps(rule: Steps, measured: Measured) -> tuple[int, str]:
     return rule.beyond, f"depth {depth} (≥ {last})"
 
 
-def _by_target(rule: TargetLatency, measured: Measured) -> tuple[int, str]:
+def _by_target(rule: TargetLatency, measured: QueueLoad) -> tuple[int, str]:
     waiting = measured.waiting or 0
     measured_service = measured.service_seconds is not None
     service = (

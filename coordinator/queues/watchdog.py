@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from coordinator.clock import Clock
-from coordinator.queues.handlers import Run, Runner
+from coordinator.queues.handlers import HandlerCall, Runner
 from coordinator.queues.leases import End, LeaseManager
 
 _log = logging.getLogger("coordinator.queues")
@@ -157,7 +157,7 @@ class Overseer:
         pause = _LOOK_SECONDS if self._runner.timeout is None else min(_LOOK_SECONDS, self._runner.timeout)
         return max(0.01, min([pause, *pauses]))
 
-    def _look_at(self, run: Run, now: float) -> float:
+    def _look_at(self, run: HandlerCall, now: float) -> float:
         """End or name a call; seconds until it should be looked at again."""
         timeout, taken = self._runner.timeout, now - run.started_at
         if run.cancelled_at is not None:
@@ -180,7 +180,7 @@ class Overseer:
             )
         return _LOOK_SECONDS
 
-    def _let_go(self, run: Run, taken: float) -> None:
+    def _let_go(self, run: HandlerCall, taken: float) -> None:
         """A coroutine that goes on although it was cancelled: at least others can have its message."""
         for delivery in {work_item.delivery for work_item in run.work_items}:
             if delivery.held:

@@ -11,7 +11,7 @@ from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ConfigurationError, KennelError, LeadershipLost
 from coordinator.queues.notifications import Subscriptions
 from coordinator.realtime.bus import Bus, Hint
-from coordinator.scaling.decision import Decision, Memory, Observation, decide
+from coordinator.scaling.decision import AgentState, Decision, Observation, decide
 from coordinator.scaling.drivers import Driver
 from coordinator.scaling.history import ScalingHistory
 from coordinator.scaling.policy import ScalingPolicy
@@ -23,7 +23,7 @@ Observe = Callable[[int], Awaitable[Observation]]
 PolicySource = Callable[[], Awaitable[ScalingPolicy]]
 
 
-class Tenure(Protocol):
+class FencedTerm(Protocol):
     """What the agent needs of a `Term`."""
 
     @property
@@ -88,12 +88,12 @@ class ScalingAgent:
         self._observe = observe
         self._identity = identity
         self._clock = clock
-        self._memory: Memory | None = None
+        self._memory: AgentState | None = None
         self._signal = asyncio.Event()
         self._bus, self._topics = bus, topics
         self._announced, self._above, self._looked_at = 0, 0.0, clock.monotonic()
 
-    async def lead(self, term: Tenure) -> None:
+    async def lead(self, term: FencedTerm) -> None:
         """Turn after turn until cancelled; the task of an election.
 
         Args:
@@ -110,7 +110,7 @@ class ScalingAgent:
         finally:
             hints.close()
 
-    async def _turn(self, term: Tenure) -> float:
+    async def _turn(self, term: FencedTerm) -> float:
         """A turn that survives what storage or the driver cannot do; returns when the next is due, in seconds."""
         try:
             decision = await self.step(term)
@@ -137,7 +137,7 @@ class ScalingAgent:
             early = SHORTEST_SECONDS - elapsed if self._announced else 0.0
             await self._clock.wait(self._signal, early if early > 0 else until - now)
 
-    async def step(self, term: Tenure) -> Decision:
+    async def step(self, term: FencedTerm) -> Decision:
         """One turn.
 
         Args:
@@ -153,7 +153,7 @@ class ScalingAgent:
         self._announced, self._looked_at = 0, self._clock.monotonic()
         if self._memory is None:
             latest = await self.history.latest()
-            self._memory = latest.memory if latest else Memory()
+            self._memory = latest.memory if latest else AgentState()
         policy = self._policy if isinstance(self._policy, ScalingPolicy) else await self._policy()
         seen = await self._observe(await self.driver.actual())
         previous = seen.actual if self._memory.wanted is None else self._memory.wanted

@@ -56,7 +56,7 @@ class Observation(msgspec.Struct, frozen=True):
     ages: Annotated[tuple[tuple[Figure, Figure], ...], Meta(max_length=MAX_ITEMS)] = ()
 
 
-class Memory(msgspec.Struct, frozen=True):
+class AgentState(msgspec.Struct, frozen=True):
     """What the next decision must know of the earlier ones.
 
     The last step, when the direction last changed, and how long nobody leaves after a step up that followed a
@@ -76,11 +76,11 @@ class Decision(msgspec.Struct, frozen=True):
 
     wanted: Count
     reason: Remark
-    memory: Memory
+    memory: AgentState
     next_seconds: Figure | None = None
 
 
-def decide(policy: ScalingPolicy, seen: Observation, memory: Memory) -> Decision:
+def decide(policy: ScalingPolicy, seen: Observation, memory: AgentState) -> Decision:
     """The fewest instances that do what waits, and what keeps arriving, in time.
 
     Goes up at once. Goes down only to a number that surely suffices, and no lower than what is in flight; after a step up
@@ -130,7 +130,7 @@ def decide(policy: ScalingPolicy, seen: Observation, memory: Memory) -> Decision
 class _Load:
     """What there is to do, and what numbers of instances make of it."""
 
-    def __init__(self, policy: ScalingPolicy, seen: Observation, memory: Memory, now: int) -> None:
+    def __init__(self, policy: ScalingPolicy, seen: Observation, memory: AgentState, now: int) -> None:
         self.seen, self.policy, self.now = seen, policy, now
         self.rate = seen.instance_per_second or policy.instance_per_second
         self.waiting = (seen.visible or 0) * seen.items_per_message
@@ -244,7 +244,7 @@ def _floor(policy: ScalingPolicy, seen: Observation, now: int, wanted: int) -> t
     return floor, f"{seen.in_flight} messages are in flight"
 
 
-def _must_wait(policy: ScalingPolicy, seen: Observation, wanted: int, memory: Memory) -> str:
+def _must_wait(policy: ScalingPolicy, seen: Observation, wanted: int, memory: AgentState) -> str:
     since_step, since_turn = seen.at - memory.stepped_at, seen.at - memory.turned_at
     if memory.direction == "up" and since_step < policy.boot_seconds:
         return f"those asked for {since_step:.0f} s ago may not have begun"
@@ -255,7 +255,9 @@ def _must_wait(policy: ScalingPolicy, seen: Observation, wanted: int, memory: Me
     return ""
 
 
-def _stepped(policy: ScalingPolicy, wanted: int, now: int, seen: Observation, memory: Memory) -> Memory:
+def _stepped(
+    policy: ScalingPolicy, wanted: int, now: int, seen: Observation, memory: AgentState
+) -> AgentState:
     direction: Direction = "up" if wanted > now else "down"
     turned, hold = memory.turned_at, memory.hold_seconds
     if memory.direction not in ("none", direction):
@@ -268,8 +270,8 @@ def _stepped(policy: ScalingPolicy, wanted: int, now: int, seen: Observation, me
     settled = min(wanted, now if seen.ready is None else seen.ready)
     if seen.ready is None and memory.direction == "up" and seen.at - memory.stepped_at < policy.boot_seconds:
         settled = min(wanted, memory.settled)
-    return Memory(wanted, seen.at, direction, turned, hold, settled)
+    return AgentState(wanted, seen.at, direction, turned, hold, settled)
 
 
-def _kept(wanted: int, memory: Memory) -> Memory:
+def _kept(wanted: int, memory: AgentState) -> AgentState:
     return msgspec.structs.replace(memory, wanted=wanted)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from coordinator.errors import AlreadyExists, LeadershipLost, NotFound, PreconditionFailed
-from coordinator.scaling.decision import Decision, Memory, Observation
+from coordinator.scaling.decision import AgentState, Decision, Observation
 from coordinator.tables.commit import commit
 from coordinator.tables.operations import Insert, Operation, Replace
 from coordinator.tables.rows import Row
@@ -32,7 +32,7 @@ class ScalingRecord:
     actual: int
     reason: str
     seen: Observation
-    memory: Memory
+    memory: AgentState
 
 
 class ScalingHistory:
@@ -110,5 +110,5 @@ def decode_record(row: Row) -> ScalingRecord:
         actual=row["actual"],
         reason=row["reason"],
         seen=msgspec.json.decode(row["seen"], type=Observation),
-        memory=msgspec.json.decode(row["memory"], type=Memory),
+        memory=msgspec.json.decode(row["memory"], type=AgentState),
     )

@@ -16,7 +16,7 @@ from coordinator.queues.protocols import MAX_BATCH
 from coordinator.queues.queue import PeekedMessage, Queue
 from coordinator.scaling.arrivals import Arrivals
 from coordinator.scaling.decision import Observation
-from coordinator.scaling.reports import Completions, Measured, WorkerReport
+from coordinator.scaling.reports import Completions, ReportedPool, WorkerReport
 
 ReadReports = Callable[[], Awaitable[Sequence[WorkerReport]]]
 
@@ -102,7 +102,7 @@ class QueueObserver:
             ages=self._arrivals.ages(now, waiting * self._items, oldest),
         )
 
-    def _measured(self, reports: Sequence[WorkerReport], now: float, actual: int) -> Measured | None:
+    def _measured(self, reports: Sequence[WorkerReport], now: float, actual: int) -> ReportedPool | None:
         """What the workers report; None if there are none, or none that still report."""
         if not reports:
             return None
@@ -111,13 +111,13 @@ class QueueObserver:
         self._silent_since = math.inf if is_heard else min(self._silent_since, now)
         return measured if now - self._silent_since < _SILENT_SECONDS else None
 
-    def _in_flight(self, count: int, visible: int, actual: int, measured: Measured | None) -> int:
+    def _in_flight(self, count: int, visible: int, actual: int, measured: ReportedPool | None) -> int:
         hidden = max(0, count - visible)
         room = actual * self._slots if measured is None else measured.in_flight
         return min(hidden, room)
 
     def _waiting(
-        self, count: int, visible: int, in_flight: int, is_whole: bool, measured: Measured | None
+        self, count: int, visible: int, in_flight: int, is_whole: bool, measured: ReportedPool | None
     ) -> int:
         """The messages that are due and nobody has; what is hidden and not in flight is delayed."""
         if is_whole:
@@ -159,7 +159,7 @@ class QueueObserver:
             self._efficiency += min(_WEIGHT, items / 50) * (seen - self._efficiency)
         return possible * self._efficiency
 
-    def _learn_items(self, peeked: Sequence[PeekedMessage[Any]], measured: Measured | None) -> None:
+    def _learn_items(self, peeked: Sequence[PeekedMessage[Any]], measured: ReportedPool | None) -> None:
         sizes = [max(1, len(each.items)) for each in peeked]
         if sizes:
             mean = sum(sizes) / len(sizes)
@@ -260,7 +260,9 @@ def combined(parts: Sequence[Observation]) -> Observation:
 class _Look:
     """What the next look compares with."""
 
-    def __init__(self, at: float, count: int, waiting: float, actual: int, measured: Measured | None) -> None:
+    def __init__(
+        self, at: float, count: int, waiting: float, actual: int, measured: ReportedPool | None
+    ) -> None:
         self.at, self.count, self.waiting, self.actual = at, count, waiting, actual
         self.measured = measured
         self.done = 0.0

@@ -41,7 +41,7 @@ class WorkerReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True)
-class Measured:
+class ReportedPool:
     """A pool as its workers report it. `done` is the total of items up to now, since the first look; `spans` is what each
     new report adds to the one before it: (from, until, items).
 
@@ -78,7 +78,7 @@ class Completions:
         self._since: float | None = None
         self._spans: list[tuple[float, float, int]] = []
 
-    def measure(self, reports: Iterable[WorkerReport], now: float) -> Measured:
+    def measure(self, reports: Iterable[WorkerReport], now: float) -> ReportedPool:
         """The pool as of now."""
         fresh, self._spans = [], []
         first_look, self._since = self._since is None, now if self._since is None else self._since
@@ -113,7 +113,9 @@ class Completions:
         self._known[report.worker] = _Known(report, rate)
 
 
-def _summed(fresh: list[WorkerReport], done: float, spans: tuple[tuple[float, float, int], ...]) -> Measured:
+def _summed(
+    fresh: list[WorkerReport], done: float, spans: tuple[tuple[float, float, int], ...]
+) -> ReportedPool:
     ready = len(fresh)
     timed = [each for each in fresh if each.item_seconds]
     weights = [max(1, each.items) for each in timed]
@@ -126,7 +128,7 @@ def _summed(fresh: list[WorkerReport], done: float, spans: tuple[tuple[float, fl
     slots = sum(each.slots for each in fresh)
     cpus = [each.cpu for each in fresh if each.cpu is not None]
     messages = sum(each.done for each in fresh)
-    return Measured(
+    return ReportedPool(
         ready=ready,
         done=done,
         spans=spans,

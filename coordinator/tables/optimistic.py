@@ -54,7 +54,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Doubtful:
+class InDoubt:
     """A write whose answer was lost: the row that it was to change (None: it was to create one).
 
     `was_refused` if the service answered, but with an error that leaves open what it did (503).
@@ -68,21 +68,21 @@ class Doubtful:
 Verdict = Literal["done", "open", "refused", "unknown"]
 
 
-def verdict(doubtful: Doubtful, nonce: str, now: Row | None) -> Verdict:
+def verdict(in_doubt: InDoubt, nonce: str, now: Row | None) -> Verdict:
     """What became of a write whose answer was lost, by the row as it is now. Pure.
 
     "open": the row is as it was before, so the write may still arrive; sent once more with the same ETag, it is carried out
     once. "refused": others wrote first, so it never was and never will be carried out. "unknown": others have written so
     much since, or the row was deleted or created again, that nothing proves either.
     """
-    if now is None and doubtful.deleting:
+    if now is None and in_doubt.deleting:
         return "done"
     if now is None:
         # A row that was created and deleted again leaves nothing; but what the service says it refused was not created.
-        return "open" if doubtful.base is None and doubtful.was_refused else "unknown"
-    if not doubtful.deleting and nonce in now.nonces:
+        return "open" if in_doubt.base is None and in_doubt.was_refused else "unknown"
+    if not in_doubt.deleting and nonce in now.nonces:
         return "done"
-    base = doubtful.base
+    base = in_doubt.base
     if base is None:
         return "unknown"
     if now.etag == base.etag:
@@ -141,7 +141,7 @@ async def optimistic_update(
     patience = Tries(backoff, clock.monotonic)
     nonce = secrets.token_hex(4)
     tries = conflicts = 0
-    doubtful: Doubtful | None = None
+    in_doubt: InDoubt | None = None
     lost = 0
     wait_for: StorageError | None = None
     while True:
@@ -152,17 +152,17 @@ async def optimistic_update(
         except TRANSIENT as error:
             last: StorageError = error
         except StorageError as error:
-            error.maybe_done = error.maybe_done or doubtful is not None
+            error.maybe_done = error.maybe_done or in_doubt is not None
             raise
         else:
-            if doubtful is not None:
-                found = verdict(doubtful, nonce, row)
+            if in_doubt is not None:
+                found = verdict(in_doubt, nonce, row)
                 if found == "done":
-                    return Update(doubtful.base, row, tries, conflicts)
+                    return Update(in_doubt.base, row, tries, conflicts)
                 if found == "unknown":
                     raise _in_doubt(table, place)
                 if found == "refused":
-                    doubtful = None
+                    in_doubt = None
                     conflicts += 1
                 elif wait_for is not None:
                     if (pause := patience.pause(wait_for, attempt=lost)) is None:
@@ -187,14 +187,14 @@ async def optimistic_update(
                 return Update(row, new, tries, conflicts)
             except (PreconditionFailed, AlreadyExists, NotFound) as error:
                 last = error
-                if doubtful is not None:
+                if in_doubt is not None:
                     continue  # refused by an earlier try of our own, perhaps
                 conflicts += 1
             except TRANSIENT as error:
                 last = error
                 if error.maybe_done:
                     was_refused = isinstance(error, StorageBusy)
-                    doubtful, lost = Doubtful(row, changed is None, was_refused), lost + 1
+                    in_doubt, lost = InDoubt(row, changed is None, was_refused), lost + 1
                     wait_for = error if lost > 1 or error.retry_after_seconds else None
                     continue  # look at once: each moment lets others write over what proves ours
         # The slower a try, the longer others can come between its read and its write: wait in proportion.
@@ -206,9 +206,9 @@ async def optimistic_update(
                     resource=table.name,
                     status=last.status,
                     code=last.code,
-                    maybe_done=doubtful is not None,
+                    maybe_done=in_doubt is not None,
                 ) from last
-            last.maybe_done = last.maybe_done or doubtful is not None
+            last.maybe_done = last.maybe_done or in_doubt is not None
             raise last
         await clock.sleep(pause)
 

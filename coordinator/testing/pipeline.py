@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.pipelines.ledger import Ledger
+from coordinator.pipelines.ledger import BatchLedger
 from coordinator.pipelines.messages import BatchDone, BatchOrder, Chunk, ChunkResult
 from coordinator.pipelines.pipeline import Pipeline
 from coordinator.queues.queue import QueueConfig
@@ -59,7 +59,7 @@ def memory_pipeline(
         initiator,
         processor,
         controller,
-        ledger=Ledger(name, Table(heads), Table(parts)),
+        ledger=BatchLedger(name, Table(heads), Table(parts)),
         reports=reports or MemoryReports(),
         orders=queue("orders", BatchOrder),
         work=queue("work", Chunk),

@@ -21,7 +21,7 @@ from coordinator.leadership.lease import LeaderInfo
 from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.semaphore import BlobDistributedSemaphore
 from coordinator.pipelines.azure import PipelineOptions
-from coordinator.pipelines.ledger import Ledger
+from coordinator.pipelines.ledger import BatchLedger
 from coordinator.pipelines.messages import BatchDone, BatchOrder, Chunk, ChunkResult
 from coordinator.pipelines.pipeline import Pipeline
 from coordinator.queues.azure import QueueOptions
@@ -250,7 +250,7 @@ class MemoryStorage(Storage):
             initiator,
             processor,
             controller,
-            ledger=Ledger(name, self.table("batches"), self.table("batchparts")),
+            ledger=BatchLedger(name, self.table("batches"), self.table("batchparts")),
             reports=self._kept("reports", name, MemoryReports),
             orders=self._queue(f"{base}-orders", BatchOrder, config=_ONE),
             work=self._queue(f"{base}-work", Chunk, config=_ONE),

@@ -8,7 +8,7 @@ from playwright.async_api import expect
 
 from coordinator import Storage
 from coordinator.scaling.azure import scaling_history
-from coordinator.scaling.decision import Decision, Memory, Observation
+from coordinator.scaling.decision import AgentState, Decision, Observation
 from tests.browser.conftest import People
 from tests.support.stack import LiveStack
 
@@ -18,7 +18,7 @@ async def test_the_page_says_how_many_are_wanted_and_why_and_takes_a_policy(
 ) -> None:
     async with Storage.from_connection_string(stack.connection_string) as storage:
         await scaling_history(storage, "billing").record(
-            Decision(5, "5 because 900 wait and the target is 60 s", Memory()),
+            Decision(5, "5 because 900 wait and the target is 60 s", AgentState()),
             Observation(at=storage.clock.time(), actual=3, visible=900),
             previous=3,
             by="agent-1",
@@ -30,7 +30,7 @@ async def test_the_page_says_how_many_are_wanted_and_why_and_takes_a_policy(
     )
     async with Storage.from_connection_string(stack.connection_string) as storage:
         await scaling_history(storage, "billing").record(
-            Decision(2, "2 because there is nothing to do", Memory(2, storage.clock.time())),
+            Decision(2, "2 because there is nothing to do", AgentState(2, storage.clock.time())),
             Observation(at=storage.clock.time(), actual=5, visible=0),
             previous=5,
             by="agent-1",

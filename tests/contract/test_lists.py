@@ -17,7 +17,7 @@ from coordinator.leadership.azure import list_leaders
 from coordinator.pipelines.azure import list_batches
 from coordinator.queues.azure import BlobShards
 from coordinator.scaling.azure import list_scaling, scaling_history
-from coordinator.scaling.decision import Decision, Memory, Observation
+from coordinator.scaling.decision import AgentState, Decision, Observation
 from coordinator.scaling.history import LATEST
 from coordinator.sequences.azure import CounterListing
 from coordinator.tables.azure import list_sagas, open_sagas, saga_heads, saga_names
@@ -102,7 +102,7 @@ async def test_a_pool_that_cannot_be_read_costs_itself_alone(storage: Storage) -
     for pool in ("well", "worn"):
         seen = Observation(at=storage.clock.time(), actual=0, visible=0)
         await scaling_history(storage, pool).record(
-            Decision(1, "why", Memory(1)), seen, previous=0, by="ann", epoch=1
+            Decision(1, "why", AgentState(1)), seen, previous=0, by="ann", epoch=1
         )
     table = storage.table(storage.config.table("scaling"))
     (latest,) = [row async for row in table.scan(partition="worn", prefix=LATEST)]

@@ -16,7 +16,7 @@ from coordinator.errors import ConfigurationError, NotFound
 from coordinator.pipelines.azure import list_batches
 from coordinator.pipelines.retention import Pruned, prune
 from coordinator.scaling.azure import scaling_history
-from coordinator.scaling.decision import Decision, Memory, Observation
+from coordinator.scaling.decision import AgentState, Decision, Observation
 from coordinator.tables.azure import saga_heads
 
 DAY = 86_400.0
@@ -69,7 +69,7 @@ async def ended(storage: Storage) -> Any:
     for previous, wanted in ((0, 1), (1, 2)):
         seen = Observation(at=now + wanted, actual=previous, visible=0)
         await history.record(
-            Decision(wanted, "why", Memory(wanted)), seen, previous=previous, by="a", epoch=1
+            Decision(wanted, "why", AgentState(wanted)), seen, previous=previous, by="a", epoch=1
         )
     return squares
 

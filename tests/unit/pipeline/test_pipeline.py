@@ -16,7 +16,7 @@ from coordinator.errors import ConfigurationError, NotFound, StorageUnreachable
 from coordinator.pipelines import sending
 from coordinator.pipelines.aggregating import STUMBLES
 from coordinator.pipelines.control import PipelineError
-from coordinator.pipelines.ledger import Ledger
+from coordinator.pipelines.ledger import BatchLedger
 from coordinator.pipelines.messages import BatchOrder, Chunk, Head
 from coordinator.pipelines.pipeline import CHUNK_ATTEMPTS, Pipeline
 from coordinator.pipelines.sending import first_sizes, next_items
@@ -770,16 +770,16 @@ async def test_messages_of_an_older_version_without_a_run_are_counted() -> None:
 async def test_two_pipelines_never_share_a_ledger() -> None:
     names = [("a|b", "c"), ("a", "b|c"), ("a~1b", "c"), ("a~", "1b|c")]
     heads, parts = Table(MemoryTableStore("heads")), Table(MemoryTableStore("parts"))
-    partitions = [Ledger(pipeline, heads, parts).partition(batch) for pipeline, batch in names]
+    partitions = [BatchLedger(pipeline, heads, parts).partition(batch) for pipeline, batch in names]
     assert len(set(partitions)) == 4
-    assert Ledger("squares", heads, parts).partition("b1") == "squares|b1"
+    assert BatchLedger("squares", heads, parts).partition("b1") == "squares|b1"
 
 
 async def test_a_ledger_of_an_older_version_stays_where_it_is() -> None:
     heads, parts = Table(MemoryTableStore("heads")), Table(MemoryTableStore("parts"))
     old = Head(source="1", state="running", chunk_items=10, started_at=1.0)
     await heads.write(Insert(("a|b", "c"), msgspec.structs.asdict(old)))
-    ledger = Ledger("a|b", heads, parts)
+    ledger = BatchLedger("a|b", heads, parts)
     await ledger.head("c")
     assert ledger.partition("c") == "a|b|c"
     await heads.write(

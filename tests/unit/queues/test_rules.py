@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.errors import ConfigurationError
 from coordinator.queues.rules import (
-    Measured,
+    QueueLoad,
     ScalingRule,
     Steps,
     TargetLatency,
@@ -27,35 +27,35 @@ ALLOWED = range(101)
     ("depth", "tasks"), [(0, 10), (99, 10), (100, 50), (999, 50), (1000, 100), (10**6, 100)]
 )
 def test_the_steps_of_the_default_rule(depth: int, tasks: int) -> None:
-    assert decide(Steps(), Measured(waiting=depth), allowed=ALLOWED).tasks == tasks
+    assert decide(Steps(), QueueLoad(waiting=depth), allowed=ALLOWED).tasks == tasks
 
 
 @pytest.mark.parametrize(
     ("measured", "tasks", "why"),
     [
-        (Measured(480, service_seconds=2.1), 17, "17 tasks: 480 waiting × 2.1 s each ÷ target 60 s"),
-        (Measured(0), 0, "0 tasks: 0 waiting × 1 s each (assumed) ÷ target 60 s"),
-        (Measured(1, service_seconds=0.001), 1, "1 tasks: 1 waiting × 0.001 s each ÷ target 60 s"),
+        (QueueLoad(480, service_seconds=2.1), 17, "17 tasks: 480 waiting × 2.1 s each ÷ target 60 s"),
+        (QueueLoad(0), 0, "0 tasks: 0 waiting × 1 s each (assumed) ÷ target 60 s"),
+        (QueueLoad(1, service_seconds=0.001), 1, "1 tasks: 1 waiting × 0.001 s each ÷ target 60 s"),
         (
-            Measured(0, arrival_per_second=4, service_seconds=2),
+            QueueLoad(0, arrival_per_second=4, service_seconds=2),
             8,
             "8 tasks: 0 waiting × 2 s each ÷ target 60 s + 4/s arriving",
         ),
-        (Measured(10**6, service_seconds=1), 100, "limited to 0–100"),
-        (Measured(480, tasks=5, service_seconds=2.1, since_up_seconds=1), 5, "last step up 1.0 s ago"),
-        (Measured(0, tasks=9, service_seconds=1, since_down_seconds=3), 9, "last step 3.0 s ago"),
-        (Measured(0, in_flight=4, tasks=9, service_seconds=1), 4, "4 in flight"),
-        (Measured(None, tasks=9), 9, "depth unknown"),
+        (QueueLoad(10**6, service_seconds=1), 100, "limited to 0–100"),
+        (QueueLoad(480, tasks=5, service_seconds=2.1, since_up_seconds=1), 5, "last step up 1.0 s ago"),
+        (QueueLoad(0, tasks=9, service_seconds=1, since_down_seconds=3), 9, "last step 3.0 s ago"),
+        (QueueLoad(0, in_flight=4, tasks=9, service_seconds=1), 4, "4 in flight"),
+        (QueueLoad(None, tasks=9), 9, "depth unknown"),
     ],
 )
-def test_the_target_rule_and_its_explanation(measured: Measured, tasks: int, why: str) -> None:
+def test_the_target_rule_and_its_explanation(measured: QueueLoad, tasks: int, why: str) -> None:
     decision = decide(TargetLatency(60), measured, allowed=ALLOWED)
     assert decision.tasks == tasks
     assert why in decision.reason
 
 
 def test_the_listeners_own_bounds_hold_and_are_told() -> None:
-    decision = decide(Steps(), Measured(5000), allowed=range(2, 21))
+    decision = decide(Steps(), QueueLoad(5000), allowed=range(2, 21))
     assert (decision.tasks, decision.reason) == (
         20,
         "20 tasks: depth 5000 (≥ 1000); limited to 2–20 (calculated 100)",

@@ -29,7 +29,7 @@ from coordinator.queues.notifications import wait_any
 from coordinator.queues.polling import IdleBackoff, Source
 from coordinator.queues.quarantine import Quarantine
 from coordinator.queues.requeue import move
-from coordinator.queues.rules import Measured, Steps, TargetLatency, decide
+from coordinator.queues.rules import QueueLoad, Steps, TargetLatency, decide
 from coordinator.queues.settling import RetryPolicy, Settler
 from coordinator.queues.watchdog import BLOCKED_SECONDS, Stalls
 from coordinator.realtime.bus import LocalBus
@@ -265,10 +265,12 @@ async def test_what_may_have_killed_a_process_runs_alone_for_its_first_minute(he
 
 
 def test_tasks_that_are_not_needed_end_down_to_what_is_in_flight() -> None:
-    idle = decide(TargetLatency(60), Measured(0, in_flight=0, tasks=9, service_seconds=1), allowed=range(101))
+    idle = decide(
+        TargetLatency(60), QueueLoad(0, in_flight=0, tasks=9, service_seconds=1), allowed=range(101)
+    )
     assert (idle.tasks, "in flight" in idle.reason) == (0, False)
     busy = decide(
-        TargetLatency(60), Measured(600, in_flight=4, tasks=20, service_seconds=1), allowed=range(101)
+        TargetLatency(60), QueueLoad(600, in_flight=4, tasks=20, service_seconds=1), allowed=range(101)
     )
     assert busy.tasks == 10, "more are wanted than are in flight"
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.errors import ConfigurationError
-from coordinator.scaling.decision import Memory, Observation, decide
+from coordinator.scaling.decision import AgentState, Observation, decide
 from coordinator.scaling.drivers import select_for_removal
 from coordinator.scaling.policy import ScalingPolicy, Window, decode_policy, encode_policy
 
@@ -27,8 +27,8 @@ def seen(visible: int | None, **options: object) -> Observation:
 
 def had(
     wanted: int, direction: str = "none", *, step_ago: float = 1e6, turn_ago: float = 1e6, hold: float = 0.0
-) -> Memory:
-    return Memory(wanted, NOON - step_ago, direction, NOON - turn_ago, hold)  # type: ignore[arg-type]
+) -> AgentState:
+    return AgentState(wanted, NOON - step_ago, direction, NOON - turn_ago, hold)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def had(
         (seen(3, delayed=5000), had(0), 1, "5000 not due"),
     ],
 )  # fmt: skip
-def test_decisions(observed: Observation, memory: Memory, wanted: int, words: str) -> None:
+def test_decisions(observed: Observation, memory: AgentState, wanted: int, words: str) -> None:
     decision = decide(POLICY, observed, memory)
     assert (decision.wanted, words in decision.reason) == (wanted, True), decision.reason
 
@@ -109,7 +109,7 @@ def test_a_step_down_that_was_wrong_makes_the_next_wait_twice_as_long() -> None:
         up = decide(POLICY, seen(2500, at=at + 60, actual=4, arrival_per_second=48.0), down.memory)
         assert up.wanted > 4
         holds.append(up.memory.hold_seconds)
-        memory = Memory(5, at + 60, "up", at + 60, up.memory.hold_seconds)
+        memory = AgentState(5, at + 60, "up", at + 60, up.memory.hold_seconds)
         kept = decide(POLICY, seen(0, at=at + 60 + holds[-1] - 1, most_per_second=35.0), memory)
         assert kept.wanted == 5 and "fewer were not enough" in kept.reason
         at += 60 + holds[-1]
@@ -167,7 +167,7 @@ def test_whatever_happens_more_are_never_late_and_fewer_never_hasty(
 
     For busy processors one is added at a time, and the next only when that one works.
     """
-    memory, at, wanted = Memory(), NOON, 0
+    memory, at, wanted = AgentState(), NOON, 0
     went_up = -math.inf
     for visible, in_flight, oldest, cpu, pause in course:
         at += pause
@@ -181,7 +181,7 @@ def test_whatever_happens_more_are_never_late_and_fewer_never_hasty(
             assert visible is not None and in_flight is not None
             assert decision.wanted * POLICY.slots >= min(in_flight, wanted * POLICY.slots)
             assert at - went_up >= POLICY.boot_seconds
-        fresh = decide(POLICY, msgspec.structs.replace(observation, cpu=None), Memory(wanted))
+        fresh = decide(POLICY, msgspec.structs.replace(observation, cpu=None), AgentState(wanted))
         assert decision.wanted >= fresh.wanted, "an earlier decision held an instance back"
         went_up = at if decision.wanted > wanted else went_up
         wanted, memory = decision.wanted, decision.memory

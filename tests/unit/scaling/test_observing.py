@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from coordinator.queues.queue import Queue
-from coordinator.scaling.decision import Memory, Observation, decide
+from coordinator.scaling.decision import AgentState, Observation, decide
 from coordinator.scaling.observing import PoolObserver, QueueObserver, combined
 from coordinator.scaling.policy import ScalingPolicy
 from coordinator.scaling.reports import WorkerReport
@@ -76,7 +76,7 @@ async def test_arrivals_are_the_change_of_the_count_and_what_was_done(work: Work
     assert seen.arrival_per_second == pytest.approx(35, rel=0.05)
     assert seen.most_per_second == pytest.approx(35, rel=0.1)
     assert seen.instance_per_second == pytest.approx(10)
-    assert decide(POLICY, seen, Memory(8)).wanted == 4
+    assert decide(POLICY, seen, AgentState(8)).wanted == 4
 
 
 async def test_without_reports_instances_count_as_busy_as_they_seem(work: Work) -> None:
@@ -95,7 +95,7 @@ async def test_items_count_and_not_the_messages_that_hold_them(work: Work) -> No
     seen = await work.observer(reports=False)(0)
     assert seen.visible == count < 50
     assert seen.visible * seen.items_per_message == pytest.approx(500)
-    assert "500 to do" in decide(POLICY, seen, Memory(0)).reason
+    assert "500 to do" in decide(POLICY, seen, AgentState(0)).reason
 
 
 async def test_what_is_in_flight_keeps_its_floor_beyond_32_visible_messages(work: Work) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.errors import ConfigurationError, LeadershipLost, PreconditionFailed
 from coordinator.scaling.agent import ScalingAgent
-from coordinator.scaling.decision import Decision, Memory, Observation
+from coordinator.scaling.decision import AgentState, Decision, Observation
 from coordinator.scaling.drivers import DryRunDriver
 from coordinator.scaling.figure import figure_app
 from coordinator.scaling.history import ScalingHistory
@@ -100,7 +100,7 @@ async def test_an_agent_beside_which_others_decide_each_time_gives_up_its_term()
 
     store = Contended("scaling")
     history = ScalingHistory(Table(store), "billing")
-    decision = Decision(3, "because", Memory())
+    decision = Decision(3, "because", AgentState())
     with pytest.raises(LeadershipLost, match="another agent decides at the same time"):
         await history.record(decision, Observation(1.0, 0, 0, 0), previous=3, by="node", epoch=4)
     assert store.requests <= 10 and not store.rows

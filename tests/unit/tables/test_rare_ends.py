@@ -11,7 +11,7 @@ from coordinator.backoff import Backoff
 from coordinator.errors import AccessDenied, ConfigurationError, NotFound, StorageBusy, StorageUnreachable
 from coordinator.tables.commit import commit
 from coordinator.tables.operations import ANY, Delete, Insert, Merge, Put, Replace
-from coordinator.tables.optimistic import Doubtful, optimistic_update, verdict
+from coordinator.tables.optimistic import InDoubt, optimistic_update, verdict
 from coordinator.tables.rows import Key, Row
 from coordinator.tables.saga import OPEN, ROW, Saga, SagaContext
 from coordinator.tables.stepping import said
@@ -88,8 +88,8 @@ async def test_a_row_that_is_not_there_need_not_be_deleted() -> None:
 
 def test_a_row_that_was_created_by_another_proves_nothing_of_ours() -> None:
     another = Row(KEY, {"n": 1}, "e1", ("other",))
-    assert verdict(Doubtful(None, False, False), "mine", another) == "unknown"
-    assert verdict(Doubtful(None, False, False), "mine", Row(KEY, {}, "e1", ("mine",))) == "done"
+    assert verdict(InDoubt(None, False, False), "mine", another) == "unknown"
+    assert verdict(InDoubt(None, False, False), "mine", Row(KEY, {}, "e1", ("mine",))) == "done"
 
 
 async def test_a_refused_repetition_of_a_lost_write_is_looked_at_once_more() -> None:
