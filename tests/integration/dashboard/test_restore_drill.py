@@ -45,7 +45,7 @@ async def test_a_backup_brings_back_people_audit_and_missing_gates_and_the_audit
     again.manage("migrate", "--noinput", "--verbosity", "0")
     said = again.manage("restore", str(file))
     assert f"1 missing gates created, closed: {GATE}." in said
-    assert "revoke again what was revoked since" in said
+    assert "revoke again those that were revoked since" in said
     async with Storage.from_connection_string(own_dashboard.connection_string, config=config) as storage:
         states = {state.name: state for state in await list_gates(storage)}
     assert (phase(states[GATE], time.time()), phase(states[OTHER], time.time())) == ("closed", "open")
