@@ -106,6 +106,7 @@ MIDDLEWARE = [
     "dashboard.core.middleware.request_id",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "dashboard.core.middleware.Compressed",
     "dashboard.core.middleware.no_store",
     "dashboard.core.middleware.DatabaseTrouble",
     "django.contrib.sessions.middleware.SessionMiddleware",

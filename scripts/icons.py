@@ -46,6 +46,7 @@ NAMES = {
     "help": "circle-question-mark",
     "tv": "tv",
     "table": "table",
+    "menu": "menu",
     "chart": "chart-line",
 }
 # The product's own mark: a leash.

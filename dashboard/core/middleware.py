@@ -12,6 +12,8 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
+from django.middleware.gzip import GZipMiddleware
 from django.template.loader import render_to_string
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.deprecation import MiddlewareMixin
@@ -52,6 +54,20 @@ def _refusal(request: HttpRequest) -> HttpResponse | None:
         problem = {"type": "about:blank", "title": "Bad request", "status": 400, "detail": detail}
         return JsonResponse(problem, status=400, content_type="application/problem+json")
     return HttpResponse(f"{detail}\n", status=400, content_type="text/plain; charset=utf-8")
+
+
+class Compressed(GZipMiddleware):
+    """Compresses what is text. Each answer gets a random length of its own, and CSRF tokens are masked anew in each, so that
+    lengths tell nothing of what is secret in a page (BREACH).
+
+    An answer with an ETag stays as it is: its tag is sent back to change what it names.
+    """
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        kind = response.headers.get("Content-Type", "")
+        if response.has_header("ETag") or not kind.startswith(("text/", "application/json")):
+            return response
+        return super().process_response(request, response)
 
 
 @sync_and_async_middleware

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import uuid
 
 from playwright.async_api import expect
 
 from tests.browser.conftest import GATE, People
+from tests.support.stack import LiveStack
 
 
 async def test_a_graph_is_read_as_a_table_and_zoomed_by_keys_and_by_dragging(
@@ -50,3 +53,32 @@ async def test_a_graph_is_read_as_a_table_and_zoomed_by_keys_and_by_dragging(
     await expect(whole).to_have_count(4)
     await whole.first.click()
     await expect(whole).to_have_count(0)
+
+
+async def test_a_graph_says_how_many_queues_it_leaves_out_and_lets_one_be_chosen(
+    person: People, stack: LiveStack
+) -> None:
+    names = [f"t-{uuid.uuid4().hex[:8]}-{n}" for n in range(7)]
+    admin = stack.sign_in("admin")
+    for name in names:
+        admin.post("/queues/", name=name)
+    try:
+        page = await person("viewer", "/queues/")
+        graph = page.locator("figure.graph").first
+        chooser = graph.locator("[data-graph-choose]")
+        await expect(chooser.locator("summary")).to_have_text(re.compile(r"\+\d+ more"), timeout=30_000)
+        drawn = graph.locator(".graph-key")
+        await expect(drawn).to_have_count(6)
+        await expect(graph.locator("[data-graph-legend]"), "the busiest is there").to_contain_text(
+            "orders-in"
+        )
+        await chooser.locator("summary").click()
+        await chooser.locator("input:checked").first.uncheck()
+        await expect(drawn).to_have_count(5)
+        await chooser.locator("input:enabled:not(:checked)").last.check()
+        await expect(drawn).to_have_count(6)
+        await chooser.get_by_role("button", name="The busiest").click()
+        await expect(graph.locator("[data-graph-legend]")).to_contain_text("orders-in")
+    finally:
+        for name in names:
+            admin.post(f"/queues/{name}/delete", typed=name)
