@@ -161,7 +161,7 @@ class Graph {
       cursor: { sync: { key: "kennel" }, points: { size: 7 }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoomTo(null) } },
       scales: { y: { range: (_, low, high) => [0, Math.max(4, (high ?? 0) * 1.1)] } },
       axes: [
-        { ...axis, size: 24, space: 64, values: (_, splits) => splits.map((at) => this.clock(at)) },
+        { ...axis, size: 24, space: this.span > 86400 ? 120 : 64, values: (_, splits) => splits.map((at) => this.clock(at)) },
         { ...axis, size: 46, values: (_, splits) => splits.map((value) => (Number.isInteger(value) ? compact.format(value) : "")) },
       ],
       series: [{}, ...this.names.flatMap((name, i) => [
