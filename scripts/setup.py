@@ -211,7 +211,13 @@ def set_up_python(uv: str, group: str) -> None:
     if not venv_is_sound():
         make_venv(VENV)
     doing = f"Installing {package_count(GROUPS[group])} Python packages into .venv"
-    install(VENV, group, python_fingerprint, doing, lambda: uv_install(uv, GROUPS[group], "--python", PYTHON))
+    install(
+        VENV,
+        group,
+        python_fingerprint,
+        doing,
+        lambda: uv_install(uv, GROUPS[group], "--compile-bytecode", "--python", PYTHON),
+    )
 
 
 def package_count(lock: str) -> int:
