@@ -76,7 +76,7 @@ def port_of(address: str) -> int:
     return int(found[1])
 
 
-class Bench:
+class Setup:
     def __init__(
         self, options: argparse.Namespace, azurite: Azurite, folder: Path, servers: dict[str, str]
     ) -> None:
@@ -255,10 +255,10 @@ class Push(LocalBus):
         return True
 
 
-async def requests_an_hour(bench: Bench) -> dict[str, dict[str, Any]]:
+async def requests_an_hour(setup: Setup) -> dict[str, dict[str, Any]]:
     """Kennel's over a simulated hour, and everybody's as counted between client and server for two minutes."""
     on_the_wire = dict(
-        zip(ROLES, await asyncio.gather(*(attempted(bench.count(role)) for role in ROLES)), strict=True)
+        zip(ROLES, await asyncio.gather(*(attempted(setup.count(role)) for role in ROLES)), strict=True)
     )
     return {
         "kennel, simulated": await simulated_hour(),
@@ -292,18 +292,18 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
         running_redis() as redis_url,
         running_postgres() as postgres_url,
     ):
-        bench = Bench(options, azurite, Path(folder), {"redis": redis_url, "postgres": postgres_url})
+        setup = Setup(options, azurite, Path(folder), {"redis": redis_url, "postgres": postgres_url})
         plays: dict[str, Coroutine[Any, Any, dict[str, Any]]] = {
-            "kill_9": bench.blow("kill", signal.SIGKILL),
-            "sigstop": bench.blow("stop", signal.SIGSTOP),
-            "partition": bench.partition(),
-            "clean_with_hub": bench.clean("handover", hub="yes"),
-            "clean_without_hub": bench.clean("clean"),
-            "source_kill_9": bench.blow("source", signal.SIGKILL, "source"),
-            "redis_kill_9": bench.blow("redis", signal.SIGKILL, "redis"),
-            "postgres_kill_9": bench.blow("postgres", signal.SIGKILL, "postgres"),
+            "kill_9": setup.blow("kill", signal.SIGKILL),
+            "sigstop": setup.blow("stop", signal.SIGSTOP),
+            "partition": setup.partition(),
+            "clean_with_hub": setup.clean("handover", hub="yes"),
+            "clean_without_hub": setup.clean("clean"),
+            "source_kill_9": setup.blow("source", signal.SIGKILL, "source"),
+            "redis_kill_9": setup.blow("redis", signal.SIGKILL, "redis"),
+            "postgres_kill_9": setup.blow("postgres", signal.SIGKILL, "postgres"),
         }
-        result["requests_an_hour"] = await requests_an_hour(bench)
+        result["requests_an_hour"] = await requests_an_hour(setup)
         for what, row in result["requests_an_hour"].items():
             found = f"leader {row['leader']:5}   standby {row['standby']:6}" if "leader" in row else told(row)
             print(f"  requests an hour   {what:38} {found}")

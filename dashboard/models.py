@@ -141,7 +141,7 @@ class ApiAnswer(models.Model):
 
 
 class WebhookMark(models.Model):
-    """How far an address has been told of the audit; `address` is a digest: it may hold a secret."""
+    """How far an address has been sent the audit; `address` is a digest: it may hold a secret."""
 
     address = models.CharField(max_length=64, unique=True)
     last_id = models.BigIntegerField()
@@ -251,7 +251,7 @@ class Chunk(models.Model):
 
 
 class LedgerBook(models.Model):
-    """How far the index of a sequence's ledger has come. The ledger is in the storage account; this can be made anew.
+    """How far the index of a sequence's ledger has come. The ledger is in the storage account; this can be made again.
 
     `source` is the account and prefix it was read from, `next` the first number that is not indexed yet, `counter` the
     next free number, `swept` from where unsettled rows are looked at again, `read_at` when storage was last read.

@@ -12,7 +12,7 @@ KENNEL_STATE_DIR      folder of the database, the collected files and the journa
 ALLOWED_HOSTS         comma-separated host names; default: this machine only
 KENNEL_TRUSTED_ORIGINS  comma-separated origins behind a proxy, such as https://kennel.example.org
 KENNEL_HTTPS          1 when people reach the dashboard over HTTPS: secure cookies, HSTS
-KENNEL_WEBHOOKS       comma-separated addresses to tell of releases, signed with KENNEL_WEBHOOK_SECRET
+KENNEL_WEBHOOKS       comma-separated addresses to notify of releases, signed with KENNEL_WEBHOOK_SECRET
 KENNEL_LOG_JSON       1 for a log of one JSON object a line
 KENNEL_API_READS, KENNEL_API_WRITES, KENNEL_API_REFUSED
                       requests a minute of one token or user; refused ones from one address (default 6000, 600, 120)
@@ -343,7 +343,7 @@ LOGGING: dict[str, Any] = {
         }
     },
     "root": {"handlers": ["stderr"], "level": "INFO"},
-    # These two tell of every request and every socket.
+    # These two log every request and every socket.
     "loggers": {
         name: {"level": "WARNING"} for name in ("uvicorn.access", "azure.core.pipeline.policies", "azure")
     },

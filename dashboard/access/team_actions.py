@@ -36,11 +36,11 @@ def add_rule(actor: Actor, team: str, kind: str, pattern: str, role: str, *, rea
             )
         group = _team(team)
         old = TeamRule.objects.filter(team=group, kind=kind, pattern=pattern).first()
-        act.before = _told(old) if old is not None else ""
+        act.before = _described(old) if old is not None else ""
         row, _made = TeamRule.objects.update_or_create(
             team=group, kind=kind, pattern=pattern, defaults={"role": role}
         )
-        act.after = _told(row)
+        act.after = _described(row)
 
 
 def remove_rule(actor: Actor, rule_id: int, *, reason: str = "") -> None:
@@ -49,7 +49,7 @@ def remove_rule(actor: Actor, rule_id: int, *, reason: str = "") -> None:
     with audited(actor, "team.rule", row.team.name if row is not None else f"#{rule_id}", reason) as act:
         if row is None:
             raise ActionFailed("This rule no longer exists.")
-        act.before = _told(row)
+        act.before = _described(row)
         row.delete()
 
 
@@ -95,5 +95,5 @@ def _team(name: str, *, make: bool = True) -> Group:
     return found
 
 
-def _told(rule: TeamRule) -> str:
+def _described(rule: TeamRule) -> str:
     return json.dumps({"kind": rule.kind, "pattern": rule.pattern, "role": rule.role})

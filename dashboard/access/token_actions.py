@@ -76,14 +76,14 @@ def create_token(
         made = tokens.create(
             name, scope=scope, expires_at=expires, owner=owner, role=role, team=found, allowance=allowed
         )
-        told = {
+        fields = {
             "token": made[: tokens.SHOWN] + "…",
             "scope": scope,
             "role": role,
             "team": team,
             "allowance": encode_allowance(allowed),
         }
-        act.after = json.dumps({key: value for key, value in told.items() if value})
+        act.after = json.dumps({key: value for key, value in fields.items() if value})
     return made
 
 

@@ -89,7 +89,7 @@ class Tries:
         return 0.0
 
     def forget(self) -> None:
-        """It was right: the name's tries begin anew, and the others are as if it had not been."""
+        """It was right: the name's tries begin again, and the others are as if it had not been."""
         SignInTries.objects.filter(key__in=[key for key, _ in self.locks]).delete()
         self._less(key for key, _ in self.pressure)
 
@@ -352,21 +352,27 @@ def _known(request: HttpRequest, user: Any) -> str:
     if user is None:
         return ""
     try:
-        told = signing.loads(request.COOKIES.get(KNOWN_COOKIE, ""), salt=KNOWN_COOKIE, max_age=KNOWN_SECONDS)
+        fields = signing.loads(
+            request.COOKIES.get(KNOWN_COOKIE, ""), salt=KNOWN_COOKIE, max_age=KNOWN_SECONDS
+        )
     except signing.BadSignature:
         return ""
-    same = told.get("user") == user.pk and told.get("since") == user.get_session_auth_hash()[:20]
-    return str(told.get("browser", "")) if same else ""
+    same = fields.get("user") == user.pk and fields.get("since") == user.get_session_auth_hash()[:20]
+    return str(fields.get("browser", "")) if same else ""
 
 
 def _remembered(request: HttpRequest, answer: HttpResponse) -> HttpResponse:
     """Let the browser show next time that this person has signed in with it, once they are in by all factors."""
     user = request.user
     if user.is_authenticated and not _known(request, user):
-        told = {"user": user.pk, "since": user.get_session_auth_hash()[:20], "browser": secrets.token_hex(8)}
+        fields = {
+            "user": user.pk,
+            "since": user.get_session_auth_hash()[:20],
+            "browser": secrets.token_hex(8),
+        }
         answer.set_cookie(
             KNOWN_COOKIE,
-            signing.dumps(told, salt=KNOWN_COOKIE),
+            signing.dumps(fields, salt=KNOWN_COOKIE),
             max_age=KNOWN_SECONDS,
             path=reverse("account_login").removesuffix("login/"),
             secure=settings.SESSION_COOKIE_SECURE,

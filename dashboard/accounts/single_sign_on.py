@@ -50,8 +50,8 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
         return False
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
-        told = sociallogin.account.extra_data
-        claims = {**told.get("id_token", {}), **told.get("userinfo", {})}
+        data = sociallogin.account.extra_data
+        claims = {**data.get("id_token", {}), **data.get("userinfo", {})}
         if sociallogin.is_existing:
             if not sociallogin.user.is_active:
                 self._refuse(request, sociallogin.user.get_username(), "is not active")
@@ -77,8 +77,8 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
 
 def role_from(claims: dict[str, Any]) -> str:
     """The highest role that the groups in these claims give; "" for none."""
-    told = claims.get(settings.OIDC["groups_claim"])
-    groups = told if isinstance(told, list) else [told]
+    data = claims.get(settings.OIDC["groups_claim"])
+    groups = data if isinstance(data, list) else [data]
     roles = {settings.OIDC["groups"].get(group) for group in groups if isinstance(group, str)}
     return next((role for role in reversed(ROLES) if role in roles), "")
 

@@ -1,4 +1,4 @@
-"""The second factor as allauth keeps it, and what the audit is told of it."""
+"""The second factor as allauth keeps it, and what the audit records of it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def _database_answers() -> bool:
 
 
 async def readyz(request: HttpRequest) -> JsonResponse:
-    """200 if the hub runs and the database answers. Storage that is away is told, but doesn't make us unready:
+    """200 if the hub runs and the database answers. Storage that is away is reported, but doesn't make us unready:
     the pages say so, which is better than no pages. Why it is away is for those who may see the pages."""
     database = await sync_to_async(_database_answers)()
     running = current().is_running

@@ -8,7 +8,7 @@ from coordinator.pipelines.status import BatchStatus
 from coordinator.tables.azure import SagaHead
 from dashboard.batches import actions
 from dashboard.core.csv import moment
-from dashboard.core.pages import Badge, Page, Table, with_reason
+from dashboard.core.pages import Badge, Page, Table, attributes, with_reason
 from dashboard.live.fleet import Fleet
 from dashboard.live.view_models import shown_state
 
@@ -53,31 +53,21 @@ PAGES = (
             "batches": Table(
                 sorted_batches,
                 {
-                    "pipeline": lambda each: each.pipeline,
-                    "batch": lambda each: each.batch,
-                    "state": lambda each: each.state,
-                    "by": lambda each: each.by,
+                    **attributes("pipeline batch state by"),
                     "started_at": lambda each: moment(each.started_at),
                     "finished_at": lambda each: moment(each.finished_at or None),
-                    "items_total": lambda each: each.items_total,
-                    "items_sent": lambda each: each.items_sent,
-                    "items_counted": lambda each: each.items_counted,
-                    "items_failed": lambda each: each.items_failed,
-                    "per_second": lambda each: each.per_second,
-                    "eta_seconds": lambda each: each.eta_seconds,
+                    **attributes("items_total items_sent items_counted items_failed per_second eta_seconds"),
                     "sla_seconds": lambda each: each.sla_seconds or None,
-                    "sla_risk": lambda each: each.sla_risk,
+                    **attributes("sla_risk"),
                     "stalled": lambda each: each.is_stalled,
                     "progressed_at": lambda each: moment(each.progressed_at or None),
-                    "cause": lambda each: each.cause,
+                    **attributes("cause"),
                 },
             ),
             "sagas": Table(
                 lambda fleet, query: fleet.work.sagas,
                 {
-                    "saga": lambda each: each.saga,
-                    "key": lambda each: each.key,
-                    "state": lambda each: each.state,
+                    **attributes("saga key state"),
                     "runners": lambda each: each.epoch,
                     "changed_at": lambda each: moment(each.changed_at),
                 },

@@ -35,11 +35,11 @@ FIELDS = (
 )  # fmt: skip
 UNKNOWN_AFTER_SECONDS = 120.0
 MOST_TOLD = 500
-told_to = logging.getLogger("kennel.audit")
+syslog = logging.getLogger("kennel.audit")
 PRUNE = "audit.prune"
 
 
-# Whether an act has its outcome is told by the row of that alone: a mark on the intent is not in its digest.
+# Whether an act has its outcome is known by the row of that alone: a mark on the intent is not in its digest.
 _HAS_OUTCOME = Exists(AuditRow.objects.filter(intent_id=OuterRef("pk")))
 _unsettled: deque[tuple[AuditRow, Outcome, str, str]] = deque(maxlen=1000)
 
@@ -74,7 +74,7 @@ def outcome(row: AuditRow, result: Outcome, *, before: str = "", after: str = ""
 def settle(row: AuditRow, result: Outcome, *, before: str = "", after: str = "") -> None:
     """`outcome` for an act that is over: if the database does not take it now, `reconcile` writes it later.
 
-    The act was done or failed by then, and its person must be told that, not how the record fared.
+    The act was done or failed by then, and its person must learn that, not how the record fared.
     """
     try:
         outcome(row, result, before=before, after=after)
@@ -133,14 +133,14 @@ def pruned() -> tuple[int, str]:
     """The last row that retention removed, and its digest, as the chain itself attests; 0 and "" if none was."""
     row = AuditRow.objects.filter(action=PRUNE, outcome=Outcome.DONE).order_by("-pk").first()
     try:
-        told = json.loads(row.after) if row is not None else {}
-        return int(told.get("last", 0)), str(told.get("digest", ""))
+        fields = json.loads(row.after) if row is not None else {}
+        return int(fields.get("last", 0)), str(fields.get("digest", ""))
     except (ValueError, AttributeError):
         return 0, ""  # somebody changed it: `verify` names the row, and the start is not attested
 
 
 def verify() -> Iterator[Fault]:
-    """Walk the whole chain and tell every fault. It may start at #1, or where a row of the chain says that it was pruned.
+    """Walk the whole chain and report every fault. It may start at #1, or where a row of the chain says that it was pruned.
 
     A chain without any row proves nothing: that is a fault, too.
     """
@@ -166,7 +166,7 @@ def verify() -> Iterator[Fault]:
         expected, previous = row.pk + 1, row.digest
     hidden = AuditRow.objects.filter(~_HAS_OUTCOME, outcome=Outcome.INTENT, closed=True).order_by("pk")
     for number in hidden.values_list("pk", flat=True):
-        yield Fault(number, f"#{number} is marked as over, and no row tells its outcome")
+        yield Fault(number, f"#{number} is marked as over, and no row reports its outcome")
     if expected is None:
         yield Fault(0, "the audit holds no row: it is that of a new installation, or was emptied")
     last_id, last_digest = head()
@@ -181,7 +181,7 @@ def lines() -> Iterator[str]:
 
 
 def verify_lines(given: Iterable[str]) -> Iterator[Fault]:
-    """Walk exported lines and tell every fault; that they start at #1 is for the reader to ask."""
+    """Walk exported lines and report every fault; that they start at #1 is for the reader to ask."""
     expected, previous = None, None
     for number, line in enumerate(given, 1):
         try:
@@ -245,18 +245,18 @@ def _write(values: dict[str, Any]) -> AuditRow:
         if row.intent_id is not None:
             # For dashboards of the version before, which run beside this one in an upgrade; not read here.
             AuditRow.objects.filter(pk=row.intent_id).update(closed=True)
-        transaction.on_commit(partial(_tell, row))
+        transaction.on_commit(partial(_to_syslog, row))
         return row
 
 
-def _tell(row: AuditRow) -> None:
+def _to_syslog(row: AuditRow) -> None:
     """To syslog, if the settings name one: a line of JSON, texts cut to what a datagram takes."""
-    if not told_to.handlers:
+    if not syslog.handlers:
         return
     values = {
         name: value[:MOST_TOLD] if isinstance(value, str) else value for name, value in _values(row).items()
     }
-    told_to.info("%s", json.dumps(values | {"id": row.pk, "digest": row.digest}))
+    syslog.info("%s", json.dumps(values | {"id": row.pk, "digest": row.digest}))
 
 
 def _values(row: AuditRow) -> dict[str, Any]:

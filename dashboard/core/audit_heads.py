@@ -42,15 +42,15 @@ class Head(NamedTuple):
 
 def line_of(row: int, digest: str, at: float) -> str:
     """The line to keep."""
-    told = {"id": row, "digest": digest, "at": at}
-    return json.dumps(told | ({"mac": _code(row, digest, at)} if settings.AUDIT_KEY else {}))
+    fields = {"id": row, "digest": digest, "at": at}
+    return json.dumps(fields | ({"mac": _code(row, digest, at)} if settings.AUDIT_KEY else {}))
 
 
 def head_of(line: str) -> Head | None:
     """What a line holds; None if it holds no head."""
     try:
-        told = json.loads(line)
-        return Head(int(told["id"]), str(told["digest"]), float(told["at"]), str(told.get("mac", "")))
+        fields = json.loads(line)
+        return Head(int(fields["id"]), str(fields["digest"]), float(fields["at"]), str(fields.get("mac", "")))
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
@@ -68,7 +68,7 @@ async def kept(storage: Storage) -> list[str]:
 
 
 def verify(lines: Iterable[str]) -> Iterator[Fault]:
-    """Tell every kept head that the audit does not hold any more, and every line that is not ours.
+    """Report every kept head that the audit does not hold any more, and every line that is not ours.
 
     What retention removed is not asked for; nor what was written after a backup that was restored since: the chain holds
     a row of that, and what was lost is in the outcome of `manage.py restore`.

@@ -1,7 +1,7 @@
 """Backups of what the dashboard keeps and the gates: one compressed file, read back into an empty database.
 
 Holds users with their groups, second factors and bindings to a provider, tokens (as digests), teams' rules, prices, the
-whole audit, the gates of the account and the highest epochs seen of them. Does not hold sessions, graphs and what is made anew from storage; nor counters,
+whole audit, the gates of the account and the highest epochs seen of them. Does not hold sessions, graphs and what is made again from storage; nor counters,
 messages and leases: those are the account's own, and setting a counter back is what this must never do.
 
 Guarantees that a file is read back whole or not at all: it ends with the digest of all its lines, the chain of the audit
@@ -104,16 +104,16 @@ def read(path: Path, actor: Actor) -> Restored:
         apps.get_model("auth.Group")._default_manager.all().delete()
         apps.get_model("dashboard.AuditHead")._default_manager.all().delete()
         made_at = 0.0
-        for told in _lines(path):
-            if "row" in told:
-                model = _model_of(told["row"])
-                for each in serializers.deserialize("json", json.dumps([told["row"]])):
+        for entry in _lines(path):
+            if "row" in entry:
+                model = _model_of(entry["row"])
+                for each in serializers.deserialize("json", json.dumps([entry["row"]])):
                     each.save(force_insert=True)
                 counts[model] += 1
-            elif "gate" in told:
-                gates.append(msgspec.convert(told["gate"], GateCopy))
+            elif "gate" in entry:
+                gates.append(msgspec.convert(entry["gate"], GateCopy))
             else:
-                made_at = float(told.get("made_at", 0.0))
+                made_at = float(entry.get("made_at", 0.0))
         if AuditRow.objects.exists() and (faults := list(audit.verify())):
             raise ActionFailed(f"The audit in {path} is not as it was written: {faults[0].what}.")
         _advance_sequences()
@@ -144,16 +144,16 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                told = json.loads(line)
-                if end or not isinstance(told, dict):
+                entry = json.loads(line)
+                if end or not isinstance(entry, dict):
                     raise ValueError(f"line {number} is not one of a backup")
-                if number == 1 and told.get("kennel_backup") != FORMAT:
+                if number == 1 and entry.get("kennel_backup") != FORMAT:
                     raise ValueError("it is no backup of this version of Kennel")
-                if "sha256" in told:
-                    end = str(told["sha256"])
+                if "sha256" in entry:
+                    end = str(entry["sha256"])
                     continue
                 digest.update(line.encode())
-                yield told
+                yield entry
     except (OSError, EOFError, ValueError) as error:
         raise ActionFailed(f"{path} cannot be read: {error}.") from error
     if end != digest.hexdigest():

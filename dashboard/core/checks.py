@@ -53,7 +53,7 @@ def problems() -> list[CheckMessage]:
     if "*" in settings.ALLOWED_HOSTS:
         error(3, "ALLOWED_HOSTS allows every host name.", "Name the hosts that people use.")
     try:
-        pricing.settled(settings.PRICES, settings.DAILY_BUDGET)
+        pricing.parsed(settings.PRICES, settings.DAILY_BUDGET)
     except ConfigurationError as wrong:
         error(9, f"What requests cost is not known: {wrong}.", "Mend KENNEL_PRICES or KENNEL_DAILY_BUDGET.")
     if settings.PROCESSES > 1 and not settings.REDIS_URL:

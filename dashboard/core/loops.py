@@ -57,7 +57,7 @@ class Loops:
         self._failed[name] = (self._clock.monotonic(), type(error).__name__)
 
     def troubles(self) -> dict[str, str]:
-        """What failed lately: the error by the loop's name."""
+        """What failed recently: the error by the loop's name."""
         now = self._clock.monotonic()
         return {name: what for name, (at, what) in self._failed.items() if now - at < SAID_SECONDS}
 

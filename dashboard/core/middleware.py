@@ -28,7 +28,7 @@ class WithRequestId(logging.Filter):
     """Gives every line that belongs to a request its `request_id`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        # What the line itself tells counts: a worker logs the id of the press that let it go.
+        # What the line itself reports counts: a worker logs the id of the press that let it go.
         if not hasattr(record, "request_id") and (number := request_id_var.get()):
             record.request_id = number
         return True
@@ -113,7 +113,7 @@ def no_store(
 
 
 class DatabaseTrouble(MiddlewareMixin):
-    """A database that is locked or away is told as that, at once and with 503: not as an error of ours."""
+    """A database that is locked or away is reported as that, at once and with 503: not as an error of ours."""
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         if not isinstance(exception, OperationalError | InterfaceError):

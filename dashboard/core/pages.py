@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 PACKAGES = (
@@ -93,6 +94,11 @@ def registry() -> Registry:
 def with_reason(action: Callable[..., Any]) -> Callable[[Any, str, dict[str, Any]], Any]:
     """An act of a socket that takes nothing but a reason."""
     return lambda actor, target, given: action(actor, target, reason=str(given.get("reason", "")))
+
+
+def attributes(names: str) -> dict[str, Callable[[Any], Any]]:
+    """Columns that are attributes of the same names."""
+    return {name: attrgetter(name) for name in names.split()}
 
 
 def joined(names: Iterable[object]) -> str:

@@ -252,7 +252,7 @@ Patterns = Annotated[
 class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Patterns are names with ``*`` and ``?``, several with a space between.
 
-    `workers`: the names of its workers. `gates`, `queues`: what they may tell of, announce and receipt. `connections`:
+    `workers`: the names of its workers. `gates`, `queues`: what they may report, announce and receipt. `connections`:
     sockets open at once in one dashboard process. `instances`: starts of processes that are remembered at once, those
     that have gone within ten minutes among them. `per_second`: frames of one socket, in the long run.
     """

@@ -46,7 +46,7 @@ _stored: PriceSettings | None = None
 
 
 @cache
-def settled(prices: str, per_day: float) -> PriceSettings:
+def parsed(prices: str, per_day: float) -> PriceSettings:
     """Prices and budget as the settings give them; raises `ConfigurationError` naming the fault."""
     try:
         table = msgspec.json.decode(prices, type=Prices)
@@ -66,10 +66,10 @@ def checked(wanted: PriceSettings) -> PriceSettings:
 
 def defaults() -> PriceSettings:
     """What counts when nothing is stored."""
-    return settled(settings.PRICES, settings.DAILY_BUDGET)
+    return parsed(settings.PRICES, settings.DAILY_BUDGET)
 
 
-def in_force() -> PriceSettings:
+def current_prices() -> PriceSettings:
     """As last read."""
     return _stored or defaults()
 
@@ -88,4 +88,4 @@ def refresh() -> PriceSettings:
     except (msgspec.DecodeError, msgspec.ValidationError, ConfigurationError) as error:
         log.warning("The stored prices cannot be read, the environment's count: %s", error)
         _stored = None
-    return in_force()
+    return current_prices()

@@ -52,7 +52,7 @@ BOUNDS = {
 }
 
 
-def tidy() -> int:
+def remove_expired() -> int:
     """Remove sessions that have expired and tokens that are long dead (the audit remembers them); returns how many rows."""
     now = timezone.now()
     sessions, _ = Session.objects.filter(expire_date__lt=now).delete()

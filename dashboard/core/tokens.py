@@ -90,7 +90,7 @@ def check(token: str, scope: str = Scope.WORKER) -> int | None:
 def actor_of_token(token: str, *, address: str = "", request_id: str = "") -> Actor | None:
     """Who acts with this token of scope read or act; None if it opens nothing now.
 
-    A token of scope read is a viewer at most. A service is told apart from people by a name that no user can have.
+    A token of scope read is a viewer at most. A service is distinguished from people by a name that no user can have.
     """
     row = _used(token, Scope.READ)
     if row is None:

@@ -1,10 +1,10 @@
-"""Tells other services of releases: an HTTP POST for each gate that was opened or closed through the dashboard.
+"""Reports other services of releases: an HTTP POST for each gate that was opened or closed through the dashboard.
 
-The audit is the outbox: what is in it as done will be told, by the one process that samples for all, in the order of the audit.
+The audit is the outbox: what is in it as done will be sent, by the one process that samples for all, in the order of the audit.
 Guarantees at least one try for each address, and that each is retried with back-off until it is answered with 2xx or
-`TRIES` are spent; what became of it is in the audit. Does not guarantee exactly one delivery: the `id` tells repetitions
+`TRIES` are spent; what became of it is in the audit. Does not guarantee exactly one delivery: the `id` distinguishes repetitions
 apart. What an address missed while the dashboard was away for more than `LATE_SECONDS` is not sent any more. Gates that
-are changed on storage itself are in no audit, and not told.
+are changed on storage itself are in no audit, and not reported.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def send_due() -> int:
 
 
 def _due(url: str) -> tuple[str, WebhookMark, AuditRow] | None:
-    """What this address is to be told next, if anything."""
+    """What is to be sent to this address next, if anything."""
     mark = _mark(url)
     if mark.next_at > time.time():
         return None
@@ -91,7 +91,7 @@ def _settled(url: str, mark: WebhookMark, row: AuditRow, wrong: str) -> bool:
 
 
 def _mark(url: str) -> WebhookMark:
-    """How far this address has been told; a new one begins now."""
+    """How far this address has been notified; a new one begins now."""
     digest = hashlib.sha256(url.encode()).hexdigest()
     mark, _ = WebhookMark.objects.get_or_create(address=digest, defaults={"last_id": audit.head()[0]})
     return mark
@@ -106,7 +106,7 @@ async def _post(http: aiohttp.ClientSession, url: str, row: AuditRow) -> str:
     """Send one; "" if it was answered with 2xx, else what was wrong, without the address."""
     if time.time() - row.at > LATE_SECONDS:
         return TOO_LATE
-    body = json.dumps(told(row), separators=(",", ":")).encode()
+    body = json.dumps(payload(row), separators=(",", ":")).encode()
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "kennel",
@@ -125,7 +125,7 @@ async def _post(http: aiohttp.ClientSession, url: str, row: AuditRow) -> str:
         return type(error).__name__
 
 
-def told(row: AuditRow) -> dict[str, Any]:
+def payload(row: AuditRow) -> dict[str, Any]:
     """What is sent about one row of the audit."""
     return {
         "id": row.pk,

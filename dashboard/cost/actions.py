@@ -29,7 +29,7 @@ def set_prices(actor: Actor, wanted: PriceSettings, *, reason: str = "") -> Pric
         except ConfigurationError as error:
             raise ActionFailed(f"The prices were not changed: {error}.") from error
         with transaction.atomic():
-            act.before = _told(pricing.refresh())
+            act.before = _described(pricing.refresh())
             Pricing.objects.update_or_create(
                 pk=1,
                 defaults={
@@ -39,18 +39,18 @@ def set_prices(actor: Actor, wanted: PriceSettings, *, reason: str = "") -> Pric
                     "at": time.time(),
                 },
             )
-        act.after = _told(now := pricing.refresh())
+        act.after = _described(now := pricing.refresh())
     return now
 
 
 def reset_prices(actor: Actor, *, reason: str = "") -> PriceSettings:
     """Back to the prices and the budget of the environment; harmless if they are in force."""
     with audited(actor, "cost.prices", TARGET, reason) as act:
-        act.before = _told(pricing.refresh())
+        act.before = _described(pricing.refresh())
         Pricing.objects.all().delete()
-        act.after = _told(now := pricing.refresh())
+        act.after = _described(now := pricing.refresh())
     return now
 
 
-def _told(known: PriceSettings) -> str:
+def _described(known: PriceSettings) -> str:
     return msgspec.json.encode({"prices": known.prices, "per_day": known.per_day}).decode()

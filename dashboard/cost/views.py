@@ -49,15 +49,15 @@ def prices(request: HttpRequest) -> HttpResponse:
     """Put prices and budget in force, or (`reset`) those of the environment again."""
     back, reason = f"{reverse('cost')}#prices", text(request, "reason")
     if text(request, "reset"):
-        told = "Default prices and budget restored."
-        return act(request, lambda actor: reset_prices(actor, reason=reason), told, back=back)
+        done = "Default prices and budget restored."
+        return act(request, lambda actor: reset_prices(actor, reason=reason), done, back=back)
     try:
         wanted = _read(request)
     except (ValueError, ConfigurationError) as error:
         messages.error(request, f"The prices were not changed: {error}.")
         return _page(request, status=422)
-    told = "Prices and budget saved."
-    return act(request, lambda actor: set_prices(actor, wanted, reason=reason), told, back=back)
+    done = "Prices and budget saved."
+    return act(request, lambda actor: set_prices(actor, wanted, reason=reason), done, back=back)
 
 
 def _page(request: HttpRequest, *, status: int = 200) -> HttpResponse:
@@ -95,7 +95,7 @@ def _read(request: HttpRequest) -> PriceSettings:
     if not table.as_of or not table.source:
         raise ValueError("enter the date and the source of the prices")
     budget = text(request, "per_day")
-    wanted = PriceSettings(replace(table, currency=pricing.in_force().prices.currency))
+    wanted = PriceSettings(replace(table, currency=pricing.current_prices().prices.currency))
     return pricing.checked(
         replace(wanted, per_day=_number(request, "per_day", "Daily budget") if budget else None)
     )

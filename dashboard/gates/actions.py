@@ -36,7 +36,7 @@ def unleash(
             raise ActionFailed(f"Nothing changed. {problem}")
         act.before = _known(gate)
         state = call(_open, gate, actor.name, reason, at, share, until, epoch)
-        act.after = _told(state)
+        act.after = _described(state)
     return state
 
 
@@ -45,7 +45,7 @@ def leash(actor: Actor, gate: str, *, reason: str = "", epoch: int | None = None
     with audited(actor, "gate.close", gate, reason) as act:
         act.before = _known(gate)
         state = call(_close, gate, actor.name, reason, epoch)
-        act.after = _told(state)
+        act.after = _described(state)
     return state
 
 
@@ -54,7 +54,7 @@ def create_gate(actor: Actor, gate: str, *, reason: str = "") -> GateState:
     with audited(actor, "gate.create", gate, reason) as act:
         check_name("gate", gate)
         state = call(_create, gate, actor.name, reason)
-        act.after = _told(state)
+        act.after = _described(state)
     return state
 
 
@@ -100,15 +100,15 @@ async def _create(gate: str, by: str, reason: str) -> GateState:
 def _known(gate: str) -> str:
     """The gate as last seen: reading it again would delay the release."""
     state = current().gates.get(gate)
-    return _told(state) if state is not None else ""
+    return _described(state) if state is not None else ""
 
 
-def _told(state: GateState) -> str:
-    told: dict[str, Any] = {"state": phase(state, time.time()), "epoch": state.epoch}
+def _described(state: GateState) -> str:
+    fields: dict[str, Any] = {"state": phase(state, time.time()), "epoch": state.epoch}
     if state.not_before is not None:
-        told["not_before"] = state.not_before
+        fields["not_before"] = state.not_before
     if state.until is not None:
-        told["until"] = state.until
+        fields["until"] = state.until
     if state.share < 1:
-        told["share"] = state.share
-    return json.dumps(told)
+        fields["share"] = state.share
+    return json.dumps(fields)

@@ -8,7 +8,7 @@ from django.http import QueryDict
 
 from dashboard.core.csv import moment
 from dashboard.core.dispatch import number_option
-from dashboard.core.pages import Badge, Page, Table, with_reason
+from dashboard.core.pages import Badge, Page, Table, attributes, with_reason
 from dashboard.core.permissions import Actor
 from dashboard.gates import actions
 from dashboard.live.fleet import Fleet, GateView
@@ -60,21 +60,18 @@ PAGES = (
                 lambda fleet, query: pressing_gates(fleet),
                 {
                     "gate": lambda each: each.name,
-                    "state": lambda each: each.state,
-                    "epoch": lambda each: each.epoch,
-                    "by": lambda each: each.by,
-                    "reason": lambda each: each.reason,
+                    **attributes("state epoch by reason"),
                     "since": lambda each: moment(each.since),
                     "opens_at": lambda each: moment(each.not_before),
                     "closes_at": lambda each: moment(each.until),
-                    "share": lambda each: each.share,
+                    **attributes("share"),
                     "waiting": lambda each: len(each.waiting),
-                    "workers": lambda each: each.workers,
+                    **attributes("workers"),
                     "released": lambda each: each.release.passed if each.release else None,
                     "expected": lambda each: each.release.expected if each.release else None,
                     "p50_ms": lambda each: each.release.p50_ms if each.release else None,
                     "p99_ms": lambda each: each.release.p99_ms if each.release else None,
-                    "problem": lambda each: each.problem,
+                    **attributes("problem"),
                 },
             )
         },

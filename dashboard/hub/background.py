@@ -22,7 +22,7 @@ from dashboard.accounts import sessions
 from dashboard.core import audit, audit_heads, tokens
 from dashboard.core import prices as pricing
 from dashboard.core.permissions import Actor, Role, role_of, teams_of
-from dashboard.core.retention import DAY_SECONDS, prune_audit, tidy
+from dashboard.core.retention import DAY_SECONDS, prune_audit, remove_expired
 from dashboard.core.webhooks import send_due
 from dashboard.hub.runtime import Runtime
 from dashboard.live import fleet_memory, peaks
@@ -141,8 +141,8 @@ async def _housekeeping(runtime: Runtime) -> None:
         runtime.loops.alive("housekeeping")
         try:
             if turn % RECONCILE_TURNS == 0:
-                await database_sync_to_async(tidy_audit)()
-                await database_sync_to_async(tidy)()
+                await database_sync_to_async(reconcile_and_prune)()
+                await database_sync_to_async(remove_expired)()
                 await database_sync_to_async(fleet_memory.forget_old)()
                 await keep_audit_head(runtime)
             await sweep(runtime)
@@ -170,11 +170,11 @@ async def sweep(runtime: Runtime) -> None:
         ]
     viewers: list[Any] = list(runtime.viewers.sockets)
     if viewers:
-        standings = await database_sync_to_async(standings_now)(viewers)
+        permissions = await database_sync_to_async(current_permissions)(viewers)
         closing += [
             viewer.go_away(protocol.CLOSE_FORBIDDEN, "signed out, or the role changed; reload the page")
-            for viewer, standing in zip(viewers, standings, strict=True)
-            if standing != (viewer.view.role, viewer.view.teams)
+            for viewer, permission in zip(viewers, permissions, strict=True)
+            if permission != (viewer.view.role, viewer.view.teams)
         ]
     await asyncio.gather(*closing, return_exceptions=True)
 
@@ -193,7 +193,7 @@ async def keep_audit_head(runtime: Runtime) -> None:
         log.warning("The end of the audit, #%d, is kept at the next turn: %s", row, error)
 
 
-def tidy_audit() -> None:
+def reconcile_and_prune() -> None:
     """Close what a crash left open; once a day remove what is older than the settings keep, in one process of all."""
     audit.reconcile()
     days = settings.AUDIT_DAYS
@@ -205,7 +205,7 @@ def tidy_audit() -> None:
         prune_audit(Actor("Kennel retention", "admin"), days)
 
 
-def standings_now(viewers: Sequence[Any]) -> list[tuple[Role, frozenset[str]]]:
+def current_permissions(viewers: Sequence[Any]) -> list[tuple[Role, frozenset[str]]]:
     """The role and the teams that each socket's user has now; "" and none if the session has ended.
 
     A session ends with the password that it was opened with, too.
@@ -217,12 +217,12 @@ def standings_now(viewers: Sequence[Any]) -> list[tuple[Role, frozenset[str]]]:
         .prefetch_related("groups")
     }
     alive = sessions.alive({viewer.scope["session"].session_key for viewer in viewers})
-    standings: list[tuple[Role, frozenset[str]]] = []
+    permissions: list[tuple[Role, frozenset[str]]] = []
     for viewer in viewers:
         user = users.get(viewer.user.pk)
         present = sessions.is_of(alive.get(viewer.scope["session"].session_key), user)
-        standings.append((role_of(user), teams_of(user)) if present else ("", frozenset()))
-    return standings
+        permissions.append((role_of(user), teams_of(user)) if present else ("", frozenset()))
+    return permissions
 
 
 GRACE_SECONDS = 86_400.0

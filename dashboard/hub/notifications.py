@@ -23,7 +23,7 @@ from coordinator.realtime.bus import Hint, LocalBus
 from coordinator.realtime.protocol import Receipt
 from dashboard.core.backplane import Backplane
 from dashboard.core.middleware import request_id_var
-from dashboard.hub.socket import Outbox, RateLimit
+from dashboard.hub.socket import RateLimit, SendQueue
 from dashboard.live.presence import Presence
 
 log = logging.getLogger(__name__)
@@ -33,43 +33,43 @@ class WorkerSockets:
     """The worker sockets of this process."""
 
     def __init__(self) -> None:
-        self._outboxes: dict[str, Outbox] = {}
+        self._queues: dict[str, SendQueue] = {}
 
     def __len__(self) -> int:
-        return len(self._outboxes)
+        return len(self._queues)
 
-    def join(self, instance: str, outbox: Outbox) -> Outbox | None:
+    def join(self, instance: str, send_queue: SendQueue) -> SendQueue | None:
         """Add a socket; returns the older one of the same worker, if any."""
-        before = self._outboxes.get(instance)
-        self._outboxes[instance] = outbox
+        before = self._queues.get(instance)
+        self._queues[instance] = send_queue
         return before
 
-    def leave(self, instance: str, outbox: Outbox) -> bool:
+    def leave(self, instance: str, send_queue: SendQueue) -> bool:
         """Remove a socket; False if a newer one of the same worker has taken its place."""
-        if self._outboxes.get(instance) is not outbox:
+        if self._queues.get(instance) is not send_queue:
             return False
-        del self._outboxes[instance]
+        del self._queues[instance]
         return True
 
     def __contains__(self, instance: object) -> bool:
-        return instance in self._outboxes
+        return instance in self._queues
 
     def send_all(
         self, message: protocol.FromHub, *, but: str = "", first: bool = False, may_drop: bool = False
     ) -> int:
         """To every worker; returns to how many. `first` and `may_drop` as for `Outbox.put`."""
         frame = protocol.encode(message)
-        for instance, outbox in list(self._outboxes.items()):
+        for instance, send_queue in list(self._queues.items()):
             if instance != but:
-                outbox.put(frame, first=first, may_drop=may_drop)
-        return len(self._outboxes)
+                send_queue.put(frame, first=first, may_drop=may_drop)
+        return len(self._queues)
 
     def send_one(self, instance: str, message: protocol.FromHub) -> bool:
         """To one worker; False if it isn't connected here."""
-        outbox = self._outboxes.get(instance)
-        if outbox is None:
+        send_queue = self._queues.get(instance)
+        if send_queue is None:
             return False
-        outbox.put(protocol.encode(message))
+        send_queue.put(protocol.encode(message))
         return True
 
 
@@ -98,10 +98,10 @@ class Commands:
 class FanoutBus(LocalBus):
     """The dashboard's bus: its hints go to all workers of all processes, and those of workers to all others."""
 
-    def __init__(self, sockets: WorkerSockets, link: Backplane) -> None:
+    def __init__(self, sockets: WorkerSockets, backplane: Backplane) -> None:
         super().__init__()
-        self._sockets, self._link = sockets, link
-        link.on("hint", self._from_elsewhere)
+        self._sockets, self._link = sockets, backplane
+        backplane.on("hint", self._from_elsewhere)
 
     @property
     def is_connected(self) -> bool:
@@ -109,25 +109,25 @@ class FanoutBus(LocalBus):
 
     async def publish(self, hint: Hint) -> None:
         hint = msgspec.structs.replace(hint, request_id=request_id_var.get())
-        self.tell(hint, first=True)
+        self.send(hint, first=True)
         # A renewal comes each few seconds for as long as this process leads; it is no news for a log.
         level = logging.DEBUG if hint.topic.startswith("lease:") else logging.INFO
         log.log(level, "Told %d workers here to look at %s", len(self._sockets), hint.topic)
-        await self.tell_others(hint)
+        await self.send_to_others(hint)
 
-    def tell(self, hint: Hint, *, but: str = "", first: bool = False, may_drop: bool = False) -> None:
+    def send(self, hint: Hint, *, but: str = "", first: bool = False, may_drop: bool = False) -> None:
         """To all workers of this process but the one that it came from, and to this process itself."""
         self._sockets.send_all(protocol.Hinted(hint), but=but, first=first, may_drop=may_drop)
         self.deliver(hint)
 
-    async def tell_others(self, hint: Hint) -> None:
-        """To the other processes, which tell their workers."""
+    async def send_to_others(self, hint: Hint) -> None:
+        """To the other processes, which send it to their workers."""
         await self._link.publish("hint", msgspec.msgpack.encode(hint))
 
     def _from_elsewhere(self, process_id: str, body: bytes) -> None:
         hint = msgspec.msgpack.decode(body, type=Hint)
         # Other processes pass on gates only when storage has confirmed them.
-        self.tell(hint, first=hint.topic.startswith("gate:"), may_drop=not hint.topic.startswith("gate:"))
+        self.send(hint, first=hint.topic.startswith("gate:"), may_drop=not hint.topic.startswith("gate:"))
 
 
 HINTS_PER_SECOND, HINTS_AT_ONCE = 10.0, 30.0
@@ -135,14 +135,14 @@ WRITES_PER_SECOND, WRITES_AT_ONCE = 5_000.0, 20_000.0
 """Writes to sockets, of all workers' hints together: about a twentieth of a core."""
 MOST_WAITING = 50
 """Topics of one worker; of more, the oldest is dropped."""
-Tell = Callable[[Hint, str], Awaitable[None]]
+PassOn = Callable[[Hint, str], Awaitable[None]]
 
 
 class Announcements:
-    """Passes hints of workers on, by `tell(hint, but)`; `sockets` says to how many each goes."""
+    """Passes hints of workers on, by `pass_on(hint, but)`; `sockets` says to how many each goes."""
 
-    def __init__(self, tell: Tell, sockets: Callable[[], int], *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._tell, self._sockets, self._clock = tell, sockets, clock
+    def __init__(self, send: PassOn, sockets: Callable[[], int], *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._pass_on, self._sockets, self._clock = send, sockets, clock
         self._limits: dict[str, RateLimit] = {}
         self._all = RateLimit(WRITES_PER_SECOND, WRITES_AT_ONCE, clock.monotonic())
         self._waiting: OrderedDict[str, OrderedDict[str, Hint]] = OrderedDict()
@@ -158,7 +158,7 @@ class Announcements:
         """Pass it on now if nothing of this worker waits and it may, else in its turn."""
         own = self._waiting.get(instance)
         if own is None and self._may(instance):
-            await self._tell(hint, instance)
+            await self._pass_on(hint, instance)
             return
         if own is None:
             own = self._waiting[instance] = OrderedDict()
@@ -182,7 +182,7 @@ class Announcements:
             _, hint = own.popitem(last=False)
             if own:
                 self._waiting[instance] = own  # behind all others
-            await self._tell(hint, instance)
+            await self._pass_on(hint, instance)
             return True
         return False
 
@@ -315,7 +315,7 @@ class GateNews:
             state = await self._read(gate)
         except (KennelError, TimeoutError) as error:
             # The sampler looks at all gates anyway, and says so if it cannot.
-            log.info("The gate %s, of which a worker told, could not be read: %s", gate, error)
+            log.info("The gate %s, which a worker reported, could not be read: %s", gate, error)
             return
         if state is not None and state.epoch > known:
             await self._confirmed(state)

@@ -22,9 +22,9 @@ from dashboard.core.audit import ActionFailed
 from dashboard.core.dispatch import by_name
 from dashboard.core.middleware import new_request_id, request_id_var
 from dashboard.core.permissions import Actor, is_fresh
-from dashboard.hub.background import standings_now
+from dashboard.hub.background import current_permissions
 from dashboard.hub.runtime import current
-from dashboard.hub.socket import Outbox, RateLimit, Socket
+from dashboard.hub.socket import RateLimit, SendQueue, Socket
 from dashboard.hub.viewers import View
 
 log = logging.getLogger(__name__)
@@ -38,13 +38,13 @@ class OperatorConsumer(Socket):
     """One browser's socket. `/ws/operators/?page=overview&q=…`: the rest of the query is the page's own."""
 
     view: View
-    outbox: Outbox
+    send_queue: SendQueue
     joined = False
     user: Any = None
 
     async def connect(self) -> None:
         self.user = self.scope["user"]
-        role, teams = await database_sync_to_async(_standing)(self)
+        role, teams = await database_sync_to_async(_permissions_now)(self)
         if not role or not current().is_running:
             await self.refuse(protocol.CLOSE_UNAUTHORIZED)
             return
@@ -52,7 +52,7 @@ class OperatorConsumer(Socket):
         self.view = View(given.pop("page", "other"), urlencode(sorted(given.items())), role, teams)
         self.rate = RateLimit(PER_SECOND, PER_SECOND * 2, time.monotonic())
         await self.welcome()
-        self.outbox = Outbox(self.send_text, self.go_away, name="browser")
+        self.send_queue = SendQueue(self.send_text, self.go_away, name="browser")
         self.joined = True
         try:
             await current().viewers.join(self)
@@ -72,14 +72,14 @@ class OperatorConsumer(Socket):
         request_id_var.set(new_request_id())
         acts = current().act_threads
         answer = await database_sync_to_async(self._act, thread_sensitive=False, executor=acts)(request)
-        self.outbox.put(json.dumps(answer))
+        self.send_queue.put(json.dumps(answer))
 
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what was asked, with the rights that the user has now, not those of when the socket was opened."""
         if not _has_csrf_token(self.scope, request):
-            told = "the CSRF token of the page is missing: send it as csrf"
-            return {"ok": False, "action": request["action"], "error": told}
-        role, teams = standings_now([self])[0]
+            message = "the CSRF token of the page is missing: send it as csrf"
+            return {"ok": False, "action": request["action"], "error": message}
+        role, teams = current_permissions([self])[0]
         fresh = is_fresh(self.scope["session"])
         client = self.scope.get("client") or ("",)
         name, address = self.user.get_username(), str(client[0])
@@ -96,11 +96,11 @@ class OperatorConsumer(Socket):
     async def disconnect(self, code: int) -> None:
         if self.joined:
             current().viewers.leave(self)
-            await self.outbox.stop()
+            await self.send_queue.stop()
 
 
-def _standing(consumer: OperatorConsumer) -> tuple[str, frozenset[str]]:
-    return standings_now([consumer])[0] if consumer.user.is_authenticated else ("", frozenset())
+def _permissions_now(consumer: OperatorConsumer) -> tuple[str, frozenset[str]]:
+    return current_permissions([consumer])[0] if consumer.user.is_authenticated else ("", frozenset())
 
 
 def _has_csrf_token(scope: dict[str, Any], request: dict[str, Any]) -> bool:

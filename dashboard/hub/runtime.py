@@ -70,23 +70,23 @@ class Runtime:
         # No thread starts before the first act.
         self.act_threads = ThreadPoolExecutor(ACT_THREADS, thread_name_prefix="act")
         self.loops = Loops(clock=clock)
-        self.link = Backplane(clock=clock)
-        self.presence = Presence(self.link.process_id, clock=clock)
+        self.backplane = Backplane(clock=clock)
+        self.presence = Presence(self.backplane.process_id, clock=clock)
         self.sockets = WorkerSockets()
         self.consumers: set[Socket] = set()
-        self.bus = FanoutBus(self.sockets, self.link)
+        self.bus = FanoutBus(self.sockets, self.backplane)
         if storage is not None:
             storage.bus = self.bus
-        self.gates = KnownGates(self.link, clock=clock)
-        self.stored = StoredGates(lambda: self.storage, self.gates, f"dashboard-{self.link.process_id}")
+        self.gates = KnownGates(self.backplane, clock=clock)
+        self.stored = StoredGates(lambda: self.storage, self.gates, f"dashboard-{self.backplane.process_id}")
         self.gates.on_back.append(self._gate_went_back)
-        self.releases = ReleaseTracker(self.presence.waiting_at, self.gates, self.link, clock=clock)
-        self.board: FleetState = FleetState(self.presence, self.releases, self.link, clock=clock)
-        self.board.troubles = self._troubles
-        self.viewers: Viewers = Viewers(self.board)
-        self.board.has_viewers = lambda: bool(self.viewers)
-        self.commands = Commands(self.sockets, self.presence, self.link)
-        self.exchange = PresenceExchange(self.presence, self.link, self.releases.share_all, clock=clock)
+        self.releases = ReleaseTracker(self.presence.waiting_at, self.gates, self.backplane, clock=clock)
+        self.fleet_state: FleetState = FleetState(self.presence, self.releases, self.backplane, clock=clock)
+        self.fleet_state.troubles = self._troubles
+        self.viewers: Viewers = Viewers(self.fleet_state)
+        self.fleet_state.has_viewers = lambda: bool(self.viewers)
+        self.commands = Commands(self.sockets, self.presence, self.backplane)
+        self.exchange = PresenceExchange(self.presence, self.backplane, self.releases.share_all, clock=clock)
         self.sampler: Sampler | None = None
         self.kept_reads: dict[str, tuple[float, Any]] = {}  # see `look`
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -95,7 +95,7 @@ class Runtime:
             self.stored.read, self.releases.epoch_of, self._gate_confirmed, self.releases.passed, clock=clock
         )
         self.kept_head = 0
-        self.link.on("hint", lambda _, body: self.announced(msgspec.msgpack.decode(body, type=Hint)))
+        self.backplane.on("hint", lambda _, body: self.announced(msgspec.msgpack.decode(body, type=Hint)))
 
     @property
     def storage(self) -> Storage:
@@ -139,11 +139,11 @@ class Runtime:
         storage = self.storage
         async with contextlib.AsyncExitStack() as stack:
             self._portal = await stack.enter_async_context(BlockingPortal())
-            await self.link.start()
+            await self.backplane.start()
             self._stack = stack.pop_all()
         self._loop = asyncio.get_running_loop()
-        self.sampler = Sampler(storage, self.board, self.link, clock=self.clock)
-        self.sampler.watched = lambda: self.board.is_watched
+        self.sampler = Sampler(storage, self.fleet_state, self.backplane, clock=self.clock)
+        self.sampler.watched = lambda: self.fleet_state.is_watched
         self.sampler.turned = lambda: self.loops.alive("sampler")
         self.sampler.failed = lambda error: self.loops.failed("sampler", error)
         self.loops.alive("sampler")
@@ -153,7 +153,7 @@ class Runtime:
             ("gate-news", self.gate_news),
             ("receipts", self.releases),
             ("summaries", self.exchange),
-            ("readers", self.board),
+            ("readers", self.fleet_state),
         ):
             loop.turned, loop.rested = partial(self.loops.alive, name), partial(self.loops.resting, name)
         start = self.loops.start
@@ -161,9 +161,9 @@ class Runtime:
         start("viewers", self.viewers.run)
         start("announcements", self.announcements.run)
         start("gate-news", self.gate_news.run)
-        if self.link.is_shared:
+        if self.backplane.is_shared:
             start("summaries", self.exchange.run)
-            start("readers", self.board.share_readers)
+            start("readers", self.fleet_state.share_readers)
             start("receipts", self.releases.run)
         log.info("The dashboard watches prefix %s", storage.config.prefix)
 
@@ -182,7 +182,7 @@ class Runtime:
         await self.loops.stop()
         self.sampler = self._loop = None
         self.stored.clear()
-        await self.link.stop()
+        await self.backplane.stop()
         if self._storage is not None:
             await self._storage.aclose()
             await asyncio.to_thread(self._storage.close)
@@ -201,16 +201,16 @@ class Runtime:
 
     async def _pass_on(self, hint: Hint, but: str) -> None:
         """What a worker announced goes to the others. Of gates nothing is passed on but what storage confirms."""
-        self.bus.tell(hint, but=but, may_drop=True)
-        await self.bus.tell_others(hint)
+        self.bus.send(hint, but=but, may_drop=True)
+        await self.bus.send_to_others(hint)
 
     async def _gate_confirmed(self, state: GateState) -> None:
-        """A gate was changed by another program: now shown, and told to all workers."""
+        """A gate was changed by another program: now shown, and sent to all workers."""
         hint = Hint(f"gate:{state.name}", epoch=state.epoch, origin=state.by, state=rules.encode(state))
         # Nothing was awaited since the read: nobody who waited has been heard to move yet.
         self.announced(hint)
-        self.bus.tell(hint, first=True)
-        await self.bus.tell_others(hint)
+        self.bus.send(hint, first=True)
+        await self.bus.send_to_others(hint)
         await self.gates.changed(state)
 
     def announced(self, hint: Hint) -> None:
@@ -225,7 +225,7 @@ class Runtime:
     def _gate_went_back(self, gate: str, epoch: int) -> None:
         """Storage was restored: all workers look again."""
         if self._loop is not None:
-            self.bus.tell(Hint(f"gate:{gate}", epoch=epoch, origin="dashboard"))
+            self.bus.send(Hint(f"gate:{gate}", epoch=epoch, origin="dashboard"))
 
     def _troubles(self) -> tuple[str, ...]:
         return tuple(
@@ -281,7 +281,7 @@ def look(key: str, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> Seen[
     While storage is known to be away, a quarter of a second. Errors other than those of a storage that is away are raised.
     """
     runtime = current()
-    away = runtime.board.sample.storage.unreachable_since is not None
+    away = runtime.fleet_state.sample.storage.unreachable_since is not None
     seconds, kept = AWAY_SECONDS if away else ANSWER_SECONDS, runtime.kept_reads
 
     async def bounded() -> T:

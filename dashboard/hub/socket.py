@@ -33,10 +33,10 @@ ABORT = "kennel.abort"
 
 
 def abortable(inner: Any) -> Any:
-    """Tells the consumers within how to end their connection at once.
+    """Reports the consumers within how to end their connection at once.
 
     ASGI has no word for it: whatever is sent, a close too, stands in line behind what the peer does not take.
-    uvicorn's `send` is a method of its protocol, which has the transport. Of other servers there is nothing to tell.
+    uvicorn's `send` is a method of its protocol, which has the transport. Other servers have nothing to end it by.
     """
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -75,7 +75,7 @@ class Socket(AsyncWebsocketConsumer):
                     # A burst that has arrived is taken frame by frame: neither the receiving nor the handling of one waits.
                     await asyncio.sleep(0)
         except BaseException:
-            # A handler that met the end of the connection before its message came: whoever counts it is told all the same.
+            # A handler that met the end of the connection before its message came: what counts it is notified all the same.
             await self.disconnect(1006)  # type: ignore[no-untyped-call]
             raise
 
@@ -92,7 +92,7 @@ class Socket(AsyncWebsocketConsumer):
         await self.base_send({"type": "websocket.send", "text": frame})
 
     async def go_away(self, code: int, reason: str) -> None:
-        """Close, telling why. Harmless when repeated: frames that were on their way are of no account any more."""
+        """Close, with the reason. Harmless when repeated: frames that were on their way are of no account any more."""
         if self.is_going:
             return
         self.is_going = True
@@ -122,12 +122,12 @@ class Socket(AsyncWebsocketConsumer):
         return abort is not None
 
 
-OUTBOX_FRAMES = 64
+MOST_FRAMES = 64
 Send = Callable[[str], Coroutine[Any, Any, None]]
 Close = Callable[[int, str], Coroutine[Any, Any, None]]
 
 
-class Outbox:
+class SendQueue:
     """The way out of one socket. Bounded: a socket that does not take its frames is closed, with the reason if it
     takes that, and what stood in line for it is dropped at once.
 
@@ -135,9 +135,7 @@ class Outbox:
     a frame that the transport does not take at once gets a task, and those after it wait in line.
     """
 
-    def __init__(
-        self, send: Send, close: Close, *, name: str = "socket", frames: int = OUTBOX_FRAMES
-    ) -> None:
+    def __init__(self, send: Send, close: Close, *, name: str = "socket", frames: int = MOST_FRAMES) -> None:
         self._send, self._close, self._name = send, close, name
         self._most = frames
         self._line: deque[str] = deque()

@@ -12,9 +12,9 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
 from dashboard.core import permissions as teams
-from dashboard.hub.socket import Outbox
-from dashboard.live import fragments as regions
+from dashboard.hub.socket import SendQueue
 from dashboard.live.fleet_state import FleetState
+from dashboard.live.fragments import render_each
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Viewer(Protocol):
     """An operator's socket."""
 
     view: View
-    outbox: Outbox
+    send_queue: SendQueue
 
     async def go_away(self, code: int, reason: str) -> None: ...
 
@@ -43,8 +43,8 @@ class Viewer(Protocol):
 class Viewers:
     """The operators' sockets of this process, and the loop that keeps them current."""
 
-    def __init__(self, board: FleetState) -> None:
-        self.board = board
+    def __init__(self, fleet_state: FleetState) -> None:
+        self.fleet_state = fleet_state
         self.sockets: set[Viewer] = set()
         self._sent: dict[View, dict[str, str]] = {}
         self._pool: ThreadPoolExecutor | None = None
@@ -62,15 +62,15 @@ class Viewers:
 
     async def join(self, viewer: Viewer) -> None:
         """Add a socket and send it the full state of its page. Raises `LookupError` if there is no such page."""
-        regions = await self._render(viewer.view)
-        self._sent.setdefault(viewer.view, {}).update(regions)
-        viewer.outbox.put("\n".join(regions.values()))
+        fragments = await self._render(viewer.view)
+        self._sent.setdefault(viewer.view, {}).update(fragments)
+        viewer.send_queue.put("\n".join(fragments.values()))
         self.sockets.add(viewer)
         self._wake.set()
 
     async def run(self) -> None:
         """Four looks a second while somebody is there."""
-        clock = self.board.clock
+        clock = self.fleet_state.clock
         drawn: tuple[int, int] | None = None
         drawn_at = 0.0
         try:
@@ -83,11 +83,11 @@ class Viewers:
                         await self._wake.wait()
                 self.turned()
                 now = clock.monotonic()
-                if self.board.releases.holds_pages or (
-                    self.board.stamp == drawn and now - drawn_at < QUIET_SECONDS
+                if self.fleet_state.releases.holds_pages or (
+                    self.fleet_state.stamp == drawn and now - drawn_at < QUIET_SECONDS
                 ):
                     continue
-                drawn, drawn_at = self.board.stamp, now
+                drawn, drawn_at = self.fleet_state.stamp, now
                 for view in {viewer.view for viewer in self.sockets}:
                     try:
                         await self._refresh(view)
@@ -100,15 +100,15 @@ class Viewers:
                 self._pool = None
 
     async def _refresh(self, view: View) -> None:
-        regions = await self._render(view)
+        fragments = await self._render(view)
         before = self._sent.get(view, {})
-        changed = [html for name, html in regions.items() if before.get(name) != html]
-        self._sent[view] = regions
+        changed = [html for name, html in fragments.items() if before.get(name) != html]
+        self._sent[view] = fragments
         if changed:
             frame = "\n".join(changed)
             for viewer in list(self.sockets):
                 if viewer.view == view:
-                    viewer.outbox.put(frame)
+                    viewer.send_queue.put(frame)
 
     async def _render(self, view: View) -> dict[str, str]:
         if self._pool is None:
@@ -119,6 +119,6 @@ class Viewers:
         close_old_connections()
         try:
             permissions = teams.permissions_of(view.role, view.teams)
-            return regions.render_each(view.page, self.board.fleet(), view.role, view.query, permissions)
+            return render_each(view.page, self.fleet_state.fleet(), view.role, view.query, permissions)
         finally:
             close_old_connections()

@@ -19,7 +19,7 @@ from dashboard.core import audit, tokens
 from dashboard.core.middleware import new_request_id
 from dashboard.core.permissions import USUAL, Actor, Allowance, matches
 from dashboard.hub.runtime import current
-from dashboard.hub.socket import Outbox, RateLimit, Socket
+from dashboard.hub.socket import RateLimit, SendQueue, Socket
 from dashboard.live.presence import Entry
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def _note_done(task: asyncio.Task[Any]) -> None:
 
 
 def within(state: protocol.WorkerState, allowed: Allowance) -> protocol.WorkerState:
-    """What a worker tells, without the gates and queues that its token is not for."""
+    """What a worker reports, without the gates and queues that its token is not for."""
     if allowed.gates == allowed.queues == "*":
         return state
     return msgspec.structs.replace(
@@ -80,7 +80,7 @@ class WorkerConsumer(Socket):
     hello: protocol.Hello | None = None
     token_id: int | None = None
     allowance: Allowance = USUAL
-    outbox: Outbox | None = None
+    send_queue: SendQueue | None = None
     mode: str = ""
     _deadline: asyncio.TimerHandle | None = None
     _late: asyncio.Task[None] | None = None
@@ -135,7 +135,7 @@ class WorkerConsumer(Socket):
                 if self._states.allows(now) or state.mode != self.mode:
                     self.mode = state.mode
                     self._note_disproved(runtime.presence.entries.get(instance), state)
-                    runtime.presence.told(instance, within(state, allowed))
+                    runtime.presence.report(instance, within(state, allowed))
             case protocol.Receipt() as receipt:
                 if self._receipts.allows(now) and matches(allowed.gates, receipt.gate):
                     runtime.gate_news.passed(instance, receipt)
@@ -185,10 +185,10 @@ class WorkerConsumer(Socket):
         if self._deadline is not None:
             self._deadline.cancel()
         crowded = len(runtime.sockets) >= CROWD
-        outbox = self.outbox = Outbox(self.send_text, self.go_away, name=hello.worker)
+        send_queue = self.send_queue = SendQueue(self.send_text, self.go_away, name=hello.worker)
         # Welcome goes first, and nothing is awaited before the socket is in the fan-out: no hint is missed in between.
-        outbox.put(protocol.encode(protocol.Welcome(version, 2.0 if crowded else 1.0, time.time())))
-        older = runtime.sockets.join(hello.instance, outbox)
+        send_queue.put(protocol.encode(protocol.Welcome(version, 2.0 if crowded else 1.0, time.time())))
+        older = runtime.sockets.join(hello.instance, send_queue)
         runtime.consumers.add(self)
         runtime.presence.joined(hello, token=token)
         if older is not None:
@@ -244,11 +244,11 @@ class WorkerConsumer(Socket):
             self._deadline.cancel()
         runtime = current()
         runtime.consumers.discard(self)
-        if self.outbox is not None and self.hello is not None:
-            if runtime.sockets.leave(self.hello.instance, self.outbox):
+        if self.send_queue is not None and self.hello is not None:
+            if runtime.sockets.leave(self.hello.instance, self.send_queue):
                 runtime.presence.left(self.hello.instance)
                 runtime.announcements.forget(self.hello.instance)
-            await self.outbox.stop()
+            await self.send_queue.stop()
 
 
 def _bearer(scope: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from django.http import Http404, QueryDict
 from coordinator.config import check_name
 from coordinator.errors import ConfigurationError
 from dashboard.core.csv import moment
-from dashboard.core.pages import Badge, Page, Table, Unread, joined, with_reason
+from dashboard.core.pages import Badge, Page, Table, Unread, attributes, joined, with_reason
 from dashboard.leaders import actions, queries
 from dashboard.live.fleet import Fleet, LeaderView
 from dashboard.live.view_models import CARDS, Cards, cards
@@ -60,23 +60,21 @@ PAGES = (
                 lambda fleet, query: pressing_leaders(fleet),
                 {
                     "election": lambda each: each.name,
-                    "holder": lambda each: each.holder,
-                    "epoch": lambda each: each.epoch,
-                    "lease": lambda each: each.lease,
+                    **attributes("holder epoch lease"),
                     "since": lambda each: moment(each.since),
                     "standing_by": lambda each: joined(each.standbys),
                     "as_of": lambda each: moment(each.as_of),
-                    "problem": lambda each: each.problem,
+                    **attributes("problem"),
                 },
             ),
             "terms": Table(
                 _terms,
                 {
-                    "epoch": lambda each: each.epoch,
+                    **attributes("epoch"),
                     "leader": lambda each: each.holder,
                     "from": lambda each: moment(each.since),
                     "to": lambda each: moment(each.ended),
-                    "how": lambda each: each.how,
+                    **attributes("how"),
                 },
             ),
         },

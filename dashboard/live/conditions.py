@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 from django.template.defaultfilters import pluralize
@@ -75,7 +75,7 @@ def _conditions(fleet: Fleet, every_seconds: float) -> Iterator[Attention]:
     if lost:
         yield Attention(
             "critical",
-            f"{workers(len(lost))} lost: {_names(lost)}",
+            f"{workers(len(lost))} lost: {first_of(lost)}",
             "Their messages become visible to other workers. Restart them, or find out why they stopped.",
             "/workers/?presence=lost",
         )
@@ -116,55 +116,24 @@ def _each_problem(
 
 def _work(fleet: Fleet) -> Iterator[Attention]:
     """One line for each kind: a night's batches must not hide the rest."""
-    running = [each for each in fleet.work.batches if each.state == "running"]
-    late = [each.batch for each in running if each.sla_risk == "at risk"]
-    missed = [each.batch for each in running if each.sla_risk == "missed"]
-    partial = [each.batch for each in fleet.work.batches if each.state == "partial"]
-    stuck = [each.key for each in fleet.work.sagas if each.state == "stuck"]
-    failed = [each.batch for each in fleet.work.batches if each.state == "failed"]
-    stalled = [each.batch for each in running if each.is_stalled]
-    if failed:
-        yield Attention(
-            "critical",
-            f"Batches failed: {_names(failed)}",
-            "Fix the cause, then retry: batches continue where they stopped.",
-            "/batches/?state=failed",
-        )
-    if stalled:
-        yield Attention(
-            "warning",
-            f"Batches stalled: {_names(stalled)}",
-            "Check whether workers listen to their queues and whether an item hangs.",
-            "/batches/?state=stalled",
-        )
-    if missed:
-        yield Attention(
-            "critical",
-            f"SLA missed: {_names(missed)}",
-            "Check where messages are waiting, and start more workers for that queue.",
-            "/batches/?state=running",
-        )
-    if late:
-        yield Attention(
-            "warning",
-            f"SLA at risk: {_names(late)}",
-            "Check where messages are waiting, and start more workers for that queue.",
-            "/batches/?state=running",
-        )
-    if partial:
-        yield Attention(
-            "warning",
-            f"Completed with failures: {_names(partial)}",
-            "Check why they failed, then retry.",
-            "/batches/?state=partial",
-        )
-    if stuck:
-        yield Attention(
-            "critical",
-            f"Sagas stuck (rollback failed): {_names(stuck)}",
-            "Fix the cause, then retry the rollback.",
-            "/batches/#sagas-title",
-        )
+    batches = fleet.work.batches
+    running = [each for each in batches if each.state == "running"]
+    where = "Check where messages are waiting, and start more workers for that queue."
+    kinds = (
+        ("critical", "Batches failed", [each.batch for each in batches if each.state == "failed"],
+         "Fix the cause, then retry: batches continue where they stopped.", "?state=failed"),
+        ("warning", "Batches stalled", [each.batch for each in running if each.is_stalled],
+         "Check whether workers listen to their queues and whether an item hangs.", "?state=stalled"),
+        ("critical", "SLA missed", [each.batch for each in running if each.sla_risk == "missed"], where, "?state=running"),
+        ("warning", "SLA at risk", [each.batch for each in running if each.sla_risk == "at risk"], where, "?state=running"),
+        ("warning", "Completed with failures", [each.batch for each in batches if each.state == "partial"],
+         "Check why they failed, then retry.", "?state=partial"),
+        ("critical", "Sagas stuck (rollback failed)", [each.key for each in fleet.work.sagas if each.state == "stuck"],
+         "Fix the cause, then retry the rollback.", "#sagas-title"),
+    )  # fmt: skip
+    for level, what, names, remedy, place in kinds:
+        if names:
+            yield Attention(level, f"{what}: {first_of(names)}", remedy, f"/batches/{place}")
 
 
 def _queues(fleet: Fleet) -> Iterator[Attention]:
@@ -188,7 +157,7 @@ def _each_or_all(
     queues: list[QueueView], numbers: list[int], what: tuple[str, str], remedy: str, every: str
 ) -> Iterator[Attention]:
     if len(queues) > MOST_LINES:
-        names = _names([queue.name for queue in queues])
+        names = first_of([queue.name for queue in queues])
         yield Attention(
             "warning", what[1].format(messages=messages(sum(numbers)), names=names), remedy, every
         )
@@ -219,7 +188,8 @@ def _leaders(fleet: Fleet) -> Iterator[Attention]:
     )
 
 
-def _names(names: list[str], most: int = 5) -> str:
+def first_of(names: Sequence[str], most: int = 5) -> str:
+    """The names, or the first of them and how many more."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 

@@ -105,7 +105,7 @@ class LeaderView(msgspec.Struct, frozen=True, gc=False):
     `claims` are workers that say they lead with a higher epoch: the next sample confirms one of them, or they are wrong.
 
     `lease_ends` is when the service frees the lease of `lease_seconds` if it is not renewed, whether or not the holder
-    still lives; None if nobody has the lease, or if the holder has told us nothing of it. `remaining_seconds` is what
+    still lives; None if nobody has the lease, or if the holder has reported nothing of it. `remaining_seconds` is what
     was left of it when the fleet was put together.
     """
 

@@ -139,23 +139,23 @@ def _gather(workers: Iterable[WorkerView], sample: Sample) -> _Reports:
     return reports._replace(troubles=(said,))
 
 
-def _bound(told: dict[str, list[tuple[str, T]]], stored: Iterable[str]) -> int:
-    """Leave out names that only workers tell of, beyond `CLAIMED_BY_ONE` a worker and `MOST_CLAIMED` in all; returns how many.
+def _bound(reported: dict[str, list[tuple[str, T]]], stored: Iterable[str]) -> int:
+    """Leave out names that only workers report, beyond `CLAIMED_BY_ONE` a worker and `MOST_CLAIMED` in all; returns how many.
 
-    Names that many workers tell of come first, so that one worker cannot push out what a fleet waits for.
+    Names that many workers report come first, so that one worker cannot push out what a fleet waits for.
     """
-    if len(told) <= CLAIMED_BY_ONE:
+    if len(reported) <= CLAIMED_BY_ONE:
         return 0
-    claimed = sorted(told.keys() - set(stored), key=lambda name: (-len(told[name]), name))
+    claimed = sorted(reported.keys() - set(stored), key=lambda name: (-len(reported[name]), name))
     used: Counter[str] = Counter()
     kept = 0
     for name in claimed:
-        counted = [worker for worker, _ in told[name] if used[worker] < CLAIMED_BY_ONE]
+        counted = [worker for worker, _ in reported[name] if used[worker] < CLAIMED_BY_ONE]
         if counted and kept < MOST_CLAIMED:
             used.update(counted)
             kept += 1
         else:
-            del told[name]
+            del reported[name]
     return len(claimed) - kept
 
 
@@ -181,8 +181,8 @@ def _gates(
     stored = {state.name: state for state in sample.gates}
 
     def row(name: str) -> GateView:
-        told = reports.get(name, [])
-        waiting = tuple(worker for worker, status in told if status.waiting)
+        reported = reports.get(name, [])
+        waiting = tuple(worker for worker, status in reported if status.waiting)
         state = stored.get(name)
         if name in sample.odd_gates:
             view = GateView(name, "unknown", 0, problem=sample.odd_gates[name])
@@ -210,11 +210,11 @@ def _gates(
                 view,
                 problem=f"epoch went back from {went_back[name]} to {view.epoch}: storage was restored?",
             )
-        names = [worker for worker, _ in told]
+        names = [worker for worker, _ in reported]
         return replace(
             view,
             waiting=waiting,
-            workers=len(told),
+            workers=len(reported),
             admitted=admitted(name, names, view.share),
             as_of=sample.gates_as_of,
         )
@@ -232,7 +232,7 @@ def _queues(
     stored = {depth.name: depth for depth in sample.queues}
 
     def row(name: str) -> QueueView:
-        told = reports.get(name, [])
+        reported = reports.get(name, [])
         depth = stored.get(name) or Depth(name, None, None, None)
         view = QueueView(
             name,
@@ -241,18 +241,18 @@ def _queues(
             in_per_second=rates.in_per_second.get(name),
             out_per_second=rates.out_per_second.get(name),
             oldest_seconds=None if depth.oldest_at is None else max(0.0, now - depth.oldest_at),
-            workers=len(told),
+            workers=len(reported),
             as_of=depth.as_of,
         )
-        if told:
+        if reported:
             view = replace(
                 view,
-                active_tasks=sum(listener.active_tasks for _, listener in told),
-                total_tasks=sum(listener.total_tasks for _, listener in told),
-                in_hand=sum(listener.in_hand for _, listener in told),
+                active_tasks=sum(listener.active_tasks for _, listener in reported),
+                total_tasks=sum(listener.total_tasks for _, listener in reported),
+                in_hand=sum(listener.in_hand for _, listener in reported),
                 decisions=tuple(
                     TaskDecision(worker, listener.active_tasks, listener.wanted_tasks, listener.reason)
-                    for worker, listener in told
+                    for worker, listener in reported
                 ),
             )
         return view
@@ -270,9 +270,9 @@ def _lease_ends(workers: Iterable[WorkerView]) -> dict[tuple[str, int, str], tup
     for worker in workers:
         for status in worker.state.elections:
             if status.role == "leader":
-                told = worker.last_seen + status.remaining_seconds, status.lease_seconds
+                reported = worker.last_seen + status.remaining_seconds, status.lease_seconds
                 # Beside "": how long the lease lasted that nobody has any more.
-                ends[status.name, status.epoch, worker.name] = ends[status.name, status.epoch, ""] = told
+                ends[status.name, status.epoch, worker.name] = ends[status.name, status.epoch, ""] = reported
     return ends
 
 
@@ -285,7 +285,7 @@ def _leaders(
     stored = {leader.name: leader for leader in sample.leaders}
 
     def row(name: str) -> LeaderView:
-        told = reports.get(name, [])
+        reported = reports.get(name, [])
         leader = stored.get(name) or LeaderView(name, "", 0, "unknown")
         until, lasts = ends.get((name, leader.epoch, leader.holder), (None, leader.lease_seconds))
         # Storage says that it is held past its end: its holder renews, and we do not hear of it.
@@ -297,11 +297,11 @@ def _leaders(
             lease_ends=until,
             lease_seconds=lasts,
             remaining_seconds=None if until is None else round(max(0.0, until - now), 1),
-            standbys=tuple(worker for worker, status in told if status.role == "standby"),
+            standbys=tuple(worker for worker, status in reported if status.role == "standby"),
             # Who holds it is what storage says; that a worker is ahead of the sample, or wrong, is said beside it.
             claims=tuple(
                 LeaderClaim(worker, status.epoch)
-                for worker, status in told
+                for worker, status in reported
                 if status.role == "leader" and status.epoch > leader.epoch
             ),
         )
@@ -317,13 +317,13 @@ def _sequences(
     stored = {sequence.name: sequence for sequence in sample.sequences}
 
     def row(name: str) -> SequenceView:
-        told = reports.get(name, [])
+        reported = reports.get(name, [])
         view = stored.get(name) or SequenceView(name)
-        runways = [status.runway_seconds for _, status in told if status.runway_seconds is not None]
+        runways = [status.runway_seconds for _, status in reported if status.runway_seconds is not None]
         # Of a range counts what its owner says, until storage says what became of it.
         used = {
             (worker, status.first, status.last): status.last_issued
-            for worker, status in told
+            for worker, status in reported
             if status.last and status.last_issued <= status.last
         }
         recent = tuple(
@@ -333,13 +333,15 @@ def _sequences(
             for grant in view.recent
         )
         per_second = (
-            sum(status.per_second for _, status in told) if told else rates.numbers_per_second.get(name)
+            sum(status.per_second for _, status in reported)
+            if reported
+            else rates.numbers_per_second.get(name)
         )
         return replace(
             view,
             per_second=per_second,
             runway_seconds=min(runways, default=None),
-            owners=sum(1 for _, status in told if status.last),
+            owners=sum(1 for _, status in reported if status.last),
             recent=recent,
         )
 
@@ -404,12 +406,17 @@ class FleetState:
     """Keeps the newest sample and composes the fleet from it on demand, at most five times a second per change."""
 
     def __init__(
-        self, presence: Presence, releases: ReleaseTracker, link: Backplane, *, clock: Clock = SYSTEM_CLOCK
+        self,
+        presence: Presence,
+        releases: ReleaseTracker,
+        backplane: Backplane,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.presence, self.releases, self.link, self.clock = presence, releases, link, clock
+        self.presence, self.releases, self.backplane, self.clock = presence, releases, backplane, clock
         self.gates = releases.gates
         self.sample: Sample = NOTHING
-        self.heard_mono: float | None = None
+        self.sampled_at: float | None = None
         self._samples = 0
         self._lock = threading.Lock()
         self._composed: tuple[float, tuple[int, int], int, Fleet] | None = None
@@ -421,21 +428,21 @@ class FleetState:
         self.rested: Callable[[], None] = lambda: None
         self.has_viewers: Callable[[], bool] = lambda: False
         self._asked_at = self._asked_elsewhere_at = float("-inf")
-        link.on("sample", self._sample_from)
-        link.on("looking", self._asked_elsewhere)
+        backplane.on("sample", self._sample_from)
+        backplane.on("looking", self._asked_elsewhere)
 
     # --- in -----------------------------------------------------------------------------------------------------
 
     async def publish(self, sample: Sample) -> None:
         """Take a sample made here and give it to the other processes."""
         self.apply(sample)
-        await self.link.publish("sample", msgspec.msgpack.encode(sample))
+        await self.backplane.publish("sample", msgspec.msgpack.encode(sample))
 
     def apply(self, sample: Sample) -> None:
         """Take a sample."""
         self.sample = sample
         self.releases.sampled(self.gates.sampled(sample.gates, sample.odd_gates, sample.gates_as_of))
-        self.heard_mono = self.clock.monotonic()
+        self.sampled_at = self.clock.monotonic()
         self._mark(sample)
         self._ring.append((sample.at, series_of(self.fleet(fresh=True))))
         self._samples += 1
@@ -464,11 +471,11 @@ class FleetState:
         self._asked_elsewhere_at = self.clock.monotonic()
 
     async def share_readers(self) -> None:
-        """Tell the other processes each second that somebody reads here, until cancelled."""
+        """Report the other processes each second that somebody reads here, until cancelled."""
         while True:
             self.turned()
             if self._is_watched_here:
-                await self.link.publish("looking", b"")
+                await self.backplane.publish("looking", b"")
             await self.clock.sleep(SHARE_SECONDS)
 
     # --- out ----------------------------------------------------------------------------------------------------
@@ -537,7 +544,7 @@ class FleetState:
         return Today(since, dict((self.presence.lately - seen) + (own - sampled)))
 
     def _degraded(self) -> str:
-        if self.link.down_since is None:
+        if self.backplane.down_since is None:
             return ""
         return "The line between dashboard processes is down: workers of other processes may be missing here"
 
@@ -589,7 +596,7 @@ def series_of(fleet: Fleet) -> dict[str, float]:
     values: dict[str, float | None] = {}
     for queue in fleet.queues:
         if queue.as_of is None:
-            continue  # only a worker tells of it: history is kept of what there is
+            continue  # only a worker reports it: history is kept of what there is
         values[f"depth:{queue.name}"] = queue.depth
         values[f"poison:{queue.name}"] = queue.poison or None
         values[f"active:{queue.name}"] = queue.active_tasks

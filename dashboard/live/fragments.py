@@ -20,7 +20,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from dashboard.core.pages import registry
 from dashboard.core.permissions import Permissions
-from dashboard.live import view_models as readings
+from dashboard.live import view_models
 from dashboard.live.fleet import Fleet
 
 log = logging.getLogger(__name__)
@@ -28,15 +28,15 @@ log = logging.getLogger(__name__)
 COMMON = ("pulse", "status", "storage", "nav", "announce")
 
 
-class UnknownRegion(LookupError):
+class UnknownFragment(LookupError):
     """The page has no such region; the message lists those it has."""
 
 
-def regions_of(page: str) -> tuple[str, ...]:
-    """The regions of a page, the common ones first; raises `UnknownRegion` for a page that does not exist."""
+def fragments_of(page: str) -> tuple[str, ...]:
+    """The regions of a page, the common ones first; raises `UnknownFragment` for a page that does not exist."""
     known = registry().by_name
     if page not in known:
-        raise UnknownRegion(f"no page {page!r}; there are {', '.join(sorted(known))}")
+        raise UnknownFragment(f"no page {page!r}; there are {', '.join(sorted(known))}")
     return COMMON + known[page].fragments
 
 
@@ -50,9 +50,9 @@ def context_of(
     """
     pages, asked = registry(), QueryDict(query)
     when_used: dict[str, Callable[[], Any]] = {
-        "pulse": lambda: readings.pulse(fleet, pages.by_name[page].graphs(fleet, asked)),
-        "counts": lambda: readings.counts(fleet),
-        "announcement": lambda: readings.announcement(fleet),
+        "pulse": lambda: view_models.pulse(fleet, pages.by_name[page].graphs(fleet, asked)),
+        "counts": lambda: view_models.counts(fleet),
+        "announcement": lambda: view_models.announcement(fleet),
         **{name: partial(make, fleet, asked) for name, make in pages.context.items()},
     }
     return {
@@ -63,7 +63,7 @@ def context_of(
         "role": role,
         "may_act": role in ("operator", "admin"),
         "is_admin": role == "admin",
-        "reach": permissions or Permissions(role),
+        "permissions": permissions or Permissions(role),
         "query": asked,
         # Templates call them at each mention; each is made once.
         **{name: cache(make) for name, make in when_used.items()},
@@ -72,8 +72,10 @@ def context_of(
 
 def render(page: str, region: str, fleet: Fleet, role: str, query: str = "") -> SafeString:
     """One region as an out-of-band fragment, ready for the socket or an htmx answer."""
-    if region not in regions_of(page):
-        raise UnknownRegion(f"page {page!r} has no region {region!r}; it has {', '.join(regions_of(page))}")
+    if region not in fragments_of(page):
+        raise UnknownFragment(
+            f"page {page!r} has no fragment {region!r}; it has {', '.join(fragments_of(page))}"
+        )
     return mark_safe(_template(page, region).render({**context_of(page, fleet, role, query), "oob": True}))
 
 
@@ -82,7 +84,7 @@ def render_each(
 ) -> dict[str, str]:
     """Every region of a page by name: the full state, read once for all of them."""
     context = {**context_of(page, fleet, role, query, permissions), "oob": True}
-    return {name: _drawn_or_said(page, name, context) for name in regions_of(page)}
+    return {name: _drawn_or_said(page, name, context) for name in fragments_of(page)}
 
 
 def _drawn_or_said(page: str, name: str, context: dict[str, Any]) -> str:

@@ -172,7 +172,7 @@ def settle(
 ) -> dict[str, tuple[GrantView, ...]]:
     """What became of the newest grants of each sequence, as its counter has them, newest first. Blocking.
 
-    The counter is not told what becomes of a grant afterwards. The index of the ledger is asked about each that its owner
+    The counter does not learn what becomes of a grant afterwards. The index of the ledger is asked about each that its owner
     does not have now, and has the returned end as a range of its own.
     """
     asked = {

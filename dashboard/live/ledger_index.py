@@ -33,7 +33,7 @@ WATCHED_SECONDS = 3.0
 UNWATCHED_SECONDS = 30.0
 PAUSE_SECONDS, TICK_SECONDS = 0.2, 0.5
 SPAN_ROWS = 999
-"""One answer of the service holds 1,000: the row that tells that a span is whole comes with it."""
+"""One answer of the service holds 1,000: the row that reports that a span is whole comes with it."""
 SPANS_AT_ONCE = 8
 NEWEST_ROWS = 800
 """Unsettled rows among so many newest are read again each time, older ones in turn."""
@@ -163,7 +163,7 @@ def book_of(name: str, source: str, counter: Counter) -> LedgerBook:
 
 
 def clear(book: LedgerBook, source: str, start: int) -> None:
-    """Forget what was indexed; it is read anew from storage."""
+    """Forget what was indexed; it is read again from storage."""
     with transaction.atomic():
         LedgerRow.objects.filter(book=book).delete()
         book.source, book.start, book.next, book.swept = source, start, start, 0

@@ -40,7 +40,7 @@ OLDEST_SECONDS = 30 * 86_400.0
 
 
 class WorkerNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What one process tells the others of a worker connected to it. `age_seconds` is since its last frame."""
+    """What one process sends the others about a worker connected to it. `age_seconds` is since its last frame."""
 
     hello: Hello
     age_seconds: Duration
@@ -99,7 +99,7 @@ class Presence:
         self.done: Counter[str] = Counter()
         self._brought: Counter[tuple[int, str]] = Counter()
 
-    # --- what workers tell ---------------------------------------------------------------------------------------
+    # --- what workers report ---------------------------------------------------------------------------------------
 
     def joined(
         self, hello: Hello, *, process_id: str = "", age_seconds: float = 0.0, token: str = ""
@@ -127,7 +127,7 @@ class Presence:
                 self._remove(instance)
         self.version += 1
 
-    def told(self, instance: str, state: WorkerState) -> None:
+    def report(self, instance: str, state: WorkerState) -> None:
         """A heartbeat."""
         entry = self.entries.get(instance)
         if entry is not None:
@@ -216,7 +216,7 @@ class Presence:
         return dict(self._gone) | silent
 
     def waiting_at(self, gate: str) -> dict[str, str]:
-        """Instances (with their names) that wait at a gate and were heard of lately."""
+        """Instances (with their names) that wait at a gate and were heard of recently."""
         limit = self.clock.monotonic() - LATE_SECONDS
         return {
             instance: entry.hello.worker
@@ -247,8 +247,8 @@ class Presence:
 
     def merge(self, process_id: str, news: Iterable[WorkerNews]) -> None:
         """Take in another process's summary: complete, so whoever is missing from it has left."""
-        told = {item.hello.instance: item for item in news}
-        for instance, item in told.items():
+        reported = {item.hello.instance: item for item in news}
+        for instance, item in reported.items():
             mine = self.entries.get(instance)
             if mine is None or mine.process_id != self.process_id or not mine.connected:
                 if mine is not None and mine.process_id == process_id and mine.connected:
@@ -262,7 +262,7 @@ class Presence:
         for instance in [
             key
             for key, e in self.entries.items()
-            if e.process_id == process_id and e.connected and key not in told
+            if e.process_id == process_id and e.connected and key not in reported
         ]:
             self.left(instance)
         self.version += 1
@@ -391,7 +391,7 @@ class PresenceExchange:
 
 
 def _packed(news: list[WorkerNews]) -> bytes:
-    """The summary; a worker that cannot be told of is left out of it."""
+    """The summary; a worker that cannot be reported is left out of it."""
     try:
         return msgspec.msgpack.encode(news)
     except (OverflowError, ValueError, TypeError):
@@ -400,7 +400,7 @@ def _packed(news: list[WorkerNews]) -> bytes:
             try:
                 msgspec.msgpack.encode(each)
             except (OverflowError, ValueError, TypeError) as error:
-                log.warning("The worker %s is not told of: %s", each.hello.worker, error)
+                log.warning("The worker %s is not reported: %s", each.hello.worker, error)
             else:
                 good.append(each)
         return msgspec.msgpack.encode(good)

@@ -23,7 +23,7 @@ class QueueNotifier:
     """
 
     def __init__(self) -> None:
-        self._told: dict[str, float] = {}
+        self._described: dict[str, float] = {}
 
     def due(self, queues: Iterable[Depth], listeners: Iterable[ListenerStatus], now: float) -> list[str]:
         """Names of queues to announce, noted as announced at `now` (monotonic seconds)."""
@@ -31,19 +31,19 @@ class QueueNotifier:
         for listener in listeners:
             statuses.setdefault(listener.queue, []).append(listener)
         waiting = {queue.name for queue in queues if queue.depth and queue.oldest_at is not None}
-        self._told = {name: at for name, at in self._told.items() if name in waiting}
+        self._described = {name: at for name, at in self._described.items() if name in waiting}
         due = [name for name in sorted(waiting) if self._is_due(name, statuses, now)]
         unknown = sorted(
-            (name for name in due if name not in statuses), key=lambda name: self._told.get(name, 0.0)
+            (name for name in due if name not in statuses), key=lambda name: self._described.get(name, 0.0)
         )
         passed_over = set(unknown[UNKNOWN_AT_ONCE:])
         found = [name for name in due if name not in passed_over]
-        self._told.update(dict.fromkeys(found, now))
+        self._described.update(dict.fromkeys(found, now))
         return found
 
     def _is_due(self, name: str, statuses: Mapping[str, list[ListenerStatus]], now: float) -> bool:
-        told = statuses.get(name, [])
-        if any(status.state != "idle" or status.in_hand for status in told):
+        reported = statuses.get(name, [])
+        if any(status.state != "idle" or status.in_hand for status in reported):
             return False
-        pause = AGAIN_SECONDS if told else UNKNOWN_SECONDS
-        return now - self._told.get(name, float("-inf")) >= pause
+        pause = AGAIN_SECONDS if reported else UNKNOWN_SECONDS
+        return now - self._described.get(name, float("-inf")) >= pause

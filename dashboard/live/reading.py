@@ -38,7 +38,7 @@ class Result(NamedTuple):
 
 
 async def attempt(read: Callable[[], Awaitable[T]], seconds: float) -> Result:
-    """Read, at most that long; errors of storage are told, not raised."""
+    """Read, at most that long; errors of storage are reported, not raised."""
     try:
         async with asyncio.timeout(seconds):
             return Result(await read())

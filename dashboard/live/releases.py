@@ -120,7 +120,7 @@ class KnownGates:
             for kept in (self.went_back, self._back_since, self._last_epochs):
                 kept.pop(name, None)
             if known is not None and known.epoch > max(epoch, COUNTED):
-                self._tell_back(name, epoch)
+                self._report_back(name, epoch)
         elif self._last_epochs.get(name) != epoch:
             self._last_epochs[name] = epoch
             self.went_back[name] = (peak, self._back_since.setdefault(name, now))
@@ -132,9 +132,9 @@ class KnownGates:
                 epoch,
                 extra={"action": "epoch_back", "resource": name, "epoch": epoch},
             )
-            self._tell_back(name, epoch)
+            self._report_back(name, epoch)
 
-    def _tell_back(self, name: str, epoch: int) -> None:
+    def _report_back(self, name: str, epoch: int) -> None:
         for call in self.on_back:
             call(name, epoch)
 

@@ -52,14 +52,14 @@ class Sampler:
     """Reads storage, gives the sample to the board, records history. `step` is one look."""
 
     def __init__(
-        self, storage: Storage, board: FleetState, link: Backplane, *, clock: Clock = SYSTEM_CLOCK
+        self, storage: Storage, fleet_state: FleetState, backplane: Backplane, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        self.storage, self.board, self.link, self.clock = storage, board, link, clock
+        self.storage, self.fleet_state, self.backplane, self.clock = storage, fleet_state, backplane, clock
         self._gates = GateListing(storage)
         self._leaders = LeaderListing(storage)
         self._counters = CounterListing(storage)
         self.recorder = Recorder()
-        self._waker = QueueNotifier()
+        self._notifier = QueueNotifier()
         self.ledgers = LedgerIndex(storage, clock=clock, watched=lambda: self.watched())
         self.watched: Callable[[], bool] = lambda: True
         self.turned: Callable[[], None] = lambda: None
@@ -120,11 +120,13 @@ class Sampler:
     async def step(self, *, record: bool) -> Sample:
         """One look at everything; publishes and returns what it found."""
         at, began = self.clock.time(), self.clock.monotonic()
-        before, storage = self.board.sample, self.storage
+        before, storage = self.fleet_state.sample, self.storage
         gates, leaders, sequences, names = await asyncio.gather(
             reading.attempt(self._gates.read, READ_SECONDS),
             reading.attempt(lambda: reading.leaders(self._leaders, at), READ_SECONDS),
-            reading.attempt(lambda: reading.sequences(self._counters, self.board.presence, at), READ_SECONDS),
+            reading.attempt(
+                lambda: reading.sequences(self._counters, self.fleet_state.presence, at), READ_SECONDS
+            ),
             reading.attempt(self._queue_names, READ_SECONDS),
         )
         seen_work = await self._work(before.work, at)
@@ -155,14 +157,14 @@ class Sampler:
             every_seconds=self.every_seconds,
             took_seconds=self.clock.monotonic() - began,
         )
-        await self.board.publish(sample)
+        await self.fleet_state.publish(sample)
         if record:
             await self._wake_listeners(sample)
-            await self.recorder.record(at, self.board.newest_values())
+            await self.recorder.record(at, self.fleet_state.newest_values())
         return sample
 
     def _listeners(self) -> list[ListenerStatus]:
-        entries = list(self.board.presence.entries.values())
+        entries = list(self.fleet_state.presence.entries.values())
         return [listener for entry in entries if entry.connected for listener in entry.state.listeners]
 
     def _busy(self) -> set[str]:
@@ -170,7 +172,7 @@ class Sampler:
         return {listener.queue for listener in self._listeners()}
 
     async def _wake_listeners(self, sample: Sample) -> None:
-        for name in self._waker.due(sample.queues, self._listeners(), self.clock.monotonic()):
+        for name in self._notifier.due(sample.queues, self._listeners(), self.clock.monotonic()):
             await self.storage.bus.publish(Hint(topic=f"queue:{name}", origin="dashboard"))
             await asyncio.sleep(0)  # a hint is a loop over all workers: others come in between
 
@@ -190,19 +192,19 @@ class Sampler:
         return await work.read(self.storage, before, at=at, seconds=READ_SECONDS)
 
     def forget_names(self) -> None:
-        """Something was made or changed: read all anew."""
+        """Something was made or changed: read all again."""
         self._names = self._work_at = None
         self.wake()
 
     def _nobody_samples(self) -> bool:
-        newest = self.board.heard_mono
+        newest = self.fleet_state.sampled_at
         return newest is None or self.clock.monotonic() - newest > self.every_seconds + ALONE_SECONDS
 
     async def _stand(self) -> None:
         """Take part in the election for ever."""
         while True:
             try:
-                election = self.storage.election(ELECTION, identity=f"dashboard-{self.link.process_id}")
+                election = self.storage.election(ELECTION, identity=f"dashboard-{self.backplane.process_id}")
                 await election.run(self._lead)
             except KennelError as error:
                 log.warning("The election of the sampler failed: %s", error)
@@ -225,7 +227,7 @@ class Sampler:
 def _storage_view(before: StorageView, results: tuple[reading.Result, ...], at: float) -> StorageView:
     """Unreachable since the first failure; reachable again when everything could be read.
 
-    What was answered but made no sense (a corrupt gate, say) is an error to be told, not an account that is away.
+    What was answered but made no sense (a corrupt gate, say) is an error to be reported, not an account that is away.
     """
     errors = [result.error for result in results if result.error is not None]
     failed = next((error for error in errors if isinstance(error, StorageError | TimeoutError)), None)

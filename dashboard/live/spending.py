@@ -36,7 +36,7 @@ class Line:
 class Metered(Line):
     """A queue or worker: also the bytes of bodies, claims included, and the requests for claims, large payloads in blobs.
 
-    A queue's cost holds its claims', its `requests` are those to the queue service alone. None: nobody told.
+    A queue's cost holds its claims', its `requests` are those to the queue service alone. None: nobody reported.
     """
 
     bytes_sent: int | None = None
@@ -87,7 +87,7 @@ class Spending(NamedTuple):
 
 def spending(fleet: Fleet) -> Spending:
     """By the prices and the budget in force; cheap, unlike the whole bill: for what is reckoned many times a second."""
-    now = pricing.in_force()
+    now = pricing.current_prices()
     return _spending(fleet, now.prices, now.budget)
 
 
@@ -100,7 +100,7 @@ def _spending(fleet: Fleet, prices: Prices, budget: Budget | None) -> Spending:
 
 def current(fleet: Fleet) -> Bill:
     """The bill by the prices and the budget in force."""
-    now = pricing.in_force()
+    now = pricing.current_prices()
     return bill(fleet, now.prices, now.budget)
 
 
@@ -193,7 +193,9 @@ def _workers(fleet: Fleet, prices: Prices) -> tuple[Metered, ...]:
         mine = traffic.setdefault(worker.name, Counter())
         for each in _by_queue(worker.state.queue_traffic).values():
             mine.update(each)
-    lines = _lines((name, sum(told.values()), spent(told, prices)) for name, told in requests.items())
+    lines = _lines(
+        (name, sum(counted.values()), spent(counted, prices)) for name, counted in requests.items()
+    )
     return tuple(_metered(line, traffic[line.operation]) for line in lines)
 
 
@@ -201,14 +203,14 @@ def _by_queue(traffic: Mapping[str, int]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for key, number in traffic.items():
         queue, _, what = key.rpartition("/")
-        if what in TRAFFIC:  # a newer worker may tell more
+        if what in TRAFFIC:  # a newer worker may report more
             found.setdefault(queue, {})[what] = number
     return found
 
 
 def _metered(line: Line, traffic: Mapping[str, int]) -> Metered:
-    told = {what: traffic.get(what, 0) for what in TRAFFIC} if traffic else {}
-    return Metered(line.operation, line.requests, line.share, line.dollars, **told)
+    counted = {what: traffic.get(what, 0) for what in TRAFFIC} if traffic else {}
+    return Metered(line.operation, line.requests, line.share, line.dollars, **counted)
 
 
 def _lines(counted: Iterable[tuple[str, int, float]]) -> tuple[Line, ...]:

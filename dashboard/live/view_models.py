@@ -139,12 +139,12 @@ def announcement(fleet: Fleet) -> str:
                 release.expected if step >= ANNOUNCED_STEPS else release.expected * step // ANNOUNCED_STEPS
             )
             partly = 0 < step < ANNOUNCED_STEPS
-            told = (
+            sentence = (
                 "Gate {gate} opened: at least {passed} of {expected} workers released."
                 if partly
                 else "Gate {gate} opened: {passed} of {expected} workers released."
             )
-            said.append(told.format(gate=gate.name, passed=passed, expected=release.expected))
+            said.append(sentence.format(gate=gate.name, passed=passed, expected=release.expected))
         elif gate.state == "open":
             said.append(f"Gate {gate.name} is open.")
         elif gate.waiting:

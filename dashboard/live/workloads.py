@@ -87,9 +87,15 @@ async def read(storage: Storage, before: Work, *, at: float, seconds: float) -> 
         log.exception("Batches, sagas and pools could not be read")
         return msgspec.structs.replace(before, problem=f"unreadable: {type(error).__name__}")
     names = tuple(sorted({*names, *(head.saga for head in recent)}))
-    told = tuple(sorted(set(odd))[:MOST_ODD])
+    unreadable = tuple(sorted(set(odd))[:MOST_ODD])
     return Work(
-        tuple(batches), sagas(recent, still_open), pools, at, saga_names=names, names_at=names_at, odd=told
+        tuple(batches),
+        sagas(recent, still_open),
+        pools,
+        at,
+        saga_names=names,
+        names_at=names_at,
+        odd=unreadable,
     )
 
 

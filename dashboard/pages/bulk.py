@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -20,7 +20,7 @@ Act = Callable[[Actor, str], object]
 
 
 def allowed(request: HttpRequest, action: str, target: str) -> bool:
-    """Asked before anything is confirmed, so that nobody confirms what is then denied. A denial is audited and told."""
+    """Asked before anything is confirmed, so that nobody confirms what is then denied. A denial is audited and reported."""
     actor = actor_of(request)
     if not decide(actor, action, target):
         return True
@@ -37,7 +37,7 @@ def selected(request: HttpRequest) -> list[str]:
 def act_on_each(
     request: HttpRequest, names: list[str], action: Act, done: Callable[[int], str], *, back: str
 ) -> HttpResponse:
-    """Do it to each, whatever becomes of the others; tell how many, and what went wrong with which."""
+    """Do it to each, whatever becomes of the others; report how many, and what went wrong with which."""
     actor = actor_of(request)
     problems = []
     for name in names:
@@ -54,10 +54,3 @@ def act_on_each(
     if not names and not request.POST.getlist("name"):
         messages.warning(request, "Select at least one row.")
     return redirect(back)
-
-
-def some(names: Iterable[str]) -> str:
-    """The names, or the first twenty of them."""
-    given = list(names)
-    shown = ", ".join(given[:20])
-    return shown if len(given) <= 20 else f"{shown} and {len(given) - 20} more"

@@ -15,9 +15,9 @@ from dashboard.live.releases import Plan
 
 def fleet() -> Fleet:
     """The newest of everything, from memory. Asking keeps the sampler at its quick pace for a few seconds."""
-    board = current().board
-    board.asked()
-    return board.fleet()
+    fleet_state = current().fleet_state
+    fleet_state.asked()
+    return fleet_state.fleet()
 
 
 def opening(gate: str, *, at: float | None, until: float | None, share: float) -> Plan:
@@ -32,7 +32,7 @@ def ended_workers(*, before: float | None = None, limit: int = 50) -> list[PastW
 
 def glance() -> Fleet:
     """The same for machines that ask all the time: leaves the sampler at its pace."""
-    return current().board.fleet()
+    return current().fleet_state.fleet()
 
 
 def history(series: str, seconds: float) -> list[Point]:
@@ -43,7 +43,7 @@ def history(series: str, seconds: float) -> list[Point]:
     after = points[-1].at if points else until - seconds
     points += [
         point
-        for point in current().board.recent(series, since=until - seconds)
+        for point in current().fleet_state.recent(series, since=until - seconds)
         if point.value is not None and point.at >= after + resolution
     ]
     return past.with_gaps(points, resolution)

@@ -21,7 +21,7 @@ from dashboard.core import permissions as teams
 from dashboard.core.audit import ActionFailed
 from dashboard.core.pages import registry
 from dashboard.core.permissions import ACTIONS, FRESH, WANTS_FACTOR, Actor, decide
-from dashboard.live import fragments as regions
+from dashboard.live import fragments
 from dashboard.pages import queries as selectors
 
 MAX_QUERY = 2000
@@ -39,14 +39,14 @@ def show(
 ) -> HttpResponse:
     """A page with all its regions at this moment. `query` is what the live regions depend on."""
     fleet = selectors.fleet()
-    context = regions.context_of(page, fleet, actor_of(request).role, query, permissions_of(request))
+    context = fragments.context_of(page, fleet, actor_of(request).role, query, permissions_of(request))
     return render(request, template, {**context, "live": live, "live_query": query, **more}, status=status)
 
 
 def act(
     request: HttpRequest, action: Callable[[Actor], object], done: str, *, back: str, page: str = ""
 ) -> HttpResponse:
-    """Do one action and tell how it went: as changed regions to htmx, else by a message on the page it came from."""
+    """Do one action and report how it went: as changed regions to htmx, else by a message on the page it came from."""
     problem = ""
     try:
         action(actor_of(request))
@@ -62,7 +62,7 @@ def act(
     query = urlsplit(htmx.current_url or "").query[:MAX_QUERY]
     page = page if page in registry().by_name else "other"
     notice = render_to_string("live/common.html#notice", {"oob": True}, request)
-    state = regions.render_all(
+    state = fragments.render_all(
         page, selectors.fleet(), actor_of(request).role, query, permissions_of(request)
     )
     return HttpResponse(f"{notice}\n{state}")

@@ -112,7 +112,7 @@ def put_message(actor: Actor, queue: str, body: str, *, reason: str = "") -> Non
 def _queue(actor: Actor, action: str, queue: str, reason: str, do: Callable[[Any], Any], word: str) -> None:
     with audited(actor, action, queue, reason) as act:
         check_name("queue", queue)
-        view = next((view for view in current().board.sample.queues if view.name == queue), None)
+        view = next((view for view in current().fleet_state.sample.queues if view.name == queue), None)
         act.before = json.dumps({"depth": view.depth}) if view is not None else ""
 
         async def run() -> None:
@@ -135,7 +135,7 @@ def store_rule(actor: Actor, queue: str, rule: ScalingRule | None, *, reason: st
         check_name("queue", queue)
         rules = BlobRules(storage())
         before = call(rules.read, queue, "")
-        act.before = _told(before[0] if before is not None else None)
+        act.before = _described(before[0] if before is not None else None)
         if rule is None:
             call(rules.remove, queue)
             keep(f"rule {queue}", (None,))
@@ -147,8 +147,8 @@ def store_rule(actor: Actor, queue: str, rule: ScalingRule | None, *, reason: st
 
             call(write)
             keep(f"rule {queue}", (checked,))
-        act.after = _told(rule)
+        act.after = _described(rule)
 
 
-def _told(rule: ScalingRule | None) -> str:
+def _described(rule: ScalingRule | None) -> str:
     return encode_rule(rule).decode() if rule is not None else '{"rule": "the workers\' own"}'

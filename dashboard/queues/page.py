@@ -7,25 +7,23 @@ from collections.abc import Iterable
 from django.http import QueryDict
 
 from dashboard.core.csv import moment
-from dashboard.core.pages import Badge, Page, Table, with_reason
+from dashboard.core.pages import Badge, Page, Table, attributes, with_reason
 from dashboard.live.fleet import Fleet, QueueView
 from dashboard.queues import actions
 from dashboard.queues.reasons import why
+
+SORTED_BY = attributes("depth poison") | {"active": lambda queue: queue.active_tasks}
 
 
 def sorted_queues(fleet: Fleet, query: QueryDict) -> list[QueueView]:
     """The queues that the page's query asks for: `q` is part of the name, `sort` one of name, depth, active, poison."""
     wanted = query.get("q", "").strip().lower()
     rows = [queue for queue in fleet.queues if wanted in queue.name.lower()]
-    sort = query.get("sort", "name")
-    if sort == "depth":
-        rows.sort(key=lambda queue: -1 if queue.depth is None else queue.depth, reverse=True)
-    elif sort == "active":
-        rows.sort(key=lambda queue: -1 if queue.active_tasks is None else queue.active_tasks, reverse=True)
-    elif sort == "poison":
-        rows.sort(key=lambda queue: -1 if queue.poison is None else queue.poison, reverse=True)
-    else:
+    figure = SORTED_BY.get(query.get("sort", ""))
+    if figure is None:
         rows.sort(key=lambda queue: queue.name)
+    else:
+        rows.sort(key=lambda queue: -1 if (value := figure(queue)) is None else value, reverse=True)
     return rows
 
 
@@ -48,15 +46,9 @@ PAGES = (
                 sorted_queues,
                 {
                     "queue": lambda each: each.name,
-                    "depth": lambda each: each.depth,
-                    "oldest_seconds": lambda each: each.oldest_seconds,
-                    "active_tasks": lambda each: each.active_tasks,
-                    "total_tasks": lambda each: each.total_tasks,
-                    "in_per_second": lambda each: each.in_per_second,
-                    "out_per_second": lambda each: each.out_per_second,
-                    "in_hand": lambda each: each.in_hand,
-                    "poison": lambda each: each.poison,
-                    "workers": lambda each: each.workers,
+                    **attributes(
+                        "depth oldest_seconds active_tasks total_tasks in_per_second out_per_second in_hand poison workers"
+                    ),
                     "as_of": lambda each: moment(each.as_of),
                 },
             )

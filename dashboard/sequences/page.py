@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.http import QueryDict
 
 from dashboard.core.csv import moment
-from dashboard.core.pages import Badge, Page, Table
+from dashboard.core.pages import Badge, Page, Table, attributes
 from dashboard.live.fleet import Fleet, SequenceView
 from dashboard.live.view_models import CARDS, Cards, cards
 
@@ -40,11 +40,7 @@ PAGES = (
                 lambda fleet, query: pressing_sequences(fleet),
                 {
                     "sequence": lambda each: each.name,
-                    "next_number": lambda each: each.next_number,
-                    "per_second": lambda each: each.per_second,
-                    "runway_seconds": lambda each: each.runway_seconds,
-                    "owners": lambda each: each.owners,
-                    "problem": lambda each: each.problem,
+                    **attributes("next_number per_second runway_seconds owners problem"),
                     "as_of": lambda each: moment(each.as_of),
                 },
             )

@@ -1,4 +1,4 @@
-"""What templates ask about teams: `reach` (`Permissions`) is in every page's and region's context."""
+"""What templates ask about teams: `permissions` (`Permissions`) is in every page's and region's context."""
 
 from __future__ import annotations
 

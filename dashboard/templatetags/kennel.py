@@ -240,7 +240,7 @@ def uptime(at: float | datetime | None) -> str:
 
 @register.filter
 def ends(at: float | None) -> str:
-    """The end of a lease, to a tenth of a second: each heartbeat tells it anew. The browser shows it as "in 9 s"."""
+    """The end of a lease, to a tenth of a second: each heartbeat reports it again. The browser shows it as "in 9 s"."""
     return _moment(None if at is None else round(at, 1), "ends")
 
 
@@ -280,7 +280,7 @@ def length_of(grant: GrantView) -> int:
 
 @register.filter
 def left_in(grant: GrantView) -> int | None:
-    """How many of a range's numbers were not issued, as far as its owner told."""
+    """How many of a range's numbers were not issued, as far as its owner reported."""
     return None if grant.last_issued is None else max(0, grant.last - max(grant.last_issued, grant.first - 1))
 
 

@@ -64,7 +64,7 @@ def queue_url(name: str) -> str:
 
 @register.filter
 def act_url(instance: str, verb: str) -> str:
-    """Where a worker is told to drain, resume or stop."""
+    """Where a worker is asked to drain, resume or stop."""
     return _page("worker-do", instance, verb)
 
 

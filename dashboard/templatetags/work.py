@@ -66,7 +66,7 @@ def batch_state(batch: BatchStatus) -> SafeString:
 
 @register.filter
 def is_late(now: float, pool: Pool) -> bool:
-    """Nobody has decided for that pool lately: the agent is gone, or storage is."""
+    """Nobody has decided for that pool recently: the agent is gone, or storage is."""
     return now - pool.latest.at > AGENT_LATE_SECONDS
 
 

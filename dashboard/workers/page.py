@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from django.http import QueryDict
 
 from dashboard.core.csv import moment
-from dashboard.core.pages import Badge, Page, Table, joined, with_reason
+from dashboard.core.pages import Badge, Page, Table, attributes, joined, with_reason
 from dashboard.live.fleet import Fleet, WorkerView
 from dashboard.live.view_models import ROWS
 from dashboard.workers.actions import COMMANDS, worker_command
@@ -90,11 +90,7 @@ PAGES = (
                 lambda fleet, query: sorted_workers(fleet, query, ALL).rows,
                 {
                     "worker": lambda each: each.name,
-                    "instance": lambda each: each.instance,
-                    "host": lambda each: each.host,
-                    "pid": lambda each: each.pid,
-                    "software": lambda each: each.software,
-                    "presence": lambda each: each.presence,
+                    **attributes("instance host pid software presence"),
                     "last_seen": lambda each: moment(each.last_seen),
                     "started_at": lambda each: moment(each.started_at),
                     "mode": lambda each: "lost" if _is_lost(each) else each.state.mode,

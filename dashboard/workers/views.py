@@ -10,8 +10,9 @@ from django.template.defaultfilters import pluralize
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from dashboard.live.conditions import first_of
 from dashboard.pages import queries as selectors
-from dashboard.pages.bulk import act_on_each, selected, some
+from dashboard.pages.bulk import act_on_each, selected
 from dashboard.pages.views import act, confirm, is_confirmed, query_of, requires, show, text
 from dashboard.workers import actions
 
@@ -67,7 +68,7 @@ def resume(request: HttpRequest, instance: str) -> HttpResponse:
 
 @requires("worker.stop")
 def stop(request: HttpRequest, instance: str) -> HttpResponse:
-    """Asks for the typed name, then tells the worker to end."""
+    """Asks for the typed name, then asks the worker to end."""
     name = _name_of(instance)
     if is_confirmed(request, name):
         return _command(request, instance, "stop", f"{name} is stopping.")
@@ -110,7 +111,7 @@ def resume_selected(request: HttpRequest) -> HttpResponse:
 @require_POST
 @requires("worker.stop")
 def stop_selected(request: HttpRequest) -> HttpResponse:
-    """Asks for "stop n", then tells each of them to end."""
+    """Asks for "stop n", then asks each of them to end."""
     ticked = selected(request)
     names = {each.instance: each.name for each in selectors.fleet().workers}
     phrase = f"stop {len(ticked)}"
@@ -128,7 +129,7 @@ def stop_selected(request: HttpRequest) -> HttpResponse:
         verb="Stop all",
         back=reverse("workers"),
         consequences=(
-            some(names.get(instance, instance) for instance in ticked),
+            first_of([names.get(instance, instance) for instance in ticked], 20),
             "The workers finish or return their messages in flight; then their processes end.",
             "Standbys take over the elections they lead.",
             "This page cannot start them again; use the system that runs the workers.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from django.contrib.auth import get_user_model
@@ -15,9 +15,8 @@ from dashboard.access.queries import tokens as every_token
 from dashboard.api.v1 import idempotency as replays
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import NewToken, Text
-from dashboard.api.v1.operations import Done, acts, reads
+from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
 from dashboard.api.v1.problems import Refusal
-from dashboard.api.v1.queues import done
 
 router = Router(tags=["tokens"])
 
@@ -39,7 +38,7 @@ class TokenMade(msgspec.Struct, frozen=True):
 @router.get("/tokens", **reads(Tokens, "tokens"))
 def tokens(request: HttpRequest) -> HttpResponse:
     """An administrator's are all tokens; everybody else's are their own."""
-    actor = _actor(request)
+    actor = actor_of(request)
     return answering.answer(Tokens(every_token(None if actor.role == "admin" else actor.name)))
 
 
@@ -49,7 +48,7 @@ def create_token(request: HttpRequest, body: NewToken) -> HttpResponse:
 
     `allowance` is for a fleet's alone: what its workers may claim.
     """
-    actor = _actor(request)
+    actor = actor_of(request)
     owner = get_user_model().objects.filter(username=actor.name).first() if body.own else None
     if body.own and owner is None:
         raise Refusal(409, "a service has no tokens of its own; make one without `own`")
@@ -73,9 +72,5 @@ setattr(create_token, replays.SECRET, True)
 @router.delete("/tokens/{token_id}", **acts(Done, "revoke_token", action="token.revoke_own"))
 def revoke_token(request: HttpRequest, token_id: TokenId, reason: Text = "") -> HttpResponse:
     """End a token; sockets that were opened with it are closed within seconds."""
-    actions.revoke_token(_actor(request), token_id, reason=reason)
+    actions.revoke_token(actor_of(request), token_id, reason=reason)
     return done("token.revoke", str(token_id))
-
-
-def _actor(request: HttpRequest) -> Any:
-    return request.auth  # type: ignore[attr-defined]

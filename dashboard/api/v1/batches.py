@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from django.http import HttpRequest, HttpResponse
@@ -12,8 +12,7 @@ from pydantic import StringConstraints
 from coordinator.pipelines.status import BatchStatus
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import KEY, Cursor, Limit, Name, Why
-from dashboard.api.v1.operations import Done, acts, reads
-from dashboard.api.v1.queues import done
+from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
 from dashboard.api.v1.schema import page_of
 from dashboard.batches import actions
 from dashboard.pages import queries as selectors
@@ -56,14 +55,14 @@ def batches(request: HttpRequest, cursor: Cursor = "", limit: Limit = 100) -> Ht
 @router.post("/batches/{pipeline}/{batch}/retry", **acts(Retried, "retry_batch", action="batch.retry"))
 def retry_batch(request: HttpRequest, pipeline: Name, batch: Key, body: Why) -> HttpResponse:
     """Have the failed items processed again."""
-    items = actions.retry_batch(_actor(request), f"{pipeline}/{batch}", reason=body.reason)
+    items = actions.retry_batch(actor_of(request), f"{pipeline}/{batch}", reason=body.reason)
     return answering.answer(Retried(items))
 
 
 @router.post("/batches/{pipeline}/{batch}/cancel", **acts(Done, "cancel_batch", action="batch.cancel"))
 def cancel_batch(request: HttpRequest, pipeline: Name, batch: Key, body: Why) -> HttpResponse:
     """Stop a batch for good; what is on its way is dropped within seconds."""
-    actions.cancel_batch(_actor(request), f"{pipeline}/{batch}", reason=body.reason)
+    actions.cancel_batch(actor_of(request), f"{pipeline}/{batch}", reason=body.reason)
     return done("batch.cancel", f"{pipeline}/{batch}")
 
 
@@ -79,9 +78,5 @@ def sagas(request: HttpRequest, cursor: Cursor = "", limit: Limit = 100) -> Http
 @router.post("/sagas/{saga}/{key}/retry", **acts(Done, "retry_saga", action="saga.retry"))
 def retry_saga(request: HttpRequest, saga: Name, key: Key, body: Why) -> HttpResponse:
     """Have a stuck saga try to undo its steps again."""
-    actions.free_saga(_actor(request), f"{saga}/{key}", reason=body.reason)
+    actions.free_saga(actor_of(request), f"{saga}/{key}", reason=body.reason)
     return done("saga.retry", f"{saga}/{key}")
-
-
-def _actor(request: HttpRequest) -> Any:
-    return request.auth  # type: ignore[attr-defined]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
@@ -12,7 +10,7 @@ from coordinator.errors import ConfigurationError
 from coordinator.gates.state import GateState
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Closing, Cursor, Limit, Name, NewGate, Opening
-from dashboard.api.v1.operations import acts, reads
+from dashboard.api.v1.operations import actor_of, acts, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import page_of
 from dashboard.core.audit import ActionFailed
@@ -55,7 +53,7 @@ def gate(request: HttpRequest, name: Name) -> HttpResponse:
 @router.post("/gates", **acts(GateChanged, "create_gate", action="gate.create", status=201))
 def create_gate(request: HttpRequest, body: NewGate) -> HttpResponse:
     """Make a gate, closed, before a worker ever waited at it."""
-    return _changed(actions.create_gate(_actor(request), body.name, reason=body.reason), status=201)
+    return _changed(actions.create_gate(actor_of(request), body.name, reason=body.reason), status=201)
 
 
 @router.post("/gates/{name}/open", **acts(GateChanged, "open_gate", action="gate.open", if_match=True))
@@ -64,7 +62,7 @@ def open_gate(request: HttpRequest, name: Name, body: Opening) -> HttpResponse:
     epoch = answering.epoch_of(request.headers)
     try:
         state = actions.unleash(
-            _actor(request),
+            actor_of(request),
             name,
             reason=body.reason,
             at=body.at,
@@ -83,11 +81,7 @@ def open_gate(request: HttpRequest, name: Name, body: Opening) -> HttpResponse:
 def close_gate(request: HttpRequest, name: Name, body: Closing) -> HttpResponse:
     """Close a gate (leash): workers inside finish the message in hand and take no new one."""
     epoch = answering.epoch_of(request.headers)
-    return _changed(actions.leash(_actor(request), name, reason=body.reason, epoch=epoch))
-
-
-def _actor(request: HttpRequest) -> Any:
-    return request.auth  # type: ignore[attr-defined]
+    return _changed(actions.leash(actor_of(request), name, reason=body.reason, epoch=epoch))
 
 
 def _changed(state: GateState, *, status: int = 200) -> HttpResponse:

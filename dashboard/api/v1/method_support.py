@@ -29,7 +29,7 @@ def _spoken(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     def answered(request: HttpRequest, *args: Any, **values: Any) -> HttpResponse:
         asked = request.method
         if asked == "HEAD":
-            request.method = "GET"  # the server leaves the body out, and tells its length all the same
+            request.method = "GET"  # the server leaves the body out, and reports its length all the same
         try:
             response = view(request, *args, **values)
         finally:
@@ -39,7 +39,7 @@ def _spoken(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         allowed = sorted({each.strip() for each in response["Allow"].split(",")})
         if "GET" in allowed:
             allowed.insert(allowed.index("GET") + 1, "HEAD")
-        told = ", ".join(allowed)
-        return problems.answered(405, f"{asked} is not answered here, but {told}", {"Allow": told})
+        methods = ", ".join(allowed)
+        return problems.answered(405, f"{asked} is not answered here, but {methods}", {"Allow": methods})
 
     return answered

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from django.http import HttpRequest, HttpResponse
 
 from dashboard.api.v1 import auth as doors
 from dashboard.api.v1 import idempotency as replays
-from dashboard.api.v1 import problems
+from dashboard.api.v1 import problems, responses
 from dashboard.api.v1.schema import described
-from dashboard.core.permissions import ACTIONS
+from dashboard.core.middleware import request_id_var
+from dashboard.core.permissions import ACTIONS, Actor
 
 READ_STATUSES = (400, 401, 403, 422, 429)
 WRITE_STATUSES = (400, 401, 403, 404, 409, 413, 422, 429, 503)
@@ -22,6 +24,17 @@ class Done(msgspec.Struct, frozen=True):
     done: str
     target: str
     request_id: str
+
+
+def done(action: str, target: str, *, status: int = 200) -> HttpResponse:
+    """The answer to an act that has nothing else to report."""
+    return responses.answer(Done(action, target, request_id_var.get()), status=status)
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    """Who acts by this request, as its token or session showed."""
+    actor: Actor = request.auth  # type: ignore[attr-defined]
+    return actor
 
 
 def reads(

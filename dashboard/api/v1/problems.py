@@ -79,7 +79,7 @@ def answered(
     errors: tuple[Fault, ...] = (),
 ) -> HttpResponse:
     """A problem as an answer."""
-    told = Problem(
+    problem = Problem(
         title=TITLES.get(status, "Error"),
         status=status,
         detail=detail,
@@ -87,7 +87,7 @@ def answered(
         request_id=request_id_var.get(),
         errors=errors,
     )
-    response = HttpResponse(encode(told), content_type=PROBLEM_TYPE, status=status)
+    response = HttpResponse(encode(problem), content_type=PROBLEM_TYPE, status=status)
     response["Cache-Control"] = "no-store"
     for name, value in (headers or {}).items():
         response[name] = value

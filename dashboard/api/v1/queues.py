@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
@@ -12,10 +10,9 @@ from coordinator.errors import ConfigurationError
 from coordinator.queues.rules import Steps, TargetLatency, decode_rule
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Cursor, Limit, Name, NewMessage, NewQueue, NewRule, QueueName, Text, Why
-from dashboard.api.v1.operations import Done, acts, reads
+from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import page_of
-from dashboard.core.middleware import request_id_var
 from dashboard.live.fleet import QueueView
 from dashboard.pages import queries as selectors
 from dashboard.queues import actions, queries
@@ -56,21 +53,21 @@ def queue(request: HttpRequest, name: QueueName) -> HttpResponse:
 @router.post("/queues", **acts(Done, "create_queue", action="queue.create", status=201))
 def create_queue(request: HttpRequest, body: NewQueue) -> HttpResponse:
     """Make a queue; harmless if it exists."""
-    actions.create_queue(_actor(request), body.name, reason=body.reason)
+    actions.create_queue(actor_of(request), body.name, reason=body.reason)
     return done("queue.create", body.name, status=201)
 
 
 @router.delete("/queues/{name}", **acts(Done, "delete_queue", action="queue.delete"))
 def delete_queue(request: HttpRequest, name: Name, reason: Text = "") -> HttpResponse:
     """Delete a queue with all its messages. This cannot be undone."""
-    actions.delete_queue(_actor(request), name, reason=reason)
+    actions.delete_queue(actor_of(request), name, reason=reason)
     return done("queue.delete", name)
 
 
 @router.post("/queues/{name}/clear", **acts(Done, "clear_queue", action="queue.clear"))
 def clear_queue(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Delete all messages of a queue. This cannot be undone."""
-    actions.clear_queue(_actor(request), name, reason=body.reason)
+    actions.clear_queue(actor_of(request), name, reason=body.reason)
     return done("queue.clear", name)
 
 
@@ -91,14 +88,14 @@ def put_message(request: HttpRequest, name: Name, body: NewMessage) -> HttpRespo
         raise Refusal(
             413, f"the item has {len(text.encode())} bytes; at most {actions.MAX_BODY} can be put here"
         )
-    actions.put_message(_actor(request), name, text, reason=body.reason)
+    actions.put_message(actor_of(request), name, text, reason=body.reason)
     return done("queue.put", name, status=201)
 
 
 @router.post("/queues/{name}/requeue", **acts(Moved, "requeue_poison", action="queue.requeue"))
 def requeue_poison(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Put the messages of the poison queue back to where they failed."""
-    moved = actions.requeue_poison(_actor(request), name, reason=body.reason)
+    moved = actions.requeue_poison(actor_of(request), name, reason=body.reason)
     return answering.answer(Moved(int(moved), moved.left, moved.in_doubt))
 
 
@@ -118,21 +115,12 @@ def set_queue_rule(request: HttpRequest, name: Name, body: NewRule) -> HttpRespo
         rule = decode_rule(body.rule.model_dump_json(exclude_unset=True).encode())
     except ConfigurationError as error:
         raise Refusal(422, str(error)) from error
-    actions.store_rule(_actor(request), name, rule, reason=body.reason)
+    actions.store_rule(actor_of(request), name, rule, reason=body.reason)
     return answering.answer(RuleInForce(rule))
 
 
 @router.delete("/queues/{name}/rule", **acts(RuleInForce, "remove_queue_rule", action="queue.rule"))
 def remove_queue_rule(request: HttpRequest, name: Name, reason: Text = "") -> HttpResponse:
     """Let the workers of the queue go by their own rules again."""
-    actions.store_rule(_actor(request), name, None, reason=reason)
+    actions.store_rule(actor_of(request), name, None, reason=reason)
     return answering.answer(RuleInForce(None))
-
-
-def done(action: str, target: str, *, status: int = 200) -> HttpResponse:
-    """The answer to an act that has nothing else to tell."""
-    return answering.answer(Done(action, target, request_id_var.get()), status=status)
-
-
-def _actor(request: HttpRequest) -> Any:
-    return request.auth  # type: ignore[attr-defined]

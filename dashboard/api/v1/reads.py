@@ -1,4 +1,4 @@
-"""What is told: the fleet in one, attention, history, sequences with their ledger, the audit; cost, and its prices."""
+"""What is reported: the fleet in one, attention, history, sequences with their ledger, the audit; cost, and its prices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ninja import Query, Router
 from coordinator.cost import Prices
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Cursor, Limit, Name, NewPrices, Number, Search, Text
-from dashboard.api.v1.operations import acts, reads
+from dashboard.api.v1.operations import actor_of, acts, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import described, page_of
 from dashboard.audit.queries import AuditView
@@ -118,13 +118,13 @@ def prices(request: HttpRequest) -> HttpResponse:
 def set_prices(request: HttpRequest, body: NewPrices) -> HttpResponse:
     """Put prices and a daily budget in force, in all processes within seconds."""
     wanted = PriceSettings(Prices(**body.prices.model_dump()), body.per_day)
-    return answering.answer(actions.set_prices(_actor(request), wanted, reason=body.reason))
+    return answering.answer(actions.set_prices(actor_of(request), wanted, reason=body.reason))
 
 
 @router.delete("/cost/prices", **acts(PriceSettings, "reset_prices", action="cost.prices"))
 def reset_prices(request: HttpRequest, reason: Text = "") -> HttpResponse:
     """Back to the prices and the budget of the environment."""
-    return answering.answer(actions.reset_prices(_actor(request), reason=reason))
+    return answering.answer(actions.reset_prices(actor_of(request), reason=reason))
 
 
 @router.get("/audit", **reads(page_of(AuditView), "audit"))
@@ -144,7 +144,3 @@ def _before(cursor: str) -> int | None:
 
 def _page(rows: tuple[Any, ...], following: int | None) -> HttpResponse:
     return answering.answer({"items": rows, "next": None if following is None else str(following)})
-
-
-def _actor(request: HttpRequest) -> Any:
-    return request.auth  # type: ignore[attr-defined]

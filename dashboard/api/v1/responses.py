@@ -55,7 +55,7 @@ def epoch_of(headers: HttpHeaders) -> int | None:
         return None
     epochs = {int(found[1]) for tag in given.split(",") if (found := _EPOCH.match(tag.strip()))}
     if len(epochs) != 1:
-        raise Refusal(412, 'If-Match must hold the ETag of this gate as GET told it, such as "e7-…"')
+        raise Refusal(412, 'If-Match must hold the ETag of this gate as GET reported it, such as "e7-…"')
     return epochs.pop()
 
 

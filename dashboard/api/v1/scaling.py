@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import msgspec
 from django.http import HttpRequest, HttpResponse
@@ -13,7 +12,7 @@ from coordinator.scaling.history import ScalingRecord
 from coordinator.scaling.policy import ScalingPolicy, decode_policy
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Name, NewPolicy
-from dashboard.api.v1.operations import acts, reads
+from dashboard.api.v1.operations import actor_of, acts, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.scaling import actions
 from dashboard.scaling import queries as scaling
@@ -95,7 +94,7 @@ def figure(request: HttpRequest, pool: Name) -> HttpResponse:
 def set_policy(request: HttpRequest, pool: Name, body: NewPolicy) -> HttpResponse:
     """Put a policy in force; the pool's agent follows at its next turn."""
     text = body.policy.model_dump_json(exclude_unset=True)
-    actions.store_policy(_actor(request), pool, text, reason=body.reason)
+    actions.store_policy(actor_of(request), pool, text, reason=body.reason)
     return answering.answer(PolicyInForce(decode_policy(text)))
 
 
@@ -108,7 +107,3 @@ def _read(pool: str) -> scaling.Scaling:
 
 def _view(record: ScalingRecord) -> DecisionView:
     return DecisionView(**{name: getattr(record, name) for name in DecisionView.__struct_fields__})
-
-
-def _actor(request: HttpRequest) -> Any:
-    return request.auth  # type: ignore[attr-defined]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Cursor, Instance, Limit, Name, Why
-from dashboard.api.v1.operations import Done, acts, reads
+from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
 from dashboard.api.v1.problems import Refusal
-from dashboard.api.v1.queues import done
 from dashboard.api.v1.schema import page_of
 from dashboard.leaders import actions as leader_actions
 from dashboard.leaders import queries as terms
@@ -42,7 +39,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 @router.get("/workers", **reads(page_of(WorkerView), "workers", tagged=True))
 def workers(request: HttpRequest, cursor: Cursor = "", limit: Limit = 100) -> HttpResponse:
-    """All workers by instance, with all that each tells of itself."""
+    """All workers by instance, with all that each reports."""
     return answering.state(
         request,
         answering.page(selectors.fleet().workers, lambda each: each.instance, cursor=cursor, limit=limit),
@@ -105,21 +102,17 @@ def leader_terms(request: HttpRequest, name: Name, limit: Limit = 50) -> HttpRes
 @router.post("/leaders/{name}/step-down", **acts(Done, "step_down", action="leader.step_down", status=202))
 def step_down(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Ask the leader to step down; a standby takes over."""
-    leader_actions.step_down(_actor(request), name, reason=body.reason)
+    leader_actions.step_down(actor_of(request), name, reason=body.reason)
     return done("leader.step_down", name, status=202)
 
 
 @router.post("/leaders/{name}/break", **acts(Done, "break_lease", action="leader.break"))
 def break_lease(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Take the lease from its holder by force; the epoch rises, so that fenced writes of the old leader fail."""
-    leader_actions.break_lease(_actor(request), name, reason=body.reason)
+    leader_actions.break_lease(actor_of(request), name, reason=body.reason)
     return done("leader.break", name)
 
 
 def _command(request: HttpRequest, instance: str, verb: str, body: Why) -> HttpResponse:
-    actions.worker_command(_actor(request), instance, verb, reason=body.reason)
+    actions.worker_command(actor_of(request), instance, verb, reason=body.reason)
     return done(f"worker.{verb}", instance, status=202)
-
-
-def _actor(request: HttpRequest) -> Any:
-    return request.auth  # type: ignore[attr-defined]

@@ -126,7 +126,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def _serve(self, stack: Stack, options: dict[str, Any]) -> None:
-        """Start everything, tell how to use it, and look after it until SIGINT or SIGTERM."""
+        """Start everything, print how to use it, and look after it until SIGINT or SIGTERM."""
         ended = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())

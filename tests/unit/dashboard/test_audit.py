@@ -290,13 +290,13 @@ def test_each_row_goes_to_syslog_as_one_line(
             self.lines.append(record.getMessage())
 
     handler = Kept()
-    audit.told_to.addHandler(handler)
-    audit.told_to.setLevel(logging.INFO)
+    audit.syslog.addHandler(handler)
+    audit.syslog.setLevel(logging.INFO)
     try:
         with django_capture_on_commit_callbacks(execute=True):
             audit.denied(OLGA, "gate.open", "start-it\nforged", reason="x" * 1000)
     finally:
-        audit.told_to.removeHandler(handler)
+        audit.syslog.removeHandler(handler)
     [line] = Kept.lines
     assert "\n" not in line
     told = json.loads(line)

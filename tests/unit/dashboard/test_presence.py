@@ -37,13 +37,13 @@ async def test_a_silent_worker_becomes_late_then_lost(
 async def test_a_heartbeat_makes_a_late_worker_ok_again(presence: Presence, clock: ManualClock) -> None:
     presence.joined(hello("a"))
     await clock.advance(5)
-    presence.told("i-a", WorkerState())
+    presence.report("i-a", WorkerState())
     assert presence.workers()[0].presence == "ok"
 
 
 def test_a_worker_that_said_it_was_stopping_is_not_missed(presence: Presence) -> None:
     presence.joined(hello("a"))
-    presence.told("i-a", WorkerState(mode="stopping"))
+    presence.report("i-a", WorkerState(mode="stopping"))
     presence.left("i-a")
     assert presence.workers() == []
 
@@ -107,8 +107,8 @@ def test_sums_grow_although_a_worker_starts_again_from_zero(presence: Presence) 
         )
 
     presence.joined(hello("a", instance="1", state=state(0, 5)))
-    presence.told("1", state(10, 9))
+    presence.report("1", state(10, 9))
     presence.joined(hello("a", instance="2", state=state(0, 1)))
-    presence.told("2", state(3, 2))
+    presence.report("2", state(3, 2))
     assert presence.done["orders-in"] == 13
     assert presence.requests["queue.GetMessages"] == 11

@@ -61,7 +61,7 @@ def test_an_opening_by_somebody_else_is_tracked_from_the_notice_on(
     for name in "ab":
         presence.joined(hello(name, state=waiting()))
     releases.notice(GATE, 4)
-    presence.told("i-b", WorkerState(gates=(GateStatus(GATE, "open", 4, passed_epoch=4),)))
+    presence.report("i-b", WorkerState(gates=(GateStatus(GATE, "open", 4, passed_epoch=4),)))
     releases.count("i-b", receipt(epoch=4))
     release = shown(releases)
     assert (release.epoch, release.expected, release.passed) == (4, 2, 1)
@@ -120,7 +120,7 @@ async def test_a_release_is_held_written_begun_pushed_and_known_in_this_order(
 
     async def write() -> GateState:
         assert releases.holds_pages
-        presence.told("i-b", WorkerState(gates=(GateStatus(GATE, "open", 3, passed_epoch=3),)))
+        presence.report("i-b", WorkerState(gates=(GateStatus(GATE, "open", 3, passed_epoch=3),)))
         releases.passed("i-b", receipt(3))  # faster than the answer to the write
         return GateState(name=GATE, epoch=3, state="open", changed_at=clock.time())
 

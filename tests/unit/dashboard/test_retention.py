@@ -16,7 +16,7 @@ from dashboard.core import audit
 from dashboard.core.audit import ActionFailed, Denied
 from dashboard.core.permissions import Actor
 from dashboard.core.retention import prune_audit
-from dashboard.hub.background import tidy_audit
+from dashboard.hub.background import reconcile_and_prune
 from dashboard.models import AuditRow, Outcome
 
 pytestmark = pytest.mark.django_db
@@ -124,12 +124,12 @@ def test_it_is_for_administrators_and_never_all() -> None:
 @pytest.mark.usefixtures("aged")
 def test_housekeeping_removes_a_day_at_a_time_and_nothing_without_the_setting(settings: Settings) -> None:
     settings.AUDIT_DAYS = 0.0
-    tidy_audit()
+    reconcile_and_prune()
     settings.AUDIT_DAYS = 39.5  # #1 is half a day over: not yet worth an act
-    tidy_audit()
+    reconcile_and_prune()
     assert AuditRow.objects.filter(pk=1).exists()
     settings.AUDIT_DAYS = 30.0
-    tidy_audit()
+    reconcile_and_prune()
     assert not AuditRow.objects.filter(pk=1).exists()
     assert {row.actor for row in AuditRow.objects.filter(action="audit.prune")} == {"Kennel retention"}
     assert list(audit.verify()) == []

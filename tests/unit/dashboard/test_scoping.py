@@ -20,7 +20,7 @@ from dashboard.core import permissions as scoping
 from dashboard.core.audit import ActionFailed, Denied, audited
 from dashboard.core.dispatch import by_name
 from dashboard.core.permissions import Actor, Permissions, Rule, role_on
-from dashboard.live import fragments as regions
+from dashboard.live import fragments
 from dashboard.models import AuditRow, TeamRule
 from dashboard.pages.views import actor_of, requires
 from tests.unit.pages.fleets import full
@@ -136,7 +136,7 @@ def test_the_command_line_keeps_teams_too() -> None:
 def test_pages_offer_no_act_on_another_teams_gate_and_say_whose_it_is() -> None:
     rules = (Rule("payments", "gate", "start", "operator"),)
     own, other = (
-        regions.render_each("gates", full(), "operator", permissions=Permissions("operator", teams, rules))[
+        fragments.render_each("gates", full(), "operator", permissions=Permissions("operator", teams, rules))[
             "gates"
         ]
         for teams in (PAY, frozenset({"shipping"}))
@@ -151,7 +151,7 @@ def test_pages_offer_no_act_on_another_teams_gate_and_say_whose_it_is() -> None:
 def test_pages_of_queues_say_whose_each_is(page: str, region: str) -> None:
     def shown(*rules: Rule) -> str:
         reach = Permissions("viewer", PAY, rules)
-        return regions.render_each(page, full(), "viewer", "name=orders-in", reach)[region].lower()
+        return fragments.render_each(page, full(), "viewer", "name=orders-in", reach)[region].lower()
 
     assert re.search(
         "team(</dt><dd[^>]*>| )payments", shown(Rule("payments", "queue", "orders-*", "operator"))

@@ -23,8 +23,8 @@ from dashboard.accounts.sessions import SEEN
 from dashboard.core import tokens
 from dashboard.core.audit import ActionFailed, Denied
 from dashboard.core.permissions import Actor
-from dashboard.core.retention import tidy
-from dashboard.hub.background import standings_now
+from dashboard.core.retention import remove_expired
+from dashboard.hub.background import current_permissions
 from dashboard.models import AuditRow, Scope, WorkerToken
 
 pytestmark = pytest.mark.django_db
@@ -62,7 +62,7 @@ class Viewer:
         self.user = user
 
     def role(self) -> str:
-        return standings_now([self])[0][0]
+        return current_permissions([self])[0][0]
 
 
 def long_ago(client: Client, *, seconds: float) -> None:
@@ -181,10 +181,10 @@ def test_a_session_that_no_list_knows_is_ended_too() -> None:
 def test_what_lists_sessions_goes_with_them() -> None:
     person("olga")
     client = signed_in("olga")
-    tidy()
+    remove_expired()
     assert UserSession.objects.count() == 1
     client.session.delete()
-    tidy()
+    remove_expired()
     assert UserSession.objects.count() == 0
 
 

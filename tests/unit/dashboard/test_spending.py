@@ -25,7 +25,7 @@ def state(requests: int, **queues: int) -> WorkerState:
 def test_queues_are_added_up_over_workers_and_their_restarts() -> None:
     presence = Presence("here", clock=ManualClock())
     presence.joined(hello("a", state=state(5, orders=5)))
-    presence.told("i-a", state(9, orders=8, mails=1))
+    presence.report("i-a", state(9, orders=8, mails=1))
     presence.joined(hello("b", state=state(4, orders=4)))
     presence.joined(hello("a", instance="i-a-again", state=state(2, mails=2)))
     assert presence.queue_requests == {"orders": 12, "mails": 3}
@@ -39,18 +39,18 @@ async def test_today_is_what_was_sent_since_midnight_and_since_it_was_counted() 
     presence.joined(old)
     board.apply(replace(NOTHING, at=clock.time(), requests={OPERATION: 100}))
     presence.joined(replace(hello("new", state=state(7)), started_at=clock.time() + 1))
-    presence.told("i-old", state(1010))
+    presence.report("i-old", state(1010))
     board.apply(replace(NOTHING, at=clock.time(), requests={OPERATION: 103}))
     today = board.fleet(fresh=True).today
     assert today is not None
     assert (today.requests, today.since) == ({OPERATION: 20}, presence.since)
 
     await clock.advance(DAY_SECONDS)
-    presence.told("i-old", state(1011))
+    presence.report("i-old", state(1011))
     next_day = board.fleet(fresh=True).today
     assert next_day is not None
     assert next_day.since == clock.time() // DAY_SECONDS * DAY_SECONDS
-    presence.told("i-old", state(1015))
+    presence.report("i-old", state(1015))
     today = board.fleet(fresh=True).today
     assert today is not None
     assert Counter(today.requests)[OPERATION] == 4
@@ -89,7 +89,7 @@ def test_a_meter_tells_the_bytes_and_claims_of_the_busiest_queues_and_of_all_oth
 def test_bytes_and_claims_are_added_up_over_workers_and_their_restarts() -> None:
     presence = Presence("here", clock=ManualClock())
     presence.joined(hello("a", state=WorkerState(queue_traffic={"orders/bytes_sent": 5})))
-    presence.told("i-a", WorkerState(queue_traffic={"orders/bytes_sent": 9, "orders/claim_reads": 1}))
+    presence.report("i-a", WorkerState(queue_traffic={"orders/bytes_sent": 9, "orders/claim_reads": 1}))
     again = WorkerState(queue_traffic={"orders/bytes_sent": 2})
     presence.joined(hello("a", instance="i-a-again", state=again))
     assert presence.queue_traffic == {"orders/bytes_sent": 11, "orders/claim_reads": 1}

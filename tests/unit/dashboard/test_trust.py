@@ -299,8 +299,8 @@ def test_one_workers_made_up_names_are_summed_up_under_other(clock: ManualClock)
             queue_traffic={f"{name}/bytes_sent": 1 for name in names},
             listeners=tuple(ListenerStatus(name, done=turn) for name in names),
         )
-        known.told("i-bad", state)
-    known.told("i-good", WorkerState(requests={"queue.GetMessages": 9, "queue.PutMessage": 1}))
+        known.report("i-bad", state)
+    known.report("i-good", WorkerState(requests={"queue.GetMessages": 9, "queue.PutMessage": 1}))
     assert len(known.requests) <= presence.MOST_OPERATIONS + 3
     assert len(known.queue_requests) <= presence.MOST_QUEUES + 1
     assert len(known.queue_traffic) <= 5 * presence.MOST_QUEUES + 1
@@ -323,7 +323,7 @@ async def test_what_no_process_can_have_done_is_not_counted(clock: ManualClock) 
     liar = replace(hello("liar", state=told(0)), started_at=clock.time())
     for turn in range(3):  # whoever comes back has no second chance
         known.joined(replace(liar, state=told(turn)), token="1")
-        known.told("i-liar", told(10**15))
+        known.report("i-liar", told(10**15))
     most = 10_000 * 10
     assert sum(known.requests.values()) == sum(known.lately.values()) == most
     assert known.queue_requests["orders-in"] == most
@@ -331,7 +331,7 @@ async def test_what_no_process_can_have_done_is_not_counted(clock: ManualClock) 
     assert known.done["orders-in"] == 100_000 * 10
     await clock.advance(60)
     known.joined(replace(liar, state=told(0)), token="1")
-    known.told("i-liar", told(5_000))
+    known.report("i-liar", told(5_000))
     assert sum(known.requests.values()) == most + 10_000
 
 

@@ -5,15 +5,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.unit.leadership.hall import Hall
+from tests.unit.leadership.candidates import Candidates
 
 
 @pytest.fixture
-async def hall() -> AsyncIterator[Hall]:
-    hall = Hall()
-    yield hall
-    for run in hall.runs.values():
+async def candidates() -> AsyncIterator[Candidates]:
+    candidates = Candidates()
+    yield candidates
+    for run in candidates.runs.values():
         run.cancel()
-    ending = asyncio.gather(*hall.runs.values(), return_exceptions=True)
+    ending = asyncio.gather(*candidates.runs.values(), return_exceptions=True)
     while not ending.done():
-        await hall.clock.advance(60)
+        await candidates.clock.advance(60)

@@ -22,31 +22,31 @@ from coordinator.leadership.lease import LeaderInfo
 from coordinator.leadership.term import LeaseConfig, Term
 from coordinator.realtime.bus import LocalBus, Notification
 from coordinator.testing.leadership import MemoryLeaseStore, MemoryTermLog
-from tests.unit.leadership.hall import Hall, cut_off
+from tests.unit.leadership.candidates import Candidates, cut_off
 
 
-async def test_one_of_many_leads(hall: Hall) -> None:
+async def test_one_of_many_leads(candidates: Candidates) -> None:
     for number in range(10):
-        hall.campaign(hall.election(f"node-{number}"))
-    await hall.clock.advance(120)
-    assert [what for what, _, _ in hall.log] == ["begin"]
+        candidates.campaign(candidates.election(f"node-{number}"))
+    await candidates.clock.advance(120)
+    assert [what for what, _, _ in candidates.log] == ["begin"]
 
 
-async def test_the_epoch_is_raised_before_the_leader_acts(hall: Hall) -> None:
+async def test_the_epoch_is_raised_before_the_leader_acts(candidates: Candidates) -> None:
     seen: list[tuple[int, int]] = []
 
     async def task(term: Term) -> str:
-        seen.append((term.epoch, (await hall.store.read()).epoch))
+        seen.append((term.epoch, (await candidates.store.read()).epoch))
         return "done"
 
     for _ in range(3):
-        assert await hall.election("node-1").run(task) == "done"
+        assert await candidates.election("node-1").run(task) == "done"
     assert seen == [(1, 1), (2, 2), (3, 3)]
 
 
-async def test_a_dead_leader_is_followed_within_a_lease_and_a_second(hall: Hall) -> None:
+async def test_a_dead_leader_is_followed_within_a_lease_and_a_second(candidates: Candidates) -> None:
     for delay in (0.1, 1.0, 2.5, 4.0, 4.9, 5.1):
-        fresh = Hall()
+        fresh = Candidates()
         fresh.campaign(fresh.election("old", store=fresh.store))
         await fresh.clock.settle()
         fresh.campaign(fresh.election("new"))
@@ -64,36 +64,40 @@ async def test_a_dead_leader_is_followed_within_a_lease_and_a_second(hall: Hall)
         await fresh.clock.settle()
 
 
-async def test_a_leader_that_storage_forgot_stops_before_its_lease_can_have_expired(hall: Hall) -> None:
+async def test_a_leader_that_storage_forgot_stops_before_its_lease_can_have_expired(
+    candidates: Candidates,
+) -> None:
     """Mistake 5: the deadline counts from the sending of the newest confirmed renewal."""
-    hall.campaign(hall.election("node-1"))
-    await hall.clock.advance(12)  # the renewal at 10 s was confirmed
-    cut_off(hall.store)
-    await hall.clock.advance(11.4)
-    assert hall.log == [("begin", "node-1", 1)]
-    await hall.clock.advance(0.2)
-    assert hall.log == [("begin", "node-1", 1), ("end", "node-1", 1)]
-    assert hall.store._is_leased
+    candidates.campaign(candidates.election("node-1"))
+    await candidates.clock.advance(12)  # the renewal at 10 s was confirmed
+    cut_off(candidates.store)
+    await candidates.clock.advance(11.4)
+    assert candidates.log == [("begin", "node-1", 1)]
+    await candidates.clock.advance(0.2)
+    assert candidates.log == [("begin", "node-1", 1), ("end", "node-1", 1)]
+    assert candidates.store._is_leased
 
 
-async def test_a_lost_lease_is_noticed_at_its_deadline_and_not_at_the_next_tick(hall: Hall) -> None:
+async def test_a_lost_lease_is_noticed_at_its_deadline_and_not_at_the_next_tick(
+    candidates: Candidates,
+) -> None:
     """Mistake 6: even if the renewal's request hangs."""
-    hall.campaign(hall.election("node-1"))
-    await hall.clock.advance(7)
+    candidates.campaign(candidates.election("node-1"))
+    await candidates.clock.advance(7)
 
     async def hang(operation: str) -> None:
         await asyncio.Event().wait()
 
-    hall.store.before = hang  # type: ignore[method-assign]
-    await hall.clock.advance(11.6)
-    assert hall.log[-1] == ("end", "node-1", 1)
+    candidates.store.before = hang  # type: ignore[method-assign]
+    await candidates.clock.advance(11.6)
+    assert candidates.log[-1] == ("end", "node-1", 1)
 
 
-async def test_one_lost_renewal_ends_no_term(hall: Hall) -> None:
+async def test_one_lost_renewal_ends_no_term(candidates: Candidates) -> None:
     """Mistake 6."""
-    hall.campaign(hall.election("node-1"))
+    candidates.campaign(candidates.election("node-1"))
     for trouble in ("request", "answer"):
-        await hall.clock.advance(4)
+        await candidates.clock.advance(4)
         lost = 0
 
         async def lose(operation: str) -> None:
@@ -102,19 +106,19 @@ async def test_one_lost_renewal_ends_no_term(hall: Hall) -> None:
             if lost <= 2:
                 raise StorageUnreachable("connection reset", maybe_done=True)
 
-        setattr(hall.store, "before" if trouble == "request" else "after", lose)
-        await hall.clock.advance(26)
+        setattr(candidates.store, "before" if trouble == "request" else "after", lose)
+        await candidates.clock.advance(26)
         assert lost > 2
-    assert hall.log == [("begin", "node-1", 1)]
+    assert candidates.log == [("begin", "node-1", 1)]
 
 
-async def test_a_taken_lease_ends_the_term_at_the_next_renewal(hall: Hall) -> None:
-    hall.campaign(hall.election("node-1"))
-    await hall.clock.advance(7)
-    await hall.store.break_now()
-    await hall.store.acquire("another", 15)
-    await hall.clock.advance(3.1)
-    assert hall.log[-1] == ("end", "node-1", 1)
+async def test_a_taken_lease_ends_the_term_at_the_next_renewal(candidates: Candidates) -> None:
+    candidates.campaign(candidates.election("node-1"))
+    await candidates.clock.advance(7)
+    await candidates.store.break_now()
+    await candidates.store.acquire("another", 15)
+    await candidates.clock.advance(3.1)
+    assert candidates.log[-1] == ("end", "node-1", 1)
 
 
 class Apart:
@@ -136,117 +140,117 @@ class Push(LocalBus):
 
 
 @pytest.mark.parametrize(("push", "leads", "waits"), [(False, 360, 360), (True, 360, 60)])
-async def test_an_hour_costs(hall: Hall, push: bool, leads: int, waits: int) -> None:
+async def test_an_hour_costs(candidates: Candidates, push: bool, leads: int, waits: int) -> None:
     bus = Push() if push else LocalBus()
-    leader, standby = Apart(hall.store), Apart(hall.store)
-    hall.campaign(hall.election("leader", bus=bus, store=leader))  # type: ignore[arg-type]
-    await hall.clock.advance(1)
-    hall.campaign(hall.election("standby", bus=bus, store=standby))  # type: ignore[arg-type]
-    await hall.clock.advance(20)
+    leader, standby = Apart(candidates.store), Apart(candidates.store)
+    candidates.campaign(candidates.election("leader", bus=bus, store=leader))  # type: ignore[arg-type]
+    await candidates.clock.advance(1)
+    candidates.campaign(candidates.election("standby", bus=bus, store=standby))  # type: ignore[arg-type]
+    await candidates.clock.advance(20)
     leader.asked = standby.asked = 0
-    await hall.clock.advance(3600)
+    await candidates.clock.advance(3600)
     assert leader.asked <= leads
     assert standby.asked <= waits
-    assert len(hall.log) == 1
+    assert len(candidates.log) == 1
 
 
-async def test_a_standby_that_may_be_late_looks_less_often(hall: Hall) -> None:
+async def test_a_standby_that_may_be_late_looks_less_often(candidates: Candidates) -> None:
     """222 an hour is what the source's standby asks; it takes over up to ten seconds later."""
-    standby = Apart(hall.store)
-    hall.campaign(hall.election("leader"))
-    await hall.clock.advance(1)
+    standby = Apart(candidates.store)
+    candidates.campaign(candidates.election("leader"))
+    await candidates.clock.advance(1)
     sparing = LeaseConfig(look_seconds=16.3)
-    hall.campaign(hall.election("standby", store=standby, config=sparing))  # type: ignore[arg-type]
-    await hall.clock.advance(20)
+    candidates.campaign(candidates.election("standby", store=standby, config=sparing))  # type: ignore[arg-type]
+    await candidates.clock.advance(20)
     standby.asked = 0
-    await hall.clock.advance(3600)
+    await candidates.clock.advance(3600)
     assert standby.asked <= 222
 
 
 @pytest.mark.parametrize("silent", ["renewals are heard", "the hub swallows them"])
 @pytest.mark.parametrize("delay", [0.1, 3.0, 6.0, 9.9])
 async def test_with_push_too_a_dead_leader_is_followed_within_a_lease_and_a_second(
-    silent: str, delay: float, hall: Hall
+    silent: str, delay: float, candidates: Candidates
 ) -> None:
     bus = Push()
     if silent == "the hub swallows them":
         bus.deliver = lambda hint: None  # type: ignore[method-assign]
-    hall.campaign(hall.election("old", bus=bus))
-    await hall.clock.settle()
-    hall.campaign(hall.election("new", bus=bus))
-    await hall.clock.advance(100 + delay)
-    lease, until = hall.store.holder_id, hall.store._until
-    cut_off(hall.store)
-    hall.runs["old"].cancel()  # as kill -9 does: its lease stays
-    await hall.clock.settle()
-    hall.store.holder_id, hall.store._until = lease, until
-    del hall.store.before
-    await hall.clock.advance(16)
-    assert ("begin", "new", 2) in hall.log
+    candidates.campaign(candidates.election("old", bus=bus))
+    await candidates.clock.settle()
+    candidates.campaign(candidates.election("new", bus=bus))
+    await candidates.clock.advance(100 + delay)
+    lease, until = candidates.store.holder_id, candidates.store._until
+    cut_off(candidates.store)
+    candidates.runs["old"].cancel()  # as kill -9 does: its lease stays
+    await candidates.clock.settle()
+    candidates.store.holder_id, candidates.store._until = lease, until
+    del candidates.store.before
+    await candidates.clock.advance(16)
+    assert ("begin", "new", 2) in candidates.log
 
 
-async def test_the_lease_is_given_back_only_when_the_work_has_ended(hall: Hall) -> None:
+async def test_the_lease_is_given_back_only_when_the_work_has_ended(candidates: Candidates) -> None:
     states: list[bool] = []
 
     async def slow_to_stop(term: Term) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            await hall.clock.sleep(3)
-            states.append(hall.store._is_leased and term.held)
+            await candidates.clock.sleep(3)
+            states.append(candidates.store._is_leased and term.held)
 
-    run = hall.campaign(hall.election("node-1"), slow_to_stop)
-    await hall.clock.advance(7)
+    run = candidates.campaign(candidates.election("node-1"), slow_to_stop)
+    await candidates.clock.advance(7)
     run.cancel()
-    await hall.clock.advance(4)
+    await candidates.clock.advance(4)
     assert states == [True]
-    assert not hall.store._is_leased
+    assert not candidates.store._is_leased
 
 
-async def test_work_that_will_not_stop_does_not_keep_the_lead(hall: Hall) -> None:
+async def test_work_that_will_not_stop_does_not_keep_the_lead(candidates: Candidates) -> None:
     async def stubborn(term: Term) -> None:
-        until = hall.clock.monotonic() + 100
-        while (left := until - hall.clock.monotonic()) > 0:
+        until = candidates.clock.monotonic() + 100
+        while (left := until - candidates.clock.monotonic()) > 0:
             with suppress(asyncio.CancelledError):
-                await hall.clock.sleep(left)
+                await candidates.clock.sleep(left)
 
-    election = hall.election("node-1")
-    hall.campaign(election, stubborn)
-    await hall.clock.advance(7)
+    election = candidates.election("node-1")
+    candidates.campaign(election, stubborn)
+    await candidates.clock.advance(7)
     assert election.step_down()
-    hall.campaign(hall.election("node-2"))
-    await hall.clock.advance(16)
-    assert hall.log == [("begin", "node-2", 2)]
-    await hall.clock.advance(100)
+    candidates.campaign(candidates.election("node-2"))
+    await candidates.clock.advance(16)
+    assert candidates.log == [("begin", "node-2", 2)]
+    await candidates.clock.advance(100)
 
 
-async def test_stepping_down_lets_another_lead(hall: Hall) -> None:
+async def test_stepping_down_lets_another_lead(candidates: Candidates) -> None:
     bus = LocalBus()
-    first = hall.election("node-1", bus=bus)
-    hall.campaign(first)
-    await hall.clock.settle()
-    hall.campaign(hall.election("node-2", bus=bus))
-    await hall.clock.advance(12)
+    first = candidates.election("node-1", bus=bus)
+    candidates.campaign(first)
+    await candidates.clock.settle()
+    candidates.campaign(candidates.election("node-2", bus=bus))
+    await candidates.clock.advance(12)
     assert first.step_down()
-    await hall.clock.advance(0.5)
-    assert hall.log == [("begin", "node-1", 1), ("end", "node-1", 1), ("begin", "node-2", 2)]
+    await candidates.clock.advance(0.5)
+    assert candidates.log == [("begin", "node-1", 1), ("end", "node-1", 1), ("begin", "node-2", 2)]
     assert first.role == "standby"
     assert not first.step_down()
 
 
-async def test_an_unhealthy_leader_steps_down(hall: Hall) -> None:
+async def test_an_unhealthy_leader_steps_down(candidates: Candidates) -> None:
     healthy = True
-    election = hall.election("node-1", health=lambda: healthy)
-    hall.campaign(election)
-    await hall.clock.advance(12)
+    election = candidates.election("node-1", health=lambda: healthy)
+    candidates.campaign(election)
+    await candidates.clock.advance(12)
     assert election.role == "leader"
     healthy = False
-    await hall.clock.advance(3.1)
-    assert hall.log[-1] == ("end", "node-1", 1)
-    assert not hall.store._is_leased
+    await candidates.clock.advance(3.1)
+    assert candidates.log[-1] == ("end", "node-1", 1)
+    assert not candidates.store._is_leased
 
 
-async def test_a_health_check_that_hangs_or_fails_is_a_no(hall: Hall) -> None:
+async def test_a_health_check_that_hangs_or_fails_is_a_no(candidates: Candidates) -> None:
     async def hang() -> bool:
         await asyncio.Event().wait()
         return True
@@ -255,7 +259,7 @@ async def test_a_health_check_that_hangs_or_fails_is_a_no(hall: Hall) -> None:
         raise RuntimeError("no database")
 
     for number, check in enumerate((hang, fail)):
-        fresh = Hall()
+        fresh = Candidates()
         fresh.campaign(fresh.election(f"node-{number}", health=check))
         await fresh.clock.advance(14)
         assert fresh.log[-1][0] == "end"
@@ -263,16 +267,16 @@ async def test_a_health_check_that_hangs_or_fails_is_a_no(hall: Hall) -> None:
         await fresh.clock.advance(60)
 
 
-async def test_an_error_of_the_task_is_raised_and_frees_the_lease(hall: Hall) -> None:
+async def test_an_error_of_the_task_is_raised_and_frees_the_lease(candidates: Candidates) -> None:
     async def fail(term: Term) -> None:
         raise RuntimeError("the books do not balance")
 
     with pytest.raises(RuntimeError, match="balance"):
-        await hall.election("node-1").run(fail)
-    assert not hall.store._is_leased
+        await candidates.election("node-1").run(fail)
+    assert not candidates.store._is_leased
 
 
-async def test_a_task_that_finds_its_term_lost_campaigns_again(hall: Hall) -> None:
+async def test_a_task_that_finds_its_term_lost_campaigns_again(candidates: Candidates) -> None:
     epochs: list[int] = []
 
     async def check(term: Term) -> None:
@@ -281,57 +285,59 @@ async def test_a_task_that_finds_its_term_lost_campaigns_again(hall: Hall) -> No
             term.end("test")
         term.check()
 
-    hall.campaign(hall.election("node-1"), check)
-    await hall.clock.advance(30)
+    candidates.campaign(candidates.election("node-1"), check)
+    await candidates.clock.advance(30)
     assert epochs == [1, 2]
 
 
-async def test_a_plain_function_leads_in_a_thread(hall: Hall) -> None:
+async def test_a_plain_function_leads_in_a_thread(candidates: Candidates) -> None:
     def plain(term: Term) -> int:
         term.check()
         return term.epoch
 
-    assert await hall.election("node-1").run(plain) == 1
+    assert await candidates.election("node-1").run(plain) == 1
 
 
-async def test_everybody_who_waits_for_the_end_of_a_term_is_told_why(hall: Hall) -> None:
+async def test_everybody_who_waits_for_the_end_of_a_term_is_told_why(candidates: Candidates) -> None:
     terms: list[Term] = []
 
     async def task(term: Term) -> None:
         terms.append(term)
         await asyncio.Event().wait()
 
-    election = hall.election("node-1")
-    hall.campaign(election, task)
-    await hall.clock.advance(1)
+    election = candidates.election("node-1")
+    candidates.campaign(election, task)
+    await candidates.clock.advance(1)
 
     async def told() -> str:
         return await terms[0].lost
 
     waiting = [asyncio.ensure_future(told()) for _ in range(3)]
-    await hall.clock.advance(5)
+    await candidates.clock.advance(5)
     assert not any(task.done() for task in waiting)
-    await hall.store.break_now()
-    await hall.clock.advance(5)
+    await candidates.store.break_now()
+    await candidates.clock.advance(5)
     assert all("taken away" in task.result() for task in waiting)
     with pytest.raises(LeadershipLost, match="term 1 of node-1 is over"):
         terms[0].check()
 
 
-async def test_changes_are_told(hall: Hall) -> None:
+async def test_changes_are_told(candidates: Candidates) -> None:
     told: list[tuple[str, int]] = []
-    election = hall.election(
+    election = candidates.election(
         "node-1", on_change=lambda role, term: told.append((role, term.epoch if term else 0))
     )
-    run = hall.campaign(election)
-    await hall.clock.advance(1)
+    run = candidates.campaign(election)
+    await candidates.clock.advance(1)
     run.cancel()
-    await hall.clock.advance(1)
+    await candidates.clock.advance(1)
     assert told == [("standby", 0), ("leader", 1), ("standby", 0), ("stopped", 0)]
 
 
-async def test_the_status_tells_what_is_left_of_the_lease_and_has_news_at_each_renewal(hall: Hall) -> None:
-    election = hall.election("a", lease_seconds=30)
+async def test_the_status_tells_what_is_left_of_the_lease_and_has_news_at_each_renewal(
+    candidates: Candidates,
+) -> None:
+    election = candidates.election("a", lease_seconds=30)
     told: list[tuple[str, float]] = []
 
     def news() -> None:
@@ -339,37 +345,37 @@ async def test_the_status_tells_what_is_left_of_the_lease_and_has_news_at_each_r
         told.append((status.role, status.remaining_seconds))
 
     election.on_status = news
-    hall.campaign(election)
-    await hall.clock.advance(1)
+    candidates.campaign(election)
+    await candidates.clock.advance(1)
     assert told[:2] == [("standby", 0.0), ("leader", 30.0)]
     began = len(told)
-    await hall.clock.advance(80)  # renewed each 20 s
+    await candidates.clock.advance(80)  # renewed each 20 s
     assert told[began:] == [("leader", 30.0)] * 4
     left = election.status().remaining_seconds
-    await hall.clock.advance(3)
+    await candidates.clock.advance(3)
     assert election.status().remaining_seconds == pytest.approx(left - 3)
     assert election.status().lease_seconds == 30
 
 
-async def test_a_wrong_credential_is_raised(hall: Hall) -> None:
+async def test_a_wrong_credential_is_raised(candidates: Candidates) -> None:
     async def denied(operation: str) -> None:
         raise AccessDenied("403")
 
-    hall.store.before = denied  # type: ignore[method-assign]
+    candidates.store.before = denied  # type: ignore[method-assign]
     with pytest.raises(AccessDenied):
-        await hall.election("node-1").run(hall.lead)
+        await candidates.election("node-1").run(candidates.lead)
 
 
-async def test_an_unreachable_store_is_waited_for(hall: Hall) -> None:
-    cut_off(hall.store)
-    hall.campaign(hall.election("node-1"))
-    await hall.clock.advance(60)
-    del hall.store.before
-    await hall.clock.advance(5)
-    assert hall.log == [("begin", "node-1", 1)]
+async def test_an_unreachable_store_is_waited_for(candidates: Candidates) -> None:
+    cut_off(candidates.store)
+    candidates.campaign(candidates.election("node-1"))
+    await candidates.clock.advance(60)
+    del candidates.store.before
+    await candidates.clock.advance(5)
+    assert candidates.log == [("begin", "node-1", 1)]
 
 
-async def test_a_lost_answer_to_the_acquiring_request_costs_no_lease(hall: Hall) -> None:
+async def test_a_lost_answer_to_the_acquiring_request_costs_no_lease(candidates: Candidates) -> None:
     lost = 0
 
     async def lose(operation: str) -> None:
@@ -378,75 +384,75 @@ async def test_a_lost_answer_to_the_acquiring_request_costs_no_lease(hall: Hall)
             lost += 1
             raise StorageUnreachable("connection reset", maybe_done=True)
 
-    hall.store.after = lose  # type: ignore[method-assign]
-    hall.campaign(hall.election("node-1"))
-    await hall.clock.advance(7)
-    assert (lost, hall.log) == (1, [("begin", "node-1", 1)])
+    candidates.store.after = lose  # type: ignore[method-assign]
+    candidates.campaign(candidates.election("node-1"))
+    await candidates.clock.advance(7)
+    assert (lost, candidates.log) == (1, [("begin", "node-1", 1)])
 
 
-async def test_one_election_object_runs_once(hall: Hall) -> None:
-    election = hall.election("node-1")
-    hall.campaign(election)
-    await hall.clock.settle()
+async def test_one_election_object_runs_once(candidates: Candidates) -> None:
+    election = candidates.election("node-1")
+    candidates.campaign(election)
+    await candidates.clock.settle()
     with pytest.raises(KennelError, match="runs already"):
-        await election.run(hall.lead)
+        await election.run(candidates.lead)
 
 
-async def test_a_broken_lease_is_noticed_at_once_with_a_hint(hall: Hall) -> None:
+async def test_a_broken_lease_is_noticed_at_once_with_a_hint(candidates: Candidates) -> None:
     bus = LocalBus()
-    hall.campaign(hall.election("node-1", bus=bus))
-    await hall.clock.advance(3)
-    await hall.store.break_now()
+    candidates.campaign(candidates.election("node-1", bus=bus))
+    await candidates.clock.advance(3)
+    await candidates.store.break_now()
     await bus.publish(Notification("election:test-election", epoch=2))
-    await hall.clock.advance(0.1)
-    assert ("end", "node-1", 1) in hall.log
+    await candidates.clock.advance(0.1)
+    assert ("end", "node-1", 1) in candidates.log
 
 
-async def test_hints_that_lie_cost_at_most_a_request_a_second(hall: Hall) -> None:
+async def test_hints_that_lie_cost_at_most_a_request_a_second(candidates: Candidates) -> None:
     bus = LocalBus()
-    hall.campaign(hall.election("node-1", bus=bus))
-    await hall.clock.advance(3)
-    hall.store.asked.clear()
+    candidates.campaign(candidates.election("node-1", bus=bus))
+    await candidates.clock.advance(3)
+    candidates.store.asked.clear()
     for _ in range(100):
         await bus.publish(Notification("election:test-election", epoch=99))
-        await hall.clock.advance(0.1)
-    assert len(hall.store.asked) <= 12
-    assert len(hall.log) == 1
+        await candidates.clock.advance(0.1)
+    assert len(candidates.store.asked) <= 12
+    assert len(candidates.log) == 1
 
 
-async def test_everybody_learns_who_leads(hall: Hall) -> None:
+async def test_everybody_learns_who_leads(candidates: Candidates) -> None:
     bus, seen = Push(), dict[str, list[str]](a=[], b=[])
     for name in seen:
-        hall.campaign(hall.election(name, bus=bus, on_new_leader=seen[name].append))
-        await hall.clock.advance(1)
-    hall.runs["a"].cancel()
-    await hall.clock.advance(30)
+        candidates.campaign(candidates.election(name, bus=bus, on_new_leader=seen[name].append))
+        await candidates.clock.advance(1)
+    candidates.runs["a"].cancel()
+    await candidates.clock.advance(30)
     assert seen == {"a": ["a", "b"], "b": ["a", "b"]}
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
 async def test_cancelling_a_run_however_often_frees_the_lease_and_ends_the_work(
-    hall: Hall, times: int
+    candidates: Candidates, times: int
 ) -> None:
     async def slow_to_stop(term: Term) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            await hall.clock.sleep(3)
-            hall.log.append(("end", term.holder, term.epoch))
+            await candidates.clock.sleep(3)
+            candidates.log.append(("end", term.holder, term.epoch))
 
-    run = hall.campaign(hall.election("node-1"), slow_to_stop)
-    await hall.clock.advance(7)
+    run = candidates.campaign(candidates.election("node-1"), slow_to_stop)
+    await candidates.clock.advance(7)
     for _ in range(times):
         run.cancel()
-        await hall.clock.advance(0.5)
-    await hall.clock.advance(5)
+        await candidates.clock.advance(0.5)
+    await candidates.clock.advance(5)
     assert run.cancelled()
-    assert hall.log == [("end", "node-1", 1)]
-    assert not hall.store._is_leased
+    assert candidates.log == [("end", "node-1", 1)]
+    assert not candidates.store._is_leased
 
 
-async def test_a_thread_that_leads_has_ended_before_its_successor_begins(hall: Hall) -> None:
+async def test_a_thread_that_leads_has_ended_before_its_successor_begins(candidates: Candidates) -> None:
     began, may_end, log = threading.Event(), threading.Event(), list[str]()
 
     def plain(term: Term) -> None:
@@ -456,44 +462,44 @@ async def test_a_thread_that_leads_has_ended_before_its_successor_begins(hall: H
         may_end.wait(10)
         log.append("the thread ended")
 
-    first = hall.election("node-1")
-    run = hall.campaign(first, plain)  # type: ignore[arg-type]
+    first = candidates.election("node-1")
+    run = candidates.campaign(first, plain)  # type: ignore[arg-type]
     while not began.is_set():
-        await hall.clock.settle()
+        await candidates.clock.settle()
     run.cancel()
     for _ in range(50):
-        await hall.clock.settle()
-    assert hall.store._is_leased
+        await candidates.clock.settle()
+    assert candidates.store._is_leased
     assert not run.done()
     may_end.set()
     while not run.done():
-        await hall.clock.settle()
+        await candidates.clock.settle()
     assert log == ["the thread ended"]
-    assert not hall.store._is_leased
+    assert not candidates.store._is_leased
 
 
 async def test_a_record_that_went_back_is_raised_above_all_and_the_former_leader_is_outlasted(
-    hall: Hall,
+    candidates: Candidates,
 ) -> None:
     history = MemoryTermLog()
     for _ in range(5):
-        await hall.election("node-1", history=history).run(_done)
-    hall.store._info = LeaderInfo(hall.store.name, etag=hall.store._version())  # wiped
-    hall.campaign(hall.election("node-2", history=history))
-    await hall.clock.advance(14.9)
-    assert hall.log == []
-    await hall.clock.advance(1)
-    assert hall.log == [("begin", "node-2", 6)]
-    await hall.clock.advance(60)
-    assert len(hall.log) == 1
+        await candidates.election("node-1", history=history).run(_done)
+    candidates.store._info = LeaderInfo(candidates.store.name, etag=candidates.store._version())  # wiped
+    candidates.campaign(candidates.election("node-2", history=history))
+    await candidates.clock.advance(14.9)
+    assert candidates.log == []
+    await candidates.clock.advance(1)
+    assert candidates.log == [("begin", "node-2", 6)]
+    await candidates.clock.advance(60)
+    assert len(candidates.log) == 1
 
 
-async def test_a_damaged_record_without_a_history_leads_nobody(hall: Hall) -> None:
-    await hall.election("node-1").run(_done)
-    hall.store._info = replace(hall.store._info, epoch=0, problem="its epoch is 'abc'")
+async def test_a_damaged_record_without_a_history_leads_nobody(candidates: Candidates) -> None:
+    await candidates.election("node-1").run(_done)
+    candidates.store._info = replace(candidates.store._info, epoch=0, problem="its epoch is 'abc'")
     with pytest.raises(LeaseCorrupt, match="set the metadata `epoch`"):
-        await hall.election("node-2").run(_done)
-    assert not hall.store._is_leased
+        await candidates.election("node-2").run(_done)
+    assert not candidates.store._is_leased
 
 
 async def _done(term: Term) -> None: ...

@@ -11,7 +11,7 @@ from coordinator.errors import ConfigurationError
 from coordinator.leadership.every import Job, Run, run_every
 from coordinator.leadership.schedule import Schedule, due
 from coordinator.testing.leadership import MemoryRunLog
-from tests.unit.leadership.hall import Hall
+from tests.unit.leadership.candidates import Candidates
 
 NOON = 1_700_049_600.0  # 2023-11-15 12:00 UTC
 
@@ -68,15 +68,17 @@ class Book:
         self.runs.append(run.scheduled_at)
 
 
-async def test_each_moment_is_run_once_though_leaders_come_and_go(hall: Hall) -> None:
+async def test_each_moment_is_run_once_though_leaders_come_and_go(candidates: Candidates) -> None:
     log, book = MemoryRunLog(), Book()
     jobs = [Job("tidy", Schedule("30s"), book.note)]
-    begun = hall.clock.time()
+    begun = candidates.clock.time()
     for name in ("a", "b"):
-        hall.runs[name] = asyncio.ensure_future(run_every(hall.election(name), jobs, log, clock=hall.clock))
+        candidates.runs[name] = asyncio.ensure_future(
+            run_every(candidates.election(name), jobs, log, clock=candidates.clock)
+        )
     for _ in range(10):
-        await hall.clock.advance(53)
-        await hall.store.break_now()
+        await candidates.clock.advance(53)
+        await candidates.store.break_now()
     moments = [begun + 30 * number for number in range(1, 40)]
     assert book.runs == sorted(set(book.runs))
     assert all(run % 30 == 0 for run in book.runs)
@@ -84,19 +86,21 @@ async def test_each_moment_is_run_once_though_leaders_come_and_go(hall: Hall) ->
 
 
 @pytest.mark.parametrize(("missed", "number"), [("skip", 0), ("once", 1)])
-async def test_missed_moments_follow_the_policy(hall: Hall, missed: str, number: int) -> None:
+async def test_missed_moments_follow_the_policy(candidates: Candidates, missed: str, number: int) -> None:
     log, book = MemoryRunLog(), Book()
-    await log.claim("tidy", hall.clock.time() - 7200, "", "somebody")
-    await hall.clock.advance(3600 - hall.clock.time() % 3600 + 600)  # ten past the hour
+    await log.claim("tidy", candidates.clock.time() - 7200, "", "somebody")
+    await candidates.clock.advance(3600 - candidates.clock.time() % 3600 + 600)  # ten past the hour
     jobs = [Job("tidy", Schedule("1h"), book.note, missed=missed)]  # type: ignore[arg-type]
-    hall.runs["a"] = asyncio.ensure_future(run_every(hall.election("a"), jobs, log, clock=hall.clock))
-    await hall.clock.advance(1200)
+    candidates.runs["a"] = asyncio.ensure_future(
+        run_every(candidates.election("a"), jobs, log, clock=candidates.clock)
+    )
+    await candidates.clock.advance(1200)
     assert len(book.runs) == number
-    await hall.clock.advance(1900)
+    await candidates.clock.advance(1900)
     assert len(book.runs) == number + 1
 
 
-async def test_a_job_that_fails_does_not_stop_the_others_or_itself(hall: Hall) -> None:
+async def test_a_job_that_fails_does_not_stop_the_others_or_itself(candidates: Candidates) -> None:
     log, book, tries = MemoryRunLog(), Book(), []
 
     def fail(run: Run) -> None:
@@ -107,8 +111,10 @@ async def test_a_job_that_fails_does_not_stop_the_others_or_itself(hall: Hall) -
         fail(run)
 
     jobs = [Job("bad", Schedule("30s"), fail_async), Job("good", Schedule("30s"), book.note)]
-    hall.runs["a"] = asyncio.ensure_future(run_every(hall.election("a"), jobs, log, clock=hall.clock))
-    await hall.clock.advance(200)
+    candidates.runs["a"] = asyncio.ensure_future(
+        run_every(candidates.election("a"), jobs, log, clock=candidates.clock)
+    )
+    await candidates.clock.advance(200)
     assert len(tries) == len(book.runs) >= 6
 
 
@@ -117,7 +123,7 @@ def test_a_policy_that_is_none_is_refused() -> None:
         Job("tidy", Schedule("5m"), print, missed="twice")  # type: ignore[arg-type]
 
 
-async def test_a_run_in_a_thread_has_ended_before_a_successor_begins(hall: Hall) -> None:
+async def test_a_run_in_a_thread_has_ended_before_a_successor_begins(candidates: Candidates) -> None:
     """A thread cannot be cancelled: the lease stays taken until it ends, and it can see that its term is over."""
     began, may_end, log = threading.Event(), threading.Event(), list[str]()
 
@@ -132,19 +138,21 @@ async def test_a_run_in_a_thread_has_ended_before_a_successor_begins(hall: Hall)
         log.append("the successor began")
 
     jobs = [Job("tidy", Schedule("30s"), slow)]
-    first = asyncio.ensure_future(run_every(hall.election("a"), jobs, MemoryRunLog(), clock=hall.clock))
-    hall.runs["a"] = first
-    await hall.clock.advance(31)
+    first = asyncio.ensure_future(
+        run_every(candidates.election("a"), jobs, MemoryRunLog(), clock=candidates.clock)
+    )
+    candidates.runs["a"] = first
+    await candidates.clock.advance(31)
     while not began.is_set():
-        await hall.clock.settle()
-    hall.campaign(hall.election("b"), next_one)
+        await candidates.clock.settle()
+    candidates.campaign(candidates.election("b"), next_one)
     first.cancel()
     for _ in range(50):
-        await hall.clock.settle()
-    assert hall.store._is_leased
+        await candidates.clock.settle()
+    assert candidates.store._is_leased
     assert (log, first.done()) == ([], False)
     may_end.set()
     while not first.done():
-        await hall.clock.settle()
-    await hall.clock.advance(20)
+        await candidates.clock.settle()
+    await candidates.clock.advance(20)
     assert log == ["the thread ended", "the successor began"]

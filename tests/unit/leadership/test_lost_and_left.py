@@ -20,7 +20,7 @@ from coordinator.leadership.watchdog import Watchdog
 from coordinator.realtime.bus import RESYNC, Hint, LocalBus
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.leadership import MemoryLeaseStore
-from tests.unit.leadership.hall import Hall
+from tests.unit.leadership.candidates import Candidates
 
 
 def term(clock: ManualClock, name: str = "test-election") -> Term:
@@ -70,20 +70,20 @@ async def test_the_watchdog_leaves_a_term_alone_that_was_ended_for_another_reaso
     work.cancel()
 
 
-async def test_a_standby_that_hears_of_a_new_connection_sends_no_request(hall: Hall) -> None:
+async def test_a_standby_that_hears_of_a_new_connection_sends_no_request(candidates: Candidates) -> None:
     bus = LocalBus()
-    hall.campaign(hall.election("node-1", bus=bus))
-    await hall.clock.advance(1)
-    hall.campaign(hall.election("node-2", bus=bus))
-    await hall.clock.advance(0.5)
-    asked = list(hall.store.asked)
+    candidates.campaign(candidates.election("node-1", bus=bus))
+    await candidates.clock.advance(1)
+    candidates.campaign(candidates.election("node-2", bus=bus))
+    await candidates.clock.advance(0.5)
+    asked = list(candidates.store.asked)
     bus.deliver(Hint(RESYNC))
-    await hall.clock.settle()
-    assert hall.store.asked == asked, "thousands connect at the same moment"
+    await candidates.clock.settle()
+    assert candidates.store.asked == asked, "thousands connect at the same moment"
 
 
 async def test_a_task_that_fails_as_its_term_is_lost_is_logged_with_its_error(
-    hall: Hall, caplog: pytest.LogCaptureFixture
+    candidates: Candidates, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(_: Term) -> None:
         try:
@@ -91,22 +91,22 @@ async def test_a_task_that_fails_as_its_term_is_lost_is_logged_with_its_error(
         finally:
             raise ValueError("half a report was written")
 
-    hall.campaign(hall.election("node-1"), work)
-    await hall.clock.advance(1)
-    await hall.store.break_now()
-    await hall.clock.advance(10)
+    candidates.campaign(candidates.election("node-1"), work)
+    await candidates.clock.advance(1)
+    await candidates.store.break_now()
+    await candidates.clock.advance(10)
     (record,) = [each for each in caplog.records if "failed as its term ended" in each.message]
     assert record.levelno == logging.ERROR
     assert record.exc_info and "half a report" in str(record.exc_info[1])
 
 
-async def test_what_a_plain_function_raises_comes_out_of_the_election(hall: Hall) -> None:
+async def test_what_a_plain_function_raises_comes_out_of_the_election(candidates: Candidates) -> None:
     def work(_: Term) -> None:
         raise ValueError("no such month")
 
-    running = hall.campaign(hall.election("node-1"), work)  # type: ignore[arg-type]
+    running = candidates.campaign(candidates.election("node-1"), work)  # type: ignore[arg-type]
     await asyncio.wait(
-        [running, ticking := asyncio.ensure_future(tick(hall.clock))], return_when="FIRST_COMPLETED"
+        [running, ticking := asyncio.ensure_future(tick(candidates.clock))], return_when="FIRST_COMPLETED"
     )
     ticking.cancel()
     with pytest.raises(ValueError, match="no such month"):
@@ -120,7 +120,9 @@ async def tick(clock: ManualClock) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_task_that_failed_is_run_again_though_nobody_asked_for_its_error(hall: Hall) -> None:
+async def test_a_task_that_failed_is_run_again_though_nobody_asked_for_its_error(
+    candidates: Candidates,
+) -> None:
     terms: list[int] = []
 
     async def work(term: Term) -> None:
@@ -128,8 +130,10 @@ async def test_a_task_that_failed_is_run_again_though_nobody_asked_for_its_error
         if len(terms) == 1:
             raise ValueError("once")
 
-    hall.runs["node-1"] = asyncio.ensure_future(lead_on(hall.election("node-1"), work, clock=hall.clock))
-    await hall.clock.advance(30)
+    candidates.runs["node-1"] = asyncio.ensure_future(
+        lead_on(candidates.election("node-1"), work, clock=candidates.clock)
+    )
+    await candidates.clock.advance(30)
     assert len(terms) == 2 and terms[0] < terms[1]
 
 
@@ -168,10 +172,12 @@ async def test_a_lock_that_was_lost_before_its_block_began_interrupts_the_block(
     assert candidate.released == 1
 
 
-async def test_a_lock_that_is_released_inside_its_block_is_free_for_others_at_once(hall: Hall) -> None:
+async def test_a_lock_that_is_released_inside_its_block_is_free_for_others_at_once(
+    candidates: Candidates,
+) -> None:
     bus = LocalBus()
     first, second = (
-        BlobDistributedMutex(hall.store, identity=name, bus=lambda: bus, clock=hall.clock)
+        BlobDistributedMutex(candidates.store, identity=name, bus=lambda: bus, clock=candidates.clock)
         for name in ("node-1", "node-2")
     )
     async with first:

@@ -29,7 +29,7 @@ class Push(LocalBus):
         return True
 
 
-class Line:
+class NodeConnection:
     """One node's way to the shared lease: it may be cut, or lose the answer after the request was carried out."""
 
     def __init__(self, store: MemoryLeaseStore) -> None:
@@ -86,7 +86,7 @@ class ElectionMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.clock, self.bus, self.rng = ManualClock(), Push(), random.Random(seed)
         self.store = MemoryLeaseStore(clock=self.clock)
-        self.lines = [Line(self.store) for _ in range(NODES)]
+        self.lines = [NodeConnection(self.store) for _ in range(NODES)]
         self.terms: list[Term] = []
         self.acting: set[int] = set()
         self.well_since = self.clock.monotonic()
@@ -159,7 +159,7 @@ class ElectionMachine(RuleBasedStateMachine):
     @rule(index=number, then=THEN)
     def stop_dead(self, index: int, then: float) -> None:
         """kill -9: nothing of it runs any more, and its lease stays."""
-        line, self.lines[index] = self.lines[index], Line(self.store)
+        line, self.lines[index] = self.lines[index], NodeConnection(self.store)
         line.cut = True
         self.runs[index].cancel()
         while not self.runs[index].done():

@@ -14,7 +14,7 @@ from coordinator.leadership.election import Election
 from coordinator.leadership.term import Term
 from coordinator.realtime.bus import LocalBus
 from coordinator.testing.faults import BUSY_COMMITTED, DROP_ANSWER, Fault, FaultyStore, answer_delayed
-from tests.unit.leadership.hall import Hall
+from tests.unit.leadership.candidates import Candidates
 from tests.unit.leadership.test_election import Push
 
 CUT = Fault("cut off", committed=False, answer="close")
@@ -31,9 +31,9 @@ def test_two_never_act_and_nobody_is_stuck_however_slow_the_answers(
     seed: int, slow: float, rate: float, push: bool
 ) -> None:
     async def play() -> None:
-        hall, rng = Hall(), random.Random(seed)
+        candidates, rng = Candidates(), random.Random(seed)
         bus = Push() if push else LocalBus()
-        stores = [FaultyStore(hall.store, clock=hall.clock) for _ in range(2)]
+        stores = [FaultyStore(candidates.store, clock=candidates.clock) for _ in range(2)]
         slowed = answer_delayed(slow)
 
         def slow_down(store: FaultyStore) -> None:
@@ -45,7 +45,7 @@ def test_two_never_act_and_nobody_is_stuck_however_slow_the_answers(
                 store,
                 identity=f"node-{number}",
                 bus=lambda: bus,
-                clock=hall.clock,
+                clock=candidates.clock,
                 rng=random.Random(seed + number),
             )
             for number, store in enumerate(stores)
@@ -66,17 +66,17 @@ def test_two_never_act_and_nobody_is_stuck_however_slow_the_answers(
 
         running = [asyncio.ensure_future(election.run(lead)) for election in shared for _ in range(3)]
         refused = [run for run in running if run not in (running[0], running[3])]
-        await hall.clock.advance(1)
+        await candidates.clock.advance(1)
         assert all(isinstance(run.exception(), KennelError) for run in refused)
         for _ in range(6):
             for store in stores:
                 slow_down(store)
-            await hall.clock.advance(rng.uniform(0.0, 40.0))
+            await candidates.clock.advance(rng.uniform(0.0, 40.0))
             if rng.random() < 0.5:
                 cut = rng.choice(stores)
                 cut.heal()
                 cut.always(CUT)
-                await hall.clock.advance(rng.uniform(0.0, 25.0))
+                await candidates.clock.advance(rng.uniform(0.0, 25.0))
                 continue
             # Many ask at the same moment; it is one stepping down.
             for election in rng.sample(shared, rng.randint(0, 2)):
@@ -84,30 +84,30 @@ def test_two_never_act_and_nobody_is_stuck_however_slow_the_answers(
                     election.step_down()
         for store in stores:
             store.heal()
-        await hall.clock.advance(60)
+        await candidates.clock.advance(60)
         assert len([term for term in acting if term.held]) == 1, "nobody leads though storage answers"
         alive = [running[0], running[3]]
         for run in alive:
             run.cancel()
-            await hall.clock.advance(rng.uniform(0.0, 3.0))
+            await candidates.clock.advance(rng.uniform(0.0, 3.0))
             run.cancel()
-        await hall.clock.advance(30)
+        await candidates.clock.advance(30)
         assert all(run.cancelled() for run in alive)
         assert acting == []
-        assert not hall.store._is_leased, "the lease was left taken"
+        assert not candidates.store._is_leased, "the lease was left taken"
 
     asyncio.run(play())
 
 
-async def test_an_object_may_run_again_when_its_run_has_ended(hall: Hall) -> None:
-    election = hall.election("node-1")
+async def test_an_object_may_run_again_when_its_run_has_ended(candidates: Candidates) -> None:
+    election = candidates.election("node-1")
 
     async def once(term: Term) -> int:
         return term.epoch
 
     assert [await election.run(once) for _ in range(3)] == [1, 2, 3]
-    running = hall.campaign(election)
-    await hall.clock.advance(1)
+    running = candidates.campaign(election)
+    await candidates.clock.advance(1)
     with pytest.raises(KennelError, match="runs already in this object"):
         await election.run(once)
     assert not running.done()

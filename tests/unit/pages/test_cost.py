@@ -10,7 +10,7 @@ import pytest
 from coordinator.cost import Budget, Prices
 from coordinator.errors import ConfigurationError
 from coordinator.realtime.protocol import WorkerState
-from dashboard.core.prices import settled
+from dashboard.core.prices import parsed
 from dashboard.live.conditions import attention
 from dashboard.live.fleet import Today
 from dashboard.live.fragments import render
@@ -111,11 +111,11 @@ def test_a_budget_nearly_spent_is_something_to_look_at(settings: Any) -> None:
 @pytest.mark.parametrize("prices", ["", "7", '{"queue": "dear"}', '{"queue": -1}', '{"egress": 1}'])
 def test_prices_that_are_none_are_refused(prices: str) -> None:
     with pytest.raises(ConfigurationError):
-        settled(prices, 0.0)
+        parsed(prices, 0.0)
 
 
 def test_the_operator_s_prices_go_before_the_defaults() -> None:
-    found = settled('{"queue": 0.01, "as_of": "2026-11"}', 2.5)
+    found = parsed('{"queue": 0.01, "as_of": "2026-11"}', 2.5)
     assert (found.prices.queue, found.prices.as_of, found.prices.table) == (0.01, "2026-11", Prices().table)
     assert found.budget == Budget(2.5)
 

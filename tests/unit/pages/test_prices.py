@@ -47,7 +47,7 @@ def test_an_operator_changes_them_and_takes_it_back_and_the_audit_tells_from_wha
     client = _signed_in()
     assert "Using the defaults." in client.get("/cost/").content.decode()
     assert client.post("/cost/prices", FORM).status_code == 302
-    assert (pricing.in_force().prices, pricing.in_force().per_day) == (CHANGED, 2.5)
+    assert (pricing.current_prices().prices, pricing.current_prices().per_day) == (CHANGED, 2.5)
     page = client.get("/cost/").content.decode()
     assert "Prices saved by operator-1" in page
     assert "Prices as of 2026-11 (our contract)" in page
@@ -56,7 +56,7 @@ def test_an_operator_changes_them_and_takes_it_back_and_the_audit_tells_from_wha
     assert json.loads(row.before)["prices"]["queue"] == DEFAULT_PRICES.queue
     assert json.loads(row.after)["prices"]["source"] == "our contract"
     assert client.post("/cost/prices", {"reset": "1"}).status_code == 302
-    assert (pricing.in_force().prices, pricing.in_force().per_day) == (DEFAULT_PRICES, 9.0)
+    assert (pricing.current_prices().prices, pricing.current_prices().per_day) == (DEFAULT_PRICES, 9.0)
     assert not Pricing.objects.exists()
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from coordinator.realtime.protocol import ListenerStatus, WorkerState
 from dashboard.core import pages
-from dashboard.live import fragments as regions
+from dashboard.live import fragments
 from dashboard.live.fleet import (
     Fleet,
     GateView,
@@ -40,7 +40,7 @@ ELSEWHERE = re.compile(
 
 def words(page: str, fleet: Fleet) -> str:
     """What a reader sees of all regions: no tags, no moments, no choices, nothing for scripts."""
-    drawn = regions.render_each(page, fleet, "admin", QUERY.get(page, ""))
+    drawn = fragments.render_each(page, fleet, "admin", QUERY.get(page, ""))
     del drawn["pulse"]
     html = re.sub(r"<(select|time|svg)\b.*?</\1>", " ", " ".join(drawn.values()), flags=re.DOTALL)
     return ELSEWHERE.sub("", " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split()))
@@ -84,7 +84,7 @@ def test_when_storage_goes_every_number_stays_and_the_page_says_since_when(page:
     before = full(age=30)
     cut = replace(before, storage=StorageView(before.storage.as_of, NOW - 20, "connection refused"))
     assert "Storage unreachable since" in words(page, cut)
-    banner = regions.render_each(page, cut, "admin")["storage"]
+    banner = fragments.render_each(page, cut, "admin")["storage"]
     assert "last read at" in banner
     # Where the page says the fleet's state in words it may change; its numbers do not.
     assert NUMBER.findall(words(page, cut)) == NUMBER.findall(words(page, before))
@@ -101,5 +101,5 @@ def test_the_scripts_of_a_page_are_told_of_no_age_and_no_point_that_is_not_known
 
 
 def _script(page: str, fleet: Fleet) -> str:
-    html = regions.render_each(page, fleet, "admin", QUERY.get(page, ""))["pulse"]
+    html = fragments.render_each(page, fleet, "admin", QUERY.get(page, ""))["pulse"]
     return re.sub(r"<[^>]*>", "", html)

@@ -8,7 +8,7 @@ from coordinator.realtime import protocol
 from coordinator.realtime.bus import Notification
 from dashboard.core.backplane import Backplane
 from dashboard.hub.notifications import FanoutBus, WorkerSockets
-from dashboard.hub.socket import Outbox, RateLimit
+from dashboard.hub.socket import RateLimit, SendQueue
 
 
 async def test_a_socket_that_takes_nothing_is_closed_with_the_reason() -> None:
@@ -21,7 +21,7 @@ async def test_a_socket_that_takes_nothing_is_closed_with_the_reason() -> None:
     async def close(code: int, reason: str) -> None:
         closed.append((code, reason))
 
-    outbox = Outbox(send, close, frames=3)
+    outbox = SendQueue(send, close, frames=3)
     await asyncio.sleep(0)
     for _ in range(10):
         outbox.put("x")
@@ -44,13 +44,13 @@ async def test_a_hint_reaches_every_socket_in_order_but_not_the_one_it_came_from
         async def close(code: int, reason: str) -> None:
             raise AssertionError(reason)
 
-        box = Outbox(send, close)
+        box = SendQueue(send, close)
         boxes.append(box)
         sockets.join(name, box)
     heard: list[str] = []
     bus = FanoutBus(sockets, Backplane())
     bus.subscribe("gate:x", lambda hint: heard.append(hint.topic))
-    bus.tell(Notification("gate:x", 1), but="a")
+    bus.send(Notification("gate:x", 1), but="a")
     await bus.publish(Notification("gate:x", 2))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

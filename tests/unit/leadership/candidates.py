@@ -16,7 +16,7 @@ from coordinator.testing.clock import ManualClock
 from coordinator.testing.leadership import MemoryLeaseStore
 
 
-class Hall:
+class Candidates:
     """A lease, a clock, and candidates that note when they begin and end to lead."""
 
     def __init__(self) -> None:

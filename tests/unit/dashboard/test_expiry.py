@@ -13,7 +13,7 @@ from django.utils import timezone
 from dashboard.accounts import sign_in as signing_in
 from dashboard.api.v1 import idempotency as replays
 from dashboard.core import tokens
-from dashboard.core.retention import BOUNDS, tidy
+from dashboard.core.retention import BOUNDS, remove_expired
 from dashboard.live import history
 from dashboard.models import ApiAnswer, Chunk, Series, SignInTries, WorkerToken
 
@@ -36,8 +36,8 @@ def test_sessions_end_and_dead_tokens_go_after_a_quarter_of_a_year_and_nothing_e
         tokens.create(f"expired-{name}")
         WorkerToken.objects.filter(name=f"expired-{name}").update(expires_at=now - days * DAY)
     tokens.create("in-use")
-    assert tidy() == 3
-    assert tidy() == 0
+    assert remove_expired() == 3
+    assert remove_expired() == 0
     assert list(Session.objects.values_list("session_key", flat=True)) == ["alive"]
     assert set(WorkerToken.objects.values_list("name", flat=True)) == {
         "revoked-lately", "expired-lately", "in-use",

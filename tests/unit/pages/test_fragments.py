@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dashboard.core import pages
-from dashboard.live import fragments as regions
+from dashboard.live import fragments
 from dashboard.live.fleet import Fleet, GateView
 from tests.unit.pages.fleets import NOW, full, nothing
 
@@ -29,16 +29,16 @@ def test_every_region_is_one_element_with_its_own_id_ready_to_be_swapped(
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for region in regions.regions_of(page):
-            text = regions.render(page, region, fleet, role).strip()
+        for region in fragments.fragments_of(page):
+            text = fragments.render(page, region, fleet, role).strip()
             assert re.match(rf'<\w+ [^>]*id="region-{region}"[^>]*hx-swap-oob="morph"', text), text[:200]
 
 
 def test_a_region_that_does_not_exist_is_named_together_with_those_that_do() -> None:
-    with pytest.raises(regions.UnknownRegion, match="no region 'queues'; it has pulse"):
-        regions.render("gates", "queues", full(), "viewer")
-    with pytest.raises(regions.UnknownRegion, match="no page 'nowhere'"):
-        regions.regions_of("nowhere")
+    with pytest.raises(fragments.UnknownFragment, match="no fragment 'queues'; it has pulse"):
+        fragments.render("gates", "queues", full(), "viewer")
+    with pytest.raises(fragments.UnknownFragment, match="no page 'nowhere'"):
+        fragments.fragments_of("nowhere")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -47,27 +47,27 @@ def test_only_the_pulse_changes_when_nothing_but_time_has_passed(page: str) -> N
     after = msgspec.structs.replace(fleet, taken_at=NOW + 1)
     changed = [
         region
-        for region in regions.regions_of(page)
-        if regions.render(page, region, before, "admin") != regions.render(page, region, after, "admin")
+        for region in fragments.fragments_of(page)
+        if fragments.render(page, region, before, "admin") != fragments.render(page, region, after, "admin")
     ]
     assert changed == ["pulse"]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_viewers_get_no_form_that_changes_anything(page: str) -> None:
-    text = regions.render_all(page, full(), "viewer")
+    text = fragments.render_all(page, full(), "viewer")
     assert 'method="post"' not in text
     assert "hx-post" not in text
 
 
 def test_operators_get_no_way_to_destroy() -> None:
-    assert "/break" in regions.render("leaders", "leaders", full(), "admin")
-    assert "/break" not in regions.render("leaders", "leaders", full(), "operator")
+    assert "/break" in fragments.render("leaders", "leaders", full(), "admin")
+    assert "/break" not in fragments.render("leaders", "leaders", full(), "operator")
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_no_region_holds_a_token_or_an_inline_script_or_style(page: str) -> None:
-    text = regions.render_all(page, full(), "admin")
+    text = fragments.render_all(page, full(), "admin")
     assert "csrfmiddlewaretoken" not in text
     assert " style=" not in text
     assert " onclick=" not in text
@@ -77,27 +77,27 @@ def test_no_region_holds_a_token_or_an_inline_script_or_style(page: str) -> None
 
 
 def test_what_people_wrote_is_shown_as_text() -> None:
-    assert "on &lt;sale&gt;" in regions.render("gates", "gates", full(), "viewer")
+    assert "on &lt;sale&gt;" in fragments.render("gates", "gates", full(), "viewer")
     evil = msgspec.structs.replace(
         full(), gates=(GateView('x"><script>alert(1)</script>', "open", 1, as_of=NOW),)
     )
-    assert "<script>alert" not in regions.render_all("overview", evil, "viewer")
+    assert "<script>alert" not in fragments.render_all("overview", evil, "viewer")
 
 
 def test_the_pulse_tells_every_age_and_cannot_end_its_script_early() -> None:
-    text = regions.render("queues", "pulse", full(age=3), "viewer")
+    text = fragments.render("queues", "pulse", full(age=3), "viewer")
     said = json.loads(html.unescape(text[text.index(">") + 1 : text.rindex("<")]))
     assert said["now"] - said["as_of"]["queues"] == 3
     assert said["points"]["depth:orders-in"][1] == 120
     assert "depth:unread" not in said["points"], "a queue that was never read has no point"
     named = msgspec.structs.replace(full().queues[0], name="</script>")
-    assert "</script></script>" not in regions.render(
+    assert "</script></script>" not in fragments.render(
         "queues", "pulse", msgspec.structs.replace(full(), queues=(named,)), "viewer"
     )
 
 
 def test_unknown_is_a_dash_and_never_0() -> None:
-    row = regions.render("queues", "queues", full(), "viewer")
+    row = fragments.render("queues", "queues", full(), "viewer")
     unread = row[row.index('id="queue-unread"') :]
     figures = re.findall(r'data-label="(?:Depth|Poison|In/s|Out/s|In flight|Oldest)">(.*?)</td>', unread)
     assert len(figures) == 6
@@ -106,11 +106,11 @@ def test_unknown_is_a_dash_and_never_0() -> None:
 
 def test_before_the_first_read_a_page_does_not_claim_that_there_is_nothing() -> None:
     for page in ("gates", "queues", "leaders", "sequences"):
-        assert "has not been read yet" in regions.render(page, page, nothing(), "admin")
+        assert "has not been read yet" in fragments.render(page, page, nothing(), "admin")
 
 
 def test_a_batch_shows_progress_only_where_it_is_known_and_its_promise_in_words() -> None:
-    text = regions.render("batches", "batches", full(), "viewer")
+    text = fragments.render("batches", "batches", full(), "viewer")
     assert '<progress max="1000" value="400"' in text and text.count("<progress") == 5
     for word in (
         "Running",
@@ -124,27 +124,27 @@ def test_a_batch_shows_progress_only_where_it_is_known_and_its_promise_in_words(
         "line 7 is &lt;damaged&gt;",
     ):
         assert word in text, word
-    assert "Show all 7" in regions.render("batches", "batches", full(), "viewer", "q=nowhere")
-    assert regions.render("batches", "batches", full(), "viewer", "state=partial").count("<tr id=") == 1
-    assert "has not been read yet" in regions.render("batches", "batches", nothing(), "viewer")
+    assert "Show all 7" in fragments.render("batches", "batches", full(), "viewer", "q=nowhere")
+    assert fragments.render("batches", "batches", full(), "viewer", "state=partial").count("<tr id=") == 1
+    assert "has not been read yet" in fragments.render("batches", "batches", nothing(), "viewer")
     cut = msgspec.structs.replace(full(), work=msgspec.structs.replace(full().work, problem="no answer"))
-    text = regions.render("batches", "batches", cut, "viewer")
+    text = fragments.render("batches", "batches", cut, "viewer")
     assert "no answer" in text and "night" in text, "the last figures stay, with what is wrong"
 
 
 def test_a_pool_shows_why_and_that_nobody_decides_any_more() -> None:
-    text = regions.render("scaling", "pools", full(), "viewer")
+    text = fragments.render("scaling", "pools", full(), "viewer")
     assert "5 because 900 &lt;wait&gt;" in text and "No active scaling agent" not in text
     later = msgspec.structs.replace(full(), taken_at=NOW + 200)
-    assert "No active scaling agent" in regions.render("scaling", "pools", later, "viewer")
-    assert "5 because 900" in regions.render("scaling", "changes", full(), "viewer", "pool=orders")
-    assert "No scaling history yet" in regions.render("scaling", "changes", full(), "viewer", "pool=other")
+    assert "No active scaling agent" in fragments.render("scaling", "pools", later, "viewer")
+    assert "5 because 900" in fragments.render("scaling", "changes", full(), "viewer", "pool=orders")
+    assert "No scaling history yet" in fragments.render("scaling", "changes", full(), "viewer", "pool=other")
 
 
 def test_an_outage_says_since_when_and_keeps_the_last_figures() -> None:
     fleet = full(age=50, unreachable=True)
-    assert "Storage unreachable since" in regions.render("queues", "storage", fleet, "viewer")
-    assert regions.render("queues", "queues", fleet, "viewer") == regions.render(
+    assert "Storage unreachable since" in fragments.render("queues", "storage", fleet, "viewer")
+    assert fragments.render("queues", "queues", fleet, "viewer") == fragments.render(
         "queues", "queues", full(), "viewer"
     )
 
@@ -158,12 +158,12 @@ def test_large_fleets_are_bounded() -> None:
         queues=tuple(msgspec.structs.replace(full().queues[0], name=f"q-{n}") for n in range(300)),
     )
     for page in PAGES:
-        assert len(regions.render_all(page, many, "admin")) < 200_000
+        assert len(fragments.render_all(page, many, "admin")) < 200_000
 
 
 def test_the_panel_of_one_batch_follows_the_batch_and_offers_what_its_state_allows() -> None:
     def shown(name: str, role: str = "operator") -> str:
-        return str(regions.render("batches", "batch", full(), role, f"pipeline=billing&batch={name}"))
+        return str(fragments.render("batches", "batch", full(), role, f"pipeline=billing&batch={name}"))
 
     assert "Retry failed items" in shown("odd") and "Cancel batch" in shown("odd")
     assert "Retry failed items" not in shown("night") and "Cancel batch" in shown("night")
@@ -174,7 +174,7 @@ def test_the_panel_of_one_batch_follows_the_batch_and_offers_what_its_state_allo
 
 def test_the_panel_of_one_saga_offers_to_free_it_only_when_it_is_stuck() -> None:
     def shown(key: str, role: str = "operator") -> str:
-        return str(regions.render("batches", "saga", full(), role, f"saga=trip&key={key}"))
+        return str(fragments.render("batches", "saga", full(), role, f"saga=trip&key={key}"))
 
     assert "Retry rollback</button>" in shown("t-1") and "<form" not in shown("t-1", "viewer")
     assert "<form" not in shown("t-2") and "Done" in shown("t-2")
