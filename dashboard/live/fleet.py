@@ -161,6 +161,10 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     last_seen: float
     state: WorkerState
 
+    @property
+    def is_draining(self) -> bool:
+        return self.state.mode == "draining"
+
 
 class Attention(msgspec.Struct, frozen=True, gc=False):
     """Something an operator should look at: what, how bad ("warning" or "critical"), what to do, and where."""

@@ -64,8 +64,14 @@ def queue_url(name: str) -> str:
 
 @register.filter
 def act_url(instance: str, verb: str) -> str:
-    """Where a worker is asked to drain, resume or stop."""
+    """Where a worker is sent that command."""
     return _page("worker-do", instance, verb)
+
+
+@register.filter
+def act_on_selected_url(verb: str) -> str:
+    """Where the selected workers are sent that command."""
+    return _page(f"workers-{verb}")
 
 
 @register.filter

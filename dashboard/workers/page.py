@@ -84,7 +84,7 @@ PAGES = (
         "Workers",
         "w",
         (Badge("lost", "lost", "red"), Badge("late", "late", "amber")),
-        context={"found": sorted_workers},
+        context={"found": sorted_workers, "worker_commands": lambda fleet, query: COMMANDS},
         tables={
             "workers": Table(
                 lambda fleet, query: sorted_workers(fleet, query, ALL).rows,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from django.urls import path, re_path
 
 from dashboard.workers import views
+from dashboard.workers.actions import COMMANDS
 
 urlpatterns = [
     path("workers/", views.workers, name="workers"),
-    re_path(r"^workers/(?P<instance>[^/]+)/(?P<verb>drain|resume|stop)$", views.do, name="worker-do"),
-    path("several/workers/drain", views.drain_selected, name="workers-drain"),
-    path("several/workers/resume", views.resume_selected, name="workers-resume"),
-    path("several/workers/stop", views.stop_selected, name="workers-stop"),
+    re_path(rf"^workers/(?P<instance>[^/]+)/(?P<verb>{'|'.join(COMMANDS)})$", views.do, name="worker-do"),
+    *(
+        path(f"several/workers/{verb}", views.do_to_selected, {"verb": verb}, name=f"workers-{verb}")
+        for verb in COMMANDS
+    ),
 ]

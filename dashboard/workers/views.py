@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.defaultfilters import pluralize
@@ -14,7 +12,7 @@ from dashboard.live.conditions import first_of
 from dashboard.pages import queries as selectors
 from dashboard.pages.bulk import act_on_each, selected
 from dashboard.pages.views import act, confirm, is_confirmed, query_of, requires, show, text
-from dashboard.workers import actions
+from dashboard.workers.actions import COMMANDS, worker_command
 
 ENDED_ROWS = 25
 
@@ -48,116 +46,61 @@ def _moment(given: str) -> float | None:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def do(request: HttpRequest, instance: str, verb: str) -> HttpResponse:
-    return {"drain": drain, "resume": resume, "stop": stop}[verb](request, instance=instance)
+    """Send a worker a command; one with consequences asks for the typed name first."""
+    return requires(f"worker.{verb}")(_ask)(request, instance=instance, verb=verb)
 
 
-@requires("worker.drain")
-def drain(request: HttpRequest, instance: str) -> HttpResponse:
-    return _command(
-        request,
-        instance,
-        "drain",
-        f"{_name_of(instance)} finishes its current messages and takes no new ones.",
-    )
-
-
-@requires("worker.resume")
-def resume(request: HttpRequest, instance: str) -> HttpResponse:
-    return _command(request, instance, "resume", f"{_name_of(instance)} resumed.")
-
-
-@requires("worker.stop")
-def stop(request: HttpRequest, instance: str) -> HttpResponse:
-    """Asks for the typed name, then asks the worker to end."""
-    name = _name_of(instance)
-    if is_confirmed(request, name):
-        return _command(request, instance, "stop", f"{name} is stopping.")
-    return confirm(
-        request,
-        name,
-        title=f"Stop {name}?",
-        verb="Stop",
-        consequences=(
-            "The worker finishes or returns its messages in flight; then its process ends.",
-            "A standby takes over the elections it leads.",
-            "This page cannot start it again; use the system that runs the workers.",
-        ),
-        back=reverse("workers"),
-    )
-
-
-@require_POST
-@requires("worker.drain")
-def drain_selected(request: HttpRequest) -> HttpResponse:
-    return _command_selected(
-        request,
-        "drain",
-        lambda n: (
-            "1 worker finishes its current messages and takes no new ones."
-            if n == 1
-            else f"{n} workers finish their current messages and take no new ones."
-        ),
-    )
-
-
-@require_POST
-@requires("worker.resume")
-def resume_selected(request: HttpRequest) -> HttpResponse:
-    return _command_selected(
-        request, "resume", lambda n: "1 worker resumed." if n == 1 else f"{n} workers resumed."
-    )
-
-
-@require_POST
-@requires("worker.stop")
-def stop_selected(request: HttpRequest) -> HttpResponse:
-    """Asks for "stop n", then asks each of them to end."""
-    ticked = selected(request)
-    names = {each.instance: each.name for each in selectors.fleet().workers}
-    phrase = f"stop {len(ticked)}"
-    if not ticked or text(request, "typed").casefold() == phrase:
-        return _command_selected(
+def _ask(request: HttpRequest, instance: str, verb: str) -> HttpResponse:
+    workers = selectors.fleet().workers
+    name = next((each.name for each in workers if each.instance == instance), instance)
+    command = COMMANDS[verb]
+    if command.consequences and not is_confirmed(request, name):
+        return confirm(
             request,
-            "stop",
-            lambda n: "1 worker is stopping." if n == 1 else f"{n} workers are stopping.",
+            name,
+            title=f"{command.label} {name}?",
+            verb=command.label,
+            consequences=command.consequences,
+            back=reverse("workers"),
         )
-    return confirm(
-        request,
-        phrase,
-        names=ticked,
-        title=f"Stop {len(ticked)} worker{pluralize(len(ticked))}?",
-        verb="Stop all",
-        back=reverse("workers"),
-        consequences=(
-            first_of([names.get(instance, instance) for instance in ticked], 20),
-            "The workers finish or return their messages in flight; then their processes end.",
-            "Standbys take over the elections they lead.",
-            "This page cannot start them again; use the system that runs the workers.",
-        ),
-    )
-
-
-def _name_of(instance: str) -> str:
-    return next((each.name for each in selectors.fleet().workers if each.instance == instance), instance)
-
-
-def _command(request: HttpRequest, instance: str, verb: str, done: str) -> HttpResponse:
     if request.method != "POST":
         return redirect("workers")
     return act(
         request,
-        lambda actor: actions.worker_command(actor, instance, verb),
-        done,
+        lambda actor: worker_command(actor, instance, verb),
+        command.one.format(name=name),
         back=reverse("workers"),
         page="workers",
     )
 
 
-def _command_selected(request: HttpRequest, verb: str, done: Callable[[int], str]) -> HttpResponse:
-    return act_on_each(
+@require_POST
+def do_to_selected(request: HttpRequest, verb: str) -> HttpResponse:
+    """Send all selected workers a command; one with consequences asks for "VERB n" first."""
+    return requires(f"worker.{verb}")(_ask_selected)(request, verb)
+
+
+def _ask_selected(request: HttpRequest, verb: str) -> HttpResponse:
+    instances, command = selected(request), COMMANDS[verb]
+    phrase = f"{verb} {len(instances)}"
+    if not command.consequences or not instances or text(request, "typed").casefold() == phrase:
+        return act_on_each(
+            request,
+            instances,
+            lambda actor, instance: worker_command(actor, instance, verb),
+            lambda n: command.one.format(name="1 worker") if n == 1 else command.many.format(n=n),
+            back=reverse("workers"),
+        )
+    names = {each.instance: each.name for each in selectors.fleet().workers}
+    return confirm(
         request,
-        selected(request),
-        lambda actor, instance: actions.worker_command(actor, instance, verb),
-        done,
+        phrase,
+        names=instances,
+        title=f"{command.label} {len(instances)} worker{pluralize(len(instances))}?",
+        verb=f"{command.label} all",
         back=reverse("workers"),
+        consequences=(
+            first_of([names.get(instance, instance) for instance in instances], 20),
+            *command.consequences,
+        ),
     )
