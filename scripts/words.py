@@ -1,11 +1,13 @@
 """Words and phrases that Kennel's texts avoid, each with the better one; run by `make lint`.
 
-Reads the documentation, the texts of templates, and the help of every command, and prints `file:line: phrase → better phrase`.
+Reads the documentation, the texts of templates, the help of every command, and what the code says while it runs, and prints
+`file:line: phrase → better phrase`.
 Code is left out: fenced and indented blocks, what stands between backticks, addresses of links, tags of templates.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
@@ -288,7 +290,54 @@ def command_lines() -> Iterator[Finding]:
         yield from in_text(text, lambda line, name=name: f"{name}:{line}")
 
 
-PARTS = {"docs": documentation, "templates": templates, "help": command_lines}
+SAID_BY = {
+    "ActionFailed", "Asked", "Attention", "CommandError", "Denied", "Error", "Headline", "Refusal", "act", "act_on_each", "confirm",
+    "echo", "error", "exception", "info", "success", "warning", "write",
+}  # fmt: skip
+"""Functions and classes whose texts people read: on pages, in answers of the API, in the terminal and in logs."""
+ADDRESSES = {"router"}
+"""Decorators of functions whose docstrings are texts of the API."""
+
+
+def said(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The texts of a module that people read, with their lines: those of errors that it raises too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            yield from texts_of(node.exc)
+        elif isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in SAID_BY:
+                yield from texts_of(node)
+        elif isinstance(node, ast.FunctionDef) and any(
+            getattr(getattr(getattr(each, "func", None), "value", None), "id", "") in ADDRESSES
+            for each in node.decorator_list
+        ):
+            yield node.lineno, ast.get_docstring(node) or ""
+
+
+def texts_of(call: ast.Call) -> Iterator[tuple[int, str]]:
+    """The texts in the arguments of a call; what is put into them is an ellipsis."""
+    nodes: list[ast.AST] = [*call.args, *(each.value for each in call.keywords)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.JoinedStr):
+            parts = (each.value if isinstance(each, ast.Constant) else "…" for each in node.values)
+            yield node.lineno, "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+        elif not isinstance(node, ast.Call):
+            nodes += ast.iter_child_nodes(node)
+
+
+def code() -> Iterator[Finding]:
+    """What the dashboard and the library say while they run: toasts, answers of the API, errors, lines of logs."""
+    for path in [*ROOT.glob("dashboard/**/*.py"), *ROOT.glob("coordinator/**/*.py")]:
+        for first, text in sorted(set(said(ast.parse(path.read_text())))):
+            place = f"{path.relative_to(ROOT)}:{first}"
+            yield from in_text(prose(text), lambda line, place=place: place)
+
+
+PARTS = {"docs": documentation, "templates": templates, "help": command_lines, "code": code}
 
 
 def main(parts: list[str]) -> int:

@@ -55,7 +55,7 @@ def problems() -> list[CheckMessage]:
     try:
         pricing.parsed(settings.PRICES, settings.DAILY_BUDGET)
     except ConfigurationError as wrong:
-        error(9, f"What requests cost is not known: {wrong}.", "Mend KENNEL_PRICES or KENNEL_DAILY_BUDGET.")
+        error(9, f"What requests cost is not known: {wrong}.", "Fix KENNEL_PRICES or KENNEL_DAILY_BUDGET.")
     if settings.PROCESSES > 1 and not settings.REDIS_URL:
         error(
             4,

@@ -75,7 +75,7 @@ def send(folder: Path, command: str) -> str:
         case _:
             holder = _leader(running["storage"])
             if holder not in running["names"]:
-                raise DemoFailed("nobody leads at the moment: try again in a few seconds")
+                raise DemoFailed("there is no leader at the moment: try again in a few seconds")
             os.kill(running["names"][holder], signal.SIGKILL)
             return f"{holder} led {ELECTION} and was killed; another leads within the lease (15 s)."
 

@@ -79,7 +79,7 @@ def open_gate(request: HttpRequest, name: Name, body: Opening) -> HttpResponse:
 
 @router.post("/gates/{name}/close", **acts(GateChanged, "close_gate", action="gate.close", if_match=True))
 def close_gate(request: HttpRequest, name: Name, body: Closing) -> HttpResponse:
-    """Close a gate (leash): workers inside finish the message in hand and take no new one."""
+    """Close a gate (leash): workers inside finish their messages in flight and take no new ones."""
     epoch = answering.epoch_of(request.headers)
     return _changed(actions.leash(actor_of(request), name, reason=body.reason, epoch=epoch))
 

@@ -73,7 +73,7 @@ def clear_queue(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
 
 @router.get("/queues/{name}/messages", **reads(queries.Look, "peek", action="queue.peek", storage=True))
 def peek(request: HttpRequest, name: Name, poison: bool = False) -> HttpResponse:
-    """The first visible messages of a queue or of its poison queue, without taking them; long ones are cut."""
+    """The first visible messages of a queue or of its poison queue, only peeked at; long ones are cut."""
     look = queries.peek(name, poison=poison)
     if look.problem:
         raise Refusal(503, look.problem)
@@ -101,7 +101,7 @@ def requeue_poison(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
 
 @router.get("/queues/{name}/rule", **reads(RuleInForce, "queue_rule", storage=True))
 def queue_rule(request: HttpRequest, name: Name) -> HttpResponse:
-    """The scaling rule in force, read from storage."""
+    """The current scaling rule, read from storage."""
     stored = queries.stored(name)
     if stored.problem:
         raise Refusal(503, stored.problem)
@@ -110,7 +110,7 @@ def queue_rule(request: HttpRequest, name: Name) -> HttpResponse:
 
 @router.put("/queues/{name}/rule", **acts(RuleInForce, "set_queue_rule", action="queue.rule"))
 def set_queue_rule(request: HttpRequest, name: Name, body: NewRule) -> HttpResponse:
-    """Put a rule in force for every listener of the queue; they follow within seconds."""
+    """Save a rule for every listener of the queue; they follow within seconds."""
     try:
         rule = decode_rule(body.rule.model_dump_json(exclude_unset=True).encode())
     except ConfigurationError as error:
@@ -121,6 +121,6 @@ def set_queue_rule(request: HttpRequest, name: Name, body: NewRule) -> HttpRespo
 
 @router.delete("/queues/{name}/rule", **acts(RuleInForce, "remove_queue_rule", action="queue.rule"))
 def remove_queue_rule(request: HttpRequest, name: Name, reason: Text = "") -> HttpResponse:
-    """Let the workers of the queue go by their own rules again."""
+    """Have the workers of the queue use their own rules again."""
     actions.store_rule(actor_of(request), name, None, reason=reason)
     return answering.answer(RuleInForce(None))

@@ -53,7 +53,7 @@ def fleet(request: HttpRequest) -> HttpResponse:
 
 @router.get("/attention", **reads(Look, "attention", tagged=True))
 def attention(request: HttpRequest) -> HttpResponse:
-    """What needs a look now: an empty list when all is well."""
+    """The conditions that need attention now; an empty list if there are none."""
     now = selectors.fleet()
     return answering.state(request, Look(now.taken_at, now.headline, now.attention))
 
@@ -110,13 +110,13 @@ def what_it_costs(request: HttpRequest) -> HttpResponse:
 
 @router.get("/cost/prices", **reads(PriceSettings, "prices"))
 def prices(request: HttpRequest) -> HttpResponse:
-    """The prices and the daily budget in force, and who stored them; `by` "": those of the environment."""
+    """The current prices and daily budget, and who stored them; `by` "": those of the environment."""
     return answering.answer(pricing.refresh())
 
 
 @router.put("/cost/prices", **acts(PriceSettings, "set_prices", action="cost.prices"))
 def set_prices(request: HttpRequest, body: NewPrices) -> HttpResponse:
-    """Put prices and a daily budget in force, in all processes within seconds."""
+    """Save prices and a daily budget; all processes use them within seconds."""
     wanted = PriceSettings(Prices(**body.prices.model_dump()), body.per_day)
     return answering.answer(actions.set_prices(actor_of(request), wanted, reason=body.reason))
 

@@ -92,7 +92,7 @@ def figure(request: HttpRequest, pool: Name) -> HttpResponse:
 
 @router.put("/scaling/{pool}/policy", **acts(PolicyInForce, "set_policy", action="scaling.policy"))
 def set_policy(request: HttpRequest, pool: Name, body: NewPolicy) -> HttpResponse:
-    """Put a policy in force; the pool's agent follows at its next turn."""
+    """Save a policy; the pool's agent applies it in its next cycle."""
     text = body.policy.model_dump_json(exclude_unset=True)
     actions.store_policy(actor_of(request), pool, text, reason=body.reason)
     return answering.answer(PolicyInForce(decode_policy(text)))

@@ -55,7 +55,7 @@ def worker(request: HttpRequest, instance: Instance) -> HttpResponse:
 
 @router.post("/workers/{instance}/drain", **acts(Done, "drain_worker", action="worker.drain", status=202))
 def drain_worker(request: HttpRequest, instance: Instance, body: Why) -> HttpResponse:
-    """Ask a worker to finish what it has in hand and take nothing new."""
+    """Ask a worker to finish its messages in flight and take no new ones."""
     return _command(request, instance, "drain", body)
 
 
@@ -73,7 +73,7 @@ def stop_worker(request: HttpRequest, instance: Instance, body: Why) -> HttpResp
 
 @router.get("/leaders", **reads(page_of(LeaderView), "leaders", tagged=True))
 def leaders(request: HttpRequest, cursor: Cursor = "", limit: Limit = 100) -> HttpResponse:
-    """All elections by name: who leads, who stands by."""
+    """All elections by name: the leader and the standbys."""
     return answering.state(
         request, answering.page(selectors.fleet().leaders, lambda each: each.name, cursor=cursor, limit=limit)
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from scripts import words
@@ -48,3 +50,16 @@ def test_every_command_shows_its_help_to_the_check():
 
 def test_the_documentation_has_none():
     assert [str(finding) for finding in words.documentation()] == []
+
+
+def test_the_code_says_what_it_raises_shows_and_logs_and_not_what_it_compares():
+    source = (
+        "def f(name):\n"
+        '    """tidy"""\n'
+        '    if name == "tidy":\n'
+        '        raise ValueError(f"{name} told us")\n'
+        '    messages.success(request, "Tidied.")\n'
+        '    log.info("in hand: %s", kinds["tidy"])\n'
+    )
+    texts = sorted(words.said(ast.parse(source)))
+    assert texts == [(4, "… told us"), (5, "Tidied."), (6, "in hand: %s"), (6, "tidy")]

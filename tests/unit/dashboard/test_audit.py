@@ -220,7 +220,7 @@ def test_an_open_intent_cannot_be_hidden_by_its_mark() -> None:
     assert [each.target for each in selectors.audit().rows] == ["hidden", "a"]
     assert [each.target for each in selectors.audit(q="hidden").rows] == ["hidden"]
     assert [fault.what for fault in audit.verify()] == [
-        f"#{row.pk} is marked as over, and no row tells its outcome"
+        f"#{row.pk} is marked as over, and no row reports its outcome"
     ]
     AuditRow.objects.filter(pk=row.pk).update(at=time.time() - 1000)
     assert audit.reconcile() == 1
