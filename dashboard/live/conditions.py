@@ -16,7 +16,7 @@ MOST_LINES = 5
 PAGED = ("/gates/", "/leaders/", "/sequences/")
 
 
-def attention(fleet: Fleet, every_seconds: float) -> tuple[Attention, ...]:
+def conditions_of(fleet: Fleet, every_seconds: float) -> tuple[Attention, ...]:
     """All conditions that hold now, the critical ones first."""
     return tuple(sorted(_conditions(fleet, every_seconds), key=lambda item: item.level))
 

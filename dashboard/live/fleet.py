@@ -77,7 +77,7 @@ class QueueView(msgspec.Struct, frozen=True, gc=False):
     poison: int | None = None
     active_tasks: int | None = None
     total_tasks: int | None = None
-    in_hand: int | None = None
+    in_flight: int | None = msgspec.field(default=None, name="in_hand")
     in_per_second: float | None = None
     out_per_second: float | None = None
     oldest_seconds: float | None = None

@@ -15,7 +15,7 @@ from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.gates.state import phase
 from coordinator.realtime.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus
 from dashboard.core.backplane import Backplane
-from dashboard.live.conditions import attention, messages
+from dashboard.live.conditions import conditions_of, messages
 from dashboard.live.conditions import workers as count_of_workers
 from dashboard.live.fleet import (
     Fleet,
@@ -110,7 +110,7 @@ def compose(
         },
         troubles=(*troubles, *reports.troubles),
     )
-    fleet = replace(fleet, attention=attention(fleet, sample.every_seconds))
+    fleet = replace(fleet, attention=conditions_of(fleet, sample.every_seconds))
     return replace(fleet, headline=headline(fleet))
 
 
@@ -249,7 +249,7 @@ def _queues(
                 view,
                 active_tasks=sum(listener.active_tasks for _, listener in reported),
                 total_tasks=sum(listener.total_tasks for _, listener in reported),
-                in_hand=sum(listener.in_hand for _, listener in reported),
+                in_flight=sum(listener.in_hand for _, listener in reported),
                 decisions=tuple(
                     TaskDecision(worker, listener.active_tasks, listener.wanted_tasks, listener.reason)
                     for worker, listener in reported
@@ -375,7 +375,7 @@ def _activity(fleet: Fleet) -> Headline:
         return Headline("stalled" if fleet.workers else "idle", "No workers connected")
     holding = [gate for gate in fleet.gates if gate.state != "open" and gate.waiting]
     held = {name for gate in holding for name in gate.waiting}
-    working = sum(queue.in_hand or 0 for queue in queues)
+    working = sum(queue.in_flight or 0 for queue in queues)
     waiting = sum(queue.depth or 0 for queue in queues if queue.workers)
     why = ""
     if held:

@@ -47,8 +47,10 @@ PAGES = (
                 {
                     "queue": lambda each: each.name,
                     **attributes(
-                        "depth oldest_seconds active_tasks total_tasks in_per_second out_per_second in_hand poison workers"
+                        "depth oldest_seconds active_tasks total_tasks in_per_second out_per_second"
                     ),
+                    "in_hand": lambda each: each.in_flight,
+                    **attributes("poison workers"),
                     "as_of": lambda each: moment(each.as_of),
                 },
             )

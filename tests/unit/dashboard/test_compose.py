@@ -49,7 +49,7 @@ def test_the_age_of_the_oldest_message_grows_between_looks() -> None:
 def test_a_queue_without_a_connected_listener_has_unknown_tasks_and_rates() -> None:
     queue = fleet(queues=(Depth("orders-in", 7, 0, NOW),)).queues[0]
     assert queue.depth == 7
-    assert (queue.active_tasks, queue.in_hand, queue.out_per_second) == (None, None, None)
+    assert (queue.active_tasks, queue.in_flight, queue.out_per_second) == (None, None, None)
 
 
 def test_the_figures_of_several_listeners_add_up() -> None:
@@ -58,7 +58,7 @@ def test_the_figures_of_several_listeners_add_up() -> None:
         for name in "ab"
     ]
     queue = fleet(*workers).queues[0]
-    assert (queue.active_tasks, queue.total_tasks, queue.in_hand, queue.workers) == (4, 6, 2, 2)
+    assert (queue.active_tasks, queue.total_tasks, queue.in_flight, queue.workers) == (4, 6, 2, 2)
 
 
 def test_a_lost_worker_holds_nothing_and_is_told_of() -> None:
