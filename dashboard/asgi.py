@@ -12,7 +12,7 @@ django_application = get_asgi_application()
 from channels.routing import ProtocolTypeRouter  # noqa: E402
 
 from dashboard.core.serving import bounded, guard_heads  # noqa: E402
-from dashboard.hub.lifespan import lifespan  # noqa: E402
+from dashboard.hub.background import lifespan  # noqa: E402
 from dashboard.hub.routing import sockets  # noqa: E402
 
 guard_heads()

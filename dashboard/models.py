@@ -102,9 +102,7 @@ class TeamRule(models.Model):
     role = models.CharField(max_length=8)
 
     class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["team", "kind", "pattern"], name="team_rule_once"),
-        ]
+        constraints = [models.UniqueConstraint(fields=["team", "kind", "pattern"], name="team_rule_once")]
 
     def __str__(self) -> str:
         return f"{self.team.name}: {self.role} of {self.kind} {self.pattern}"
@@ -241,9 +239,7 @@ class Chunk(models.Model):
     highs = models.BinaryField(null=True)
 
     class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["series", "resolution", "start"], name="chunk_once"),
-        ]
+        constraints = [models.UniqueConstraint(fields=["series", "resolution", "start"], name="chunk_once")]
         indexes = [models.Index(fields=["resolution", "start"], name="chunk_age")]
 
     def __str__(self) -> str:
@@ -282,7 +278,7 @@ class LedgerOwner(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["name", "host", "pid", "started_at", "software"], name="ledger_owner_once"
-            ),
+            )
         ]
 
     def __str__(self) -> str:

@@ -59,13 +59,7 @@ def create_gate(actor: Actor, gate: str, *, reason: str = "") -> GateState:
 
 
 async def _open(
-    gate: str,
-    by: str,
-    reason: str,
-    at: float | None,
-    share: float,
-    until: float | None,
-    epoch: int | None,
+    gate: str, by: str, reason: str, at: float | None, share: float, until: float | None, epoch: int | None
 ) -> GateState:
     runtime = current()
     stored, above = runtime.stored.gate(gate), runtime.gates.peak(gate)

@@ -90,9 +90,7 @@ def opening(request: HttpRequest, name: str) -> HttpResponse:
     except (ValueError, OverflowError):
         return render(request, "gates/_plan.html", {"invalid": INVALID})
     return render(
-        request,
-        "gates/_plan.html",
-        {"plan": selectors.opening(name[:63], at=at, until=until, share=share)},
+        request, "gates/_plan.html", {"plan": selectors.opening(name[:63], at=at, until=until, share=share)}
     )
 
 

@@ -62,9 +62,6 @@ _workers: Any = WorkerConsumer.as_asgi()  # type: ignore[no-untyped-call]
 _operators: Any = OperatorConsumer.as_asgi()  # type: ignore[no-untyped-call]
 sockets = abortable(
     URLRouter(
-        [
-            path("ws/workers/", _workers),
-            path("ws/operators/", same_origin(AuthMiddlewareStack(_operators))),
-        ]
+        [path("ws/workers/", _workers), path("ws/operators/", same_origin(AuthMiddlewareStack(_operators)))]
     )
 )

@@ -143,10 +143,7 @@ def _queues(fleet: Fleet) -> Iterator[Attention]:
     remedy = "Check why they failed, then requeue or clear them."
     yield from _each_or_all(poisoned, [q.poison or 0 for q in poisoned], what, remedy, "/queues/?sort=poison")
     unheard = [queue for queue in fleet.queues if queue.depth and not queue.workers and fleet.workers]
-    what = (
-        "{messages} in {queue}: no consumers",
-        "{messages} in queues without consumers: {names}",
-    )
+    what = ("{messages} in {queue}: no consumers", "{messages} in queues without consumers: {names}")
     remedy = (
         "Start a worker for this queue." if len(unheard) <= MOST_LINES else "Start workers for these queues."
     )

@@ -18,6 +18,8 @@ from dashboard.core.backplane import Backplane
 from dashboard.live.conditions import conditions_of, messages
 from dashboard.live.conditions import workers as count_of_workers
 from dashboard.live.fleet import (
+    NOTHING,
+    Depth,
     Fleet,
     GateView,
     Headline,
@@ -26,6 +28,7 @@ from dashboard.live.fleet import (
     Point,
     QueueView,
     Release,
+    Sample,
     SequenceView,
     TaskDecision,
     Today,
@@ -33,7 +36,6 @@ from dashboard.live.fleet import (
 )
 from dashboard.live.presence import Presence
 from dashboard.live.releases import ReleaseTracker, admitted
-from dashboard.live.sample import NOTHING, Depth, Sample
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -207,8 +209,7 @@ def _gates(
             )
         if name in went_back and not view.problem:
             view = replace(
-                view,
-                problem=f"epoch went back from {went_back[name]} to {view.epoch}: storage was restored?",
+                view, problem=f"epoch went back from {went_back[name]} to {view.epoch}: storage was restored?"
             )
         names = [worker for worker, _ in reported]
         return replace(

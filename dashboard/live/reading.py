@@ -15,10 +15,9 @@ from coordinator.leadership.azure import LeaderListing
 from coordinator.queues.azure import list_queues
 from coordinator.sequences.azure import CounterListing
 from coordinator.storage import Storage
-from dashboard.live.fleet import LeaderView, SequenceView
+from dashboard.live.fleet import Depth, LeaderView, SequenceView
 from dashboard.live.ledger import owners_of_each, settle, unsettled
 from dashboard.live.presence import Presence
-from dashboard.live.sample import Depth
 
 T = TypeVar("T")
 

@@ -157,12 +157,7 @@ def put(request: HttpRequest, name: str) -> HttpResponse:
     if request.method != "POST":
         return redirect(back)
     body = text(request, "body", 48_000)
-    return act(
-        request,
-        lambda actor: actions.put_message(actor, name, body),
-        "Message sent.",
-        back=back,
-    )
+    return act(request, lambda actor: actions.put_message(actor, name, body), "Message sent.", back=back)
 
 
 @requires("queue.requeue")
@@ -184,10 +179,7 @@ def clear(request: HttpRequest, name: str) -> HttpResponse:
     back = reverse("queue", args=[name])
     if is_confirmed(request, name):
         return act(
-            request,
-            lambda actor: actions.clear_queue(actor, name),
-            f"Queue {name} cleared.",
-            back=back,
+            request, lambda actor: actions.clear_queue(actor, name), f"Queue {name} cleared.", back=back
         )
     lost = _find(name).depth
     return confirm(

@@ -6,9 +6,7 @@ import msgspec
 
 from coordinator.config import check_name
 from coordinator.errors import ConfigurationError
-from coordinator.scaling.azure import (
-    save_policy,
-)
+from coordinator.scaling.azure import save_policy
 from coordinator.scaling.policy import ScalingPolicy, decode_policy
 from dashboard.core.audit import ActionFailed, audited
 from dashboard.core.permissions import Actor

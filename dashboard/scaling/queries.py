@@ -7,13 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from coordinator.errors import KennelError, NotFound
-from coordinator.scaling.azure import (
-    ScalingFigure,
-    list_scaling,
-    read_figure,
-    read_policy,
-    scaling_history,
-)
+from coordinator.scaling.azure import ScalingFigure, list_scaling, read_figure, read_policy, scaling_history
 from coordinator.scaling.history import ScalingRecord
 from coordinator.scaling.policy import ScalingPolicy
 from dashboard.hub.runtime import call, look, storage

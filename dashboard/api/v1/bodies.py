@@ -137,10 +137,7 @@ class NewPrices(Why):
     per_day: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
 
 
-_Patterns = Annotated[
-    str,
-    StringConstraints(pattern=_PATTERNS, min_length=1, max_length=200),
-]
+_Patterns = Annotated[str, StringConstraints(pattern=_PATTERNS, min_length=1, max_length=200)]
 
 
 class Claims(_Body):

@@ -10,17 +10,18 @@ import pytest
 from coordinator.gates.state import GateState
 from coordinator.realtime.protocol import GateStatus, LeadershipStatus, ListenerStatus, SequenceStatus
 from dashboard.live.fleet import (
+    Depth,
     Fleet,
     GrantView,
     Headline,
     LeaderClaim,
     LeaderView,
+    Sample,
     SequenceView,
     StorageView,
     WorkerView,
 )
 from dashboard.live.fleet_state import Rates, compose
-from dashboard.live.sample import Depth, Sample
 
 from .making import NOW, worker
 

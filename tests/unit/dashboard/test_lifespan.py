@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from coordinator.realtime import protocol
-from dashboard.hub import lifespan
+from dashboard.hub import background as lifespan
 
 
 @pytest.fixture

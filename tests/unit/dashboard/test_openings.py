@@ -23,10 +23,9 @@ from dashboard.hub import runtime
 from dashboard.hub.runtime import Runtime
 from dashboard.live import fragments
 from dashboard.live import releases as plans
-from dashboard.live.fleet import Fleet, Release, StorageView
+from dashboard.live.fleet import Fleet, Release, Sample, StorageView
 from dashboard.live.fleet_state import Rates, compose
 from dashboard.live.presence import Presence
-from dashboard.live.sample import Sample
 from dashboard.models import AuditRow, Scope
 
 from .making import NOW, hello, releases_of, waiting, worker

@@ -5,9 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinator.testing.clock import ManualClock
-from dashboard.live.fleet import StorageView
+from dashboard.live.fleet import NOTHING, Depth, StorageView
 from dashboard.live.presence import Presence
-from dashboard.live.sample import NOTHING, Depth
 
 from .making import fleet_state_of, hello
 

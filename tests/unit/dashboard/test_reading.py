@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dashboard.live.fleet import Depth
 from dashboard.live.reading import choose
-from dashboard.live.sample import Depth
 
 
 def test_every_queue_is_read_at_every_look_while_the_budget_allows() -> None:

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from coordinator.azure.metering import Meter, Request
 from coordinator.realtime.protocol import WorkerState
 from coordinator.testing.clock import ManualClock
+from dashboard.live.fleet import NOTHING
 from dashboard.live.fleet_state import DAY_SECONDS
 from dashboard.live.presence import Presence
-from dashboard.live.sample import NOTHING
 
 from .making import fleet_state_of, hello
 

@@ -18,10 +18,9 @@ from dashboard.hub import notifications as announcing
 from dashboard.hub.notifications import Announcements, GateNews
 from dashboard.live import fleet_state as composing
 from dashboard.live import presence
-from dashboard.live.fleet import StorageView
+from dashboard.live.fleet import Depth, Sample, StorageView
 from dashboard.live.fleet_state import FleetState
 from dashboard.live.presence import Presence
-from dashboard.live.sample import Depth, Sample
 
 from .making import fleet_state_of, hello
 

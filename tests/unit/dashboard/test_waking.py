@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinator.realtime.protocol import ListenerStatus
-from dashboard.live.queue_notifier import UNKNOWN_AT_ONCE, QueueNotifier
-from dashboard.live.sample import Depth
+from dashboard.live.fleet import Depth
+from dashboard.live.sampler import UNKNOWN_AT_ONCE, QueueNotifier
 
 WAITING = Depth("orders", 3, 0, 1.0, oldest_at=1.0)
 ASLEEP = ListenerStatus("orders", state="idle")

@@ -8,8 +8,7 @@ from django.http import QueryDict
 from coordinator.tables.azure import SagaHead
 from dashboard.batches.page import sorted_batches
 from dashboard.live.conditions import attention
-from dashboard.live.fleet import StorageView
-from dashboard.live.sample import Sample
+from dashboard.live.fleet import Sample, StorageView
 from dashboard.live.workloads import Work, sagas
 from tests.unit.pages.fleets import NOW, batch, full, work
 
