@@ -21,6 +21,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 
@@ -46,6 +47,9 @@ DRAWING = {"Viewers.run", "Viewers._draw", "render_all", "fleet"}
 VIEW = "requires.<locals>.decorate.<locals>.guarded"
 
 
+IN_BACKGROUND = ContextVar("in_background", default=False)
+
+
 class Calls:
     """Notes calls, from the view's first on, once `begin` was called."""
 
@@ -63,12 +67,12 @@ class Calls:
         self.is_due = self.is_on = False
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if event != "call" or not self.is_due:
+        if event != "call":
             return
         code = frame.f_code
-        self.is_on = self.is_on or code.co_qualname == VIEW
-        if not self.is_on or code.co_name == "<module>" or not code.co_filename.startswith(ROOT):
+        if code.co_name == "<module>" or not code.co_filename.startswith(ROOT):
             return
+        self.is_on = self.is_on or (self.is_due and code.co_qualname == VIEW)
         module = code.co_filename[len(ROOT) + 1 : -3].replace("/", ".")
         if not module.startswith(("coordinator.", "dashboard.")) or module.startswith(
             "dashboard.templatetags"
@@ -79,6 +83,8 @@ class Calls:
         except RuntimeError:
             task = None
         if task is not None and task.get_name() in BACKGROUND:
+            IN_BACKGROUND.set(True)  # what it starts in tasks and threads of its own inherits this
+        if IN_BACKGROUND.get() or not self.is_on:
             return
         above = set()
         outer: FrameType | None = frame
