@@ -57,7 +57,7 @@ class WorkerSockets:
     def send_all(
         self, message: protocol.FromHub, *, but: str = "", first: bool = False, may_drop: bool = False
     ) -> int:
-        """To every worker; returns to how many. `first` and `may_drop` as for `Outbox.put`."""
+        """To every worker; returns to how many. `first` and `may_drop` as for `SendQueue.put`."""
         frame = protocol.encode(message)
         for instance, send_queue in list(self._queues.items()):
             if instance != but:
