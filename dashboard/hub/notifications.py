@@ -100,7 +100,7 @@ class FanoutBus(LocalBus):
 
     def __init__(self, sockets: WorkerSockets, backplane: Backplane) -> None:
         super().__init__()
-        self._sockets, self._link = sockets, backplane
+        self._sockets, self._backplane = sockets, backplane
         backplane.on("hint", self._from_elsewhere)
 
     @property
@@ -122,7 +122,7 @@ class FanoutBus(LocalBus):
 
     async def send_to_others(self, hint: Hint) -> None:
         """To the other processes, which send it to their workers."""
-        await self._link.publish("hint", msgspec.msgpack.encode(hint))
+        await self._backplane.publish("hint", msgspec.msgpack.encode(hint))
 
     def _from_elsewhere(self, process_id: str, body: bytes) -> None:
         hint = msgspec.msgpack.decode(body, type=Hint)
@@ -141,8 +141,8 @@ PassOn = Callable[[Hint, str], Awaitable[None]]
 class Announcements:
     """Passes hints of workers on, by `pass_on(hint, but)`; `sockets` says to how many each goes."""
 
-    def __init__(self, send: PassOn, sockets: Callable[[], int], *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._pass_on, self._sockets, self._clock = send, sockets, clock
+    def __init__(self, pass_on: PassOn, sockets: Callable[[], int], *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._pass_on, self._sockets, self._clock = pass_on, sockets, clock
         self._limits: dict[str, RateLimit] = {}
         self._all = RateLimit(WRITES_PER_SECOND, WRITES_AT_ONCE, clock.monotonic())
         self._waiting: OrderedDict[str, OrderedDict[str, Hint]] = OrderedDict()

@@ -33,7 +33,7 @@ ABORT = "kennel.abort"
 
 
 def abortable(inner: Any) -> Any:
-    """Reports the consumers within how to end their connection at once.
+    """Gives the consumers within a way to end their connection at once.
 
     ASGI has no word for it: whatever is sent, a close too, stands in line behind what the peer does not take.
     uvicorn's `send` is a method of its protocol, which has the transport. Other servers have nothing to end it by.

@@ -49,7 +49,7 @@ CLAIMED_BY_ONE = 8
 
 
 class Rates(NamedTuple):
-    """What the board measured over the last seconds; None is unknown."""
+    """What was measured over the last seconds; None is unknown."""
 
     in_per_second: Mapping[str, float | None] = {}
     out_per_second: Mapping[str, float | None] = {}

@@ -89,7 +89,7 @@ WORK_UNWATCHED_SECONDS = 30.0
 
 
 class Sampler:
-    """Reads storage, gives the sample to the board, records history. `step` is one look."""
+    """Reads storage, gives the sample to the fleet state, records history. `step` is one look."""
 
     def __init__(
         self, storage: Storage, fleet_state: FleetState, backplane: Backplane, *, clock: Clock = SYSTEM_CLOCK
