@@ -29,8 +29,8 @@ from dashboard.core.permissions import Actor, Role, role_of, teams_of
 from dashboard.core.retention import DAY_SECONDS, prune_audit, remove_expired
 from dashboard.core.webhooks import send_due
 from dashboard.hub.runtime import Runtime, current
-from dashboard.live import fleet_memory, peaks
-from dashboard.live.releases import ReleaseNews
+from dashboard.live import fleet_memory
+from dashboard.live.releases import ReleaseNews, load_peaks, save_peaks, source_of
 from dashboard.models import AuditRow
 
 T = TypeVar("T")
@@ -57,15 +57,15 @@ def start(runtime: Runtime) -> None:
 
 async def _keep_peaks(runtime: Runtime) -> None:
     """The highest epochs of gates: read at the start, kept whenever one rises."""
-    gates, source = runtime.gates, peaks.source_of(runtime.storage)
-    gates.remember(await database_sync_to_async(peaks.load, thread_sensitive=False)(source))
+    gates, source = runtime.gates, source_of(runtime.storage)
+    gates.remember(await database_sync_to_async(load_peaks, thread_sensitive=False)(source))
     while True:
         runtime.loops.resting("peaks")
         await gates.peaks_due.wait()
         runtime.loops.alive("peaks")
         unsaved = gates.take_unsaved()
         try:
-            await database_sync_to_async(peaks.save, thread_sensitive=False)(source, unsaved)
+            await database_sync_to_async(save_peaks, thread_sensitive=False)(source, unsaved)
         except BaseException:
             gates.put_back(unsaved)
             raise

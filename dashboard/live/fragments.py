@@ -28,15 +28,15 @@ log = logging.getLogger(__name__)
 COMMON = ("pulse", "status", "storage", "nav", "announce")
 
 
-class UnknownFragment(LookupError):
-    """The page has no such region; the message lists those it has."""
+class UnknownPage(LookupError):
+    """There is no such page; the message lists those there are."""
 
 
 def fragments_of(page: str) -> tuple[str, ...]:
-    """The regions of a page, the common ones first; raises `UnknownFragment` for a page that does not exist."""
+    """The regions of a page, the common ones first; raises `UnknownPage` for a page that does not exist."""
     known = registry().by_name
     if page not in known:
-        raise UnknownFragment(f"no page {page!r}; there are {', '.join(sorted(known))}")
+        raise UnknownPage(f"no page {page!r}; there are {', '.join(sorted(known))}")
     return COMMON + known[page].fragments
 
 
@@ -68,15 +68,6 @@ def context_of(
         # Templates call them at each mention; each is made once.
         **{name: cache(make) for name, make in when_used.items()},
     }
-
-
-def render(page: str, region: str, fleet: Fleet, role: str, query: str = "") -> SafeString:
-    """One region as an out-of-band fragment, ready for the socket or an htmx answer."""
-    if region not in fragments_of(page):
-        raise UnknownFragment(
-            f"page {page!r} has no fragment {region!r}; it has {', '.join(fragments_of(page))}"
-        )
-    return mark_safe(_template(page, region).render({**context_of(page, fleet, role, query), "oob": True}))
 
 
 def render_each(

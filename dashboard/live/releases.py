@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
+from django.db import transaction
 
 from coordinator.bounds import Count, Name
 from coordinator.clock import SYSTEM_CLOCK, Clock
@@ -21,6 +22,7 @@ from coordinator.realtime.protocol import Receipt
 from coordinator.storage import Storage
 from dashboard.core.backplane import Backplane
 from dashboard.live.fleet import Fleet, Release
+from dashboard.models import GatePeak
 
 log = logging.getLogger(__name__)
 DAY_SECONDS = 86_400.0
@@ -545,3 +547,29 @@ def written(at: float) -> str:
     when = datetime.fromtimestamp(at, UTC)
     clock = f"{when:%H:%M:%S}" if when.second else f"{when:%H:%M}"
     return f"{when:%a} {when.day} {when:%b %Y} {clock} UTC"
+
+
+# --- the highest epochs, kept in the database: storage cannot say that it was restored ----------------------------------
+
+
+def source_of(storage: Storage) -> str:
+    """What these gates are gates of."""
+    return f"{storage.endpoints.account}/{storage.config.prefix}"
+
+
+def load_peaks(source: str) -> dict[str, Peak]:
+    """All that were ever seen."""
+    return {row.name: Peak(row.epoch, row.back_since) for row in GatePeak.objects.filter(source=source)}
+
+
+@transaction.atomic
+def save_peaks(source: str, peaks: Mapping[str, Peak]) -> None:
+    """Keep these, but never lower what another process kept."""
+    known = load_peaks(source)
+    GatePeak.objects.bulk_create(
+        (GatePeak(source=source, name=name) for name in peaks if name not in known), ignore_conflicts=True
+    )
+    for name, peak in peaks.items():
+        if known.get(name) != peak:
+            rows = GatePeak.objects.filter(source=source, name=name, epoch__lte=peak.epoch)
+            rows.update(epoch=peak.epoch, back_since=peak.since)

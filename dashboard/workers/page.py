@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 from django.http import QueryDict
 
@@ -71,12 +71,6 @@ def _is_lost(worker: WorkerView) -> bool:
     return worker.presence == "lost"
 
 
-def _command(verb: str) -> Any:
-    return with_reason(
-        lambda actor, instance, reason="": worker_command(actor, instance, verb, reason=reason)
-    )
-
-
 PAGES = (
     Page(
         "workers",
@@ -116,6 +110,6 @@ PAGES = (
                 },
             )
         },
-        acts={f"worker.{verb}": _command(verb) for verb in COMMANDS},
+        acts={f"worker.{verb}": with_reason(partial(worker_command, verb=verb)) for verb in COMMANDS},
     ),
 )

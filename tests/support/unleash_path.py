@@ -37,7 +37,7 @@ BACKGROUND = {
 }  # fmt: skip
 """Tasks that run without a press, by name."""
 WITHOUT_A_PRESS = {
-    "Worker._hello", "Presence.report", "load", "save", "LineFormatter.formatMessage", "WithRequestId.filter", "Loops.alive",
+    "Worker._hello", "Presence.report", "load_peaks", "save_peaks", "LineFormatter.formatMessage", "WithRequestId.filter", "Loops.alive",
     "Loops.resting", "Loops._keep", "Authentication.process_request.<locals>.<lambda>", "bounded.<locals>.application",
     "_Body.__call__", "no_store.<locals>.answer_async", "_unkept", "kennel",
 }  # fmt: skip

@@ -171,18 +171,18 @@ def test_an_armed_gate_shows_its_date_and_no_release() -> None:
     seen = fleet_with(state, now=NOVEMBER - 100, **{GATE: Release(GATE, 4, NOVEMBER, NOVEMBER - 100, 4, 0)})
     (gate,) = seen.gates
     assert (gate.release, gate.until) == (None, NOVEMBER + 9 * 3600)
-    text = " ".join(fragments.render("gates", "gates", seen, "operator").split())
+    text = " ".join(fragments.render_each("gates", seen, "operator")["gates"].split())
     assert "Fri 27 Nov 2026 09:00 UTC" in text and "Closes by itself" in text and "18:00 UTC" in text
     assert f"10 % = {gate.admitted} of 20 workers" in text
     assert "released" not in text and "Written" not in text
     opened = fleet_with(state, now=NOVEMBER + 1, **{GATE: Release(GATE, 4, NOVEMBER, NOVEMBER - 100, 4, 4)})
-    text = " ".join(fragments.render("gates", "gates", opened, "operator").split())
+    text = " ".join(fragments.render_each("gates", opened, "operator")["gates"].split())
     assert "Opened on schedule" in text and "4 of 4" in text and "Pushed" not in text
 
 
 def test_a_gate_that_closed_by_the_clock_was_closed_by_nobody() -> None:
     state = GateState(name=GATE, epoch=4, state="open", changed_at=NOW - 900, until=NOW - 60, by="olga")
-    text = " ".join(fragments.render("gates", "gates", fleet_with(state), "viewer").split())
+    text = " ".join(fragments.render_each("gates", fleet_with(state), "viewer")["gates"].split())
     assert "Closed by itself" in text and "Opened by <strong>olga</strong>" in text
     assert "Closed by <strong>" not in text
 

@@ -30,14 +30,12 @@ def test_every_region_is_one_element_with_its_own_id_ready_to_be_swapped(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for region in fragments.fragments_of(page):
-            text = fragments.render(page, region, fleet, role).strip()
+            text = fragments.render_each(page, fleet, role)[region].strip()
             assert re.match(rf'<\w+ [^>]*id="region-{region}"[^>]*hx-swap-oob="morph"', text), text[:200]
 
 
-def test_a_region_that_does_not_exist_is_named_together_with_those_that_do() -> None:
-    with pytest.raises(fragments.UnknownFragment, match="no fragment 'queues'; it has pulse"):
-        fragments.render("gates", "queues", full(), "viewer")
-    with pytest.raises(fragments.UnknownFragment, match="no page 'nowhere'"):
+def test_a_page_that_does_not_exist_is_named_together_with_those_that_do() -> None:
+    with pytest.raises(fragments.UnknownPage, match="no page 'nowhere'"):
         fragments.fragments_of("nowhere")
 
 
