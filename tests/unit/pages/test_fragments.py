@@ -19,6 +19,10 @@ PAGES = tuple(pages.registry().by_name)
 ROLES = ("viewer", "operator", "admin")
 
 
+def drawn(page: str, fragment: str, fleet: Fleet, role: str, query: str = "") -> str:
+    return fragments.render_each(page, fleet, role, query)[fragment]
+
+
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize(
     "fleet", [full(), nothing(), full(age=50, unreachable=True)], ids=["full", "empty", "cut"]
@@ -46,7 +50,7 @@ def test_only_the_pulse_changes_when_nothing_but_time_has_passed(page: str) -> N
     changed = [
         region
         for region in fragments.fragments_of(page)
-        if fragments.render(page, region, before, "admin") != fragments.render(page, region, after, "admin")
+        if drawn(page, region, before, "admin") != drawn(page, region, after, "admin")
     ]
     assert changed == ["pulse"]
 
@@ -59,8 +63,8 @@ def test_viewers_get_no_form_that_changes_anything(page: str) -> None:
 
 
 def test_operators_get_no_way_to_destroy() -> None:
-    assert "/break" in fragments.render("leaders", "leaders", full(), "admin")
-    assert "/break" not in fragments.render("leaders", "leaders", full(), "operator")
+    assert "/break" in drawn("leaders", "leaders", full(), "admin")
+    assert "/break" not in drawn("leaders", "leaders", full(), "operator")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -75,7 +79,7 @@ def test_no_region_holds_a_token_or_an_inline_script_or_style(page: str) -> None
 
 
 def test_what_people_wrote_is_shown_as_text() -> None:
-    assert "on &lt;sale&gt;" in fragments.render("gates", "gates", full(), "viewer")
+    assert "on &lt;sale&gt;" in drawn("gates", "gates", full(), "viewer")
     evil = msgspec.structs.replace(
         full(), gates=(GateView('x"><script>alert(1)</script>', "open", 1, as_of=NOW),)
     )
@@ -83,19 +87,19 @@ def test_what_people_wrote_is_shown_as_text() -> None:
 
 
 def test_the_pulse_tells_every_age_and_cannot_end_its_script_early() -> None:
-    text = fragments.render("queues", "pulse", full(age=3), "viewer")
+    text = drawn("queues", "pulse", full(age=3), "viewer")
     said = json.loads(html.unescape(text[text.index(">") + 1 : text.rindex("<")]))
     assert said["now"] - said["as_of"]["queues"] == 3
     assert said["points"]["depth:orders-in"][1] == 120
     assert "depth:unread" not in said["points"], "a queue that was never read has no point"
     named = msgspec.structs.replace(full().queues[0], name="</script>")
-    assert "</script></script>" not in fragments.render(
+    assert "</script></script>" not in drawn(
         "queues", "pulse", msgspec.structs.replace(full(), queues=(named,)), "viewer"
     )
 
 
 def test_unknown_is_a_dash_and_never_0() -> None:
-    row = fragments.render("queues", "queues", full(), "viewer")
+    row = drawn("queues", "queues", full(), "viewer")
     unread = row[row.index('id="queue-unread"') :]
     figures = re.findall(r'data-label="(?:Depth|Poison|In/s|Out/s|In flight|Oldest)">(.*?)</td>', unread)
     assert len(figures) == 6
@@ -104,11 +108,11 @@ def test_unknown_is_a_dash_and_never_0() -> None:
 
 def test_before_the_first_read_a_page_does_not_claim_that_there_is_nothing() -> None:
     for page in ("gates", "queues", "leaders", "sequences"):
-        assert "has not been read yet" in fragments.render(page, page, nothing(), "admin")
+        assert "has not been read yet" in drawn(page, page, nothing(), "admin")
 
 
 def test_a_batch_shows_progress_only_where_it_is_known_and_its_promise_in_words() -> None:
-    text = fragments.render("batches", "batches", full(), "viewer")
+    text = drawn("batches", "batches", full(), "viewer")
     assert '<progress max="1000" value="400"' in text and text.count("<progress") == 5
     for word in (
         "Running",
@@ -122,29 +126,27 @@ def test_a_batch_shows_progress_only_where_it_is_known_and_its_promise_in_words(
         "line 7 is &lt;damaged&gt;",
     ):
         assert word in text, word
-    assert "Show all 7" in fragments.render("batches", "batches", full(), "viewer", "q=nowhere")
-    assert fragments.render("batches", "batches", full(), "viewer", "state=partial").count("<tr id=") == 1
-    assert "has not been read yet" in fragments.render("batches", "batches", nothing(), "viewer")
+    assert "Show all 7" in drawn("batches", "batches", full(), "viewer", "q=nowhere")
+    assert drawn("batches", "batches", full(), "viewer", "state=partial").count("<tr id=") == 1
+    assert "has not been read yet" in drawn("batches", "batches", nothing(), "viewer")
     cut = msgspec.structs.replace(full(), work=msgspec.structs.replace(full().work, problem="no answer"))
-    text = fragments.render("batches", "batches", cut, "viewer")
+    text = drawn("batches", "batches", cut, "viewer")
     assert "no answer" in text and "night" in text, "the last figures stay, with what is wrong"
 
 
 def test_a_pool_shows_why_and_that_nobody_decides_any_more() -> None:
-    text = fragments.render("scaling", "pools", full(), "viewer")
+    text = drawn("scaling", "pools", full(), "viewer")
     assert "5 because 900 &lt;wait&gt;" in text and "No active scaling agent" not in text
     later = msgspec.structs.replace(full(), taken_at=NOW + 200)
-    assert "No active scaling agent" in fragments.render("scaling", "pools", later, "viewer")
-    assert "5 because 900" in fragments.render("scaling", "changes", full(), "viewer", "pool=orders")
-    assert "No scaling history yet" in fragments.render("scaling", "changes", full(), "viewer", "pool=other")
+    assert "No active scaling agent" in drawn("scaling", "pools", later, "viewer")
+    assert "5 because 900" in drawn("scaling", "changes", full(), "viewer", "pool=orders")
+    assert "No scaling history yet" in drawn("scaling", "changes", full(), "viewer", "pool=other")
 
 
 def test_an_outage_says_since_when_and_keeps_the_last_figures() -> None:
     fleet = full(age=50, unreachable=True)
-    assert "Storage unreachable since" in fragments.render("queues", "storage", fleet, "viewer")
-    assert fragments.render("queues", "queues", fleet, "viewer") == fragments.render(
-        "queues", "queues", full(), "viewer"
-    )
+    assert "Storage unreachable since" in drawn("queues", "storage", fleet, "viewer")
+    assert drawn("queues", "queues", fleet, "viewer") == drawn("queues", "queues", full(), "viewer")
 
 
 def test_large_fleets_are_bounded() -> None:
@@ -161,7 +163,7 @@ def test_large_fleets_are_bounded() -> None:
 
 def test_the_panel_of_one_batch_follows_the_batch_and_offers_what_its_state_allows() -> None:
     def shown(name: str, role: str = "operator") -> str:
-        return str(fragments.render("batches", "batch", full(), role, f"pipeline=billing&batch={name}"))
+        return str(drawn("batches", "batch", full(), role, f"pipeline=billing&batch={name}"))
 
     assert "Retry failed items" in shown("odd") and "Cancel batch" in shown("odd")
     assert "Retry failed items" not in shown("night") and "Cancel batch" in shown("night")
@@ -172,7 +174,7 @@ def test_the_panel_of_one_batch_follows_the_batch_and_offers_what_its_state_allo
 
 def test_the_panel_of_one_saga_offers_to_free_it_only_when_it_is_stuck() -> None:
     def shown(key: str, role: str = "operator") -> str:
-        return str(fragments.render("batches", "saga", full(), role, f"saga=trip&key={key}"))
+        return str(drawn("batches", "saga", full(), role, f"saga=trip&key={key}"))
 
     assert "Retry rollback</button>" in shown("t-1") and "<form" not in shown("t-1", "viewer")
     assert "<form" not in shown("t-2") and "Done" in shown("t-2")

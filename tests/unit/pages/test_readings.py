@@ -27,6 +27,10 @@ from dashboard.workers.page import sorted_workers
 from tests.unit.pages.fleets import full
 
 
+def drawn(page: str, fragment: str, fleet: Fleet, role: str, query: str = "") -> str:
+    return fragments.render_each(page, fleet, role, query)[fragment]
+
+
 def test_workers_in_trouble_come_first_and_numbers_are_counted_as_numbers() -> None:
     names = [worker.name for worker in sorted_workers(full(), QueryDict()).rows]
     assert names == ["w-4", "w-2", "w-10"]
@@ -182,9 +186,7 @@ def test_overview_lists_the_most_severe_conditions_and_counts_all() -> None:
     many = tuple(
         Attention("critical" if n < 3 else "warning", f"condition {n}", "Do it.") for n in range(300)
     )
-    html = fragments.render(
-        "overview", "attention", msgspec.structs.replace(full(), attention=many), "viewer"
-    )
+    html = drawn("overview", "attention", msgspec.structs.replace(full(), attention=many), "viewer")
     assert html.count('class="issue-what"') == 20
     assert "condition 0" in html
     assert "The 20 most severe of 300." in html
