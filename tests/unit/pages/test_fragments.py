@@ -20,7 +20,9 @@ ROLES = ("viewer", "operator", "admin")
 
 
 def drawn(page: str, fragment: str, fleet: Fleet, role: str, query: str = "") -> str:
-    return fragments.render_each(page, fleet, role, query)[fragment]
+    text = fragments.render_each(page, fleet, role, query)[fragment]
+    assert "This part cannot be drawn" not in text
+    return text
 
 
 @pytest.mark.parametrize("page", PAGES)

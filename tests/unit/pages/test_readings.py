@@ -28,7 +28,9 @@ from tests.unit.pages.fleets import full
 
 
 def drawn(page: str, fragment: str, fleet: Fleet, role: str, query: str = "") -> str:
-    return fragments.render_each(page, fleet, role, query)[fragment]
+    text = fragments.render_each(page, fleet, role, query)[fragment]
+    assert "This part cannot be drawn" not in text
+    return text
 
 
 def test_workers_in_trouble_come_first_and_numbers_are_counted_as_numbers() -> None:
