@@ -36,7 +36,7 @@ def test_every_region_is_one_element_with_its_own_id_ready_to_be_swapped(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for region in fragments.fragments_of(page):
-            text = fragments.render_each(page, fleet, role)[region].strip()
+            text = drawn(page, region, fleet, role).strip()
             assert re.match(rf'<\w+ [^>]*id="region-{region}"[^>]*hx-swap-oob="morph"', text), text[:200]
 
 
