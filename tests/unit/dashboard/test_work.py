@@ -7,7 +7,7 @@ from django.http import QueryDict
 
 from coordinator.tables.azure import SagaHead
 from dashboard.batches.page import sorted_batches
-from dashboard.live.conditions import attention
+from dashboard.live.conditions import conditions_of
 from dashboard.live.fleet import Sample, StorageView
 from dashboard.live.workloads import Work, sagas
 from tests.unit.pages.fleets import NOW, batch, full, work
@@ -21,7 +21,7 @@ def test_what_one_process_sampled_is_the_same_in_another() -> None:
 def test_an_operator_is_told_of_late_failed_and_stuck_work_and_of_nothing_else() -> None:
     calm = Work(batches=(batch("a", "running"), batch("b", "complete", sla_risk="missed")), as_of=NOW)
     fleet = msgspec.structs.replace(full(), work=calm)
-    before = len(attention(fleet, 1.0))
+    before = len(conditions_of(fleet, 1.0))
     pressing = Work(
         batches=(
             batch("slow", "running", sla_risk="at risk"),
@@ -33,7 +33,7 @@ def test_an_operator_is_told_of_late_failed_and_stuck_work_and_of_nothing_else()
         sagas=(SagaHead("trip", "t-1", "stuck", 4, NOW),),
         as_of=NOW,
     )
-    told = attention(msgspec.structs.replace(full(), work=pressing), 1.0)
+    told = conditions_of(msgspec.structs.replace(full(), work=pressing), 1.0)
     assert len(told) == before + 6
     said = {(each.level, each.what.rpartition(": ")[2], each.url) for each in told}
     assert {

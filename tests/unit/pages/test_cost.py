@@ -11,11 +11,17 @@ from coordinator.cost import Budget, Prices
 from coordinator.errors import ConfigurationError
 from coordinator.realtime.protocol import WorkerState
 from dashboard.core.prices import parsed
-from dashboard.live.conditions import attention
-from dashboard.live.fleet import Today
-from dashboard.live.fragments import render
+from dashboard.live.conditions import conditions_of
+from dashboard.live.fleet import Fleet, Today
+from dashboard.live.fragments import render_each
 from dashboard.live.spending import bill
 from tests.unit.pages.fleets import NOW, full, nothing, worker
+
+
+def drawn(fleet: Fleet) -> str:
+    text = render_each("cost", fleet, "viewer")["cost"]
+    assert "This part cannot be drawn" not in text
+    return text
 
 
 def test_each_operation_is_billed_by_its_class() -> None:
@@ -86,7 +92,7 @@ def test_a_queues_bill_holds_its_claims_and_the_bytes_of_both() -> None:
     assert (by_queue.requests, by_queue.bytes_sent, by_queue.claim_deletes) == (10_000, 2048, 5)
     assert (old.bytes_sent, old.claim_writes) == (None, None), "nobody told, so it is not 0"
     assert (made.workers[0].bytes_received, made.workers[0].claim_reads) == (1024, 20_000)
-    assert "10\N{NARROW NO-BREAK SPACE}000" in render("cost", "cost", fleet, "viewer")
+    assert "10\N{NARROW NO-BREAK SPACE}000" in drawn(fleet)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +108,9 @@ def test_the_daily_budget_is_judged_by_what_was_spent_today(requests: int, verdi
 
 def test_a_budget_nearly_spent_is_something_to_look_at(settings: Any) -> None:
     fleet = msgspec.structs.replace(full(), today=Today(NOW, {"queue.GetMessages": 2_100_000}))
-    assert not [item for item in attention(fleet, 1.0) if "budget" in item.what]
+    assert not [item for item in conditions_of(fleet, 1.0) if "budget" in item.what]
     settings.DAILY_BUDGET = 1.0
-    (told,) = [item for item in attention(fleet, 1.0) if "budget" in item.what]
+    (told,) = [item for item in conditions_of(fleet, 1.0) if "budget" in item.what]
     assert (told.level, told.what) == ("warning", "Requests cost $0.84 today; the budget is $1.00")
 
 
@@ -124,7 +130,7 @@ def test_the_operator_s_prices_go_before_the_defaults() -> None:
 def test_the_page_warns_of_the_budget(settings: Any, budget: float, said: str) -> None:
     settings.DAILY_BUDGET = budget
     fleet = msgspec.structs.replace(full(), today=Today(NOW, {"queue.GetMessages": 2_100_000}))
-    page = render("cost", "cost", fleet, "viewer")
+    page = drawn(fleet)
     assert said in page
     assert ("banner" in page) == bool(said)
 
@@ -133,7 +139,7 @@ def test_what_the_dashboard_asked_itself_is_told_apart_with_its_share() -> None:
     fleet = msgspec.structs.replace(full(), own_requests={"queue.GetMessages": 500}, sampled_every=2.0)
     own = bill(fleet, Prices(queue=1.0)).own
     assert own is not None and (own.requests, own.share, own.dollars) == (500, 0.5, pytest.approx(0.05))
-    text = str(render("cost", "cost", fleet, "viewer"))
+    text = str(drawn(fleet))
     text = " ".join(text.split())
     assert "500 requests (50.0" in text and "every 2.0" in text
-    assert bill(full()).own is None and "dashboard's own" not in str(render("cost", "cost", full(), "viewer"))
+    assert bill(full()).own is None and "dashboard's own" not in str(drawn(full()))
