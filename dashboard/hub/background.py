@@ -74,7 +74,7 @@ async def _keep_peaks(runtime: Runtime) -> None:
 async def _remember_fleet(runtime: Runtime) -> None:
     """Workers and releases: read at the start, kept as they change."""
     presence, releases = runtime.presence, runtime.releases
-    source = runtime.source = peaks.source_of(runtime.storage)
+    source = runtime.source = source_of(runtime.storage)
     presence.expect(await _in_thread(fleet_memory.expected, source))
     releases.merge(await _in_thread(fleet_memory.releases, source))
     kept: dict[str, ReleaseNews] = {}

@@ -143,7 +143,7 @@ class Sampler:
             every = self.every_seconds if self._leading else WATCHED_SECONDS
             # Each press asks for a look. Where one takes long, presses would wait behind those that others asked for.
             took = self.clock.monotonic() - started
-            if self.board.sample.storage.unreachable_since is None and took > 0:
+            if self.fleet_state.sample.storage.unreachable_since is None and took > 0:
                 await self.clock.sleep(min(REST_TIMES * took, MOST_REST_SECONDS))
             await self.clock.wait(self._wake, max(0.1, every - (self.clock.monotonic() - started)))
 

@@ -32,7 +32,7 @@ def ledger(
 
 
 def _is_unused(sequence: str) -> bool:
-    fleet = current().board.fleet()
+    fleet = current().fleet_state.fleet()
     view = next((each for each in fleet.sequences if each.name == sequence), None)
     return view is not None and view.as_of is None and fleet.read_at.get("sequences") is not None
 

@@ -15,10 +15,9 @@ from coordinator.testing.clock import ManualClock
 from dashboard.hub import runtime
 from dashboard.hub.runtime import Runtime
 from dashboard.live import fleet_memory, fragments
-from dashboard.live.fleet import StorageView
+from dashboard.live.fleet import Sample, StorageView
 from dashboard.live.fleet_state import Rates, compose
 from dashboard.live.presence import FORGET_SECONDS, LATE_SECONDS, Presence
-from dashboard.live.sample import Sample
 from dashboard.models import PastRelease, PastWorker
 
 from .making import NOW, hello, releases_of, waiting, worker
@@ -56,7 +55,7 @@ def test_a_worker_that_died_before_the_restart_is_lost_after_it(clock: ManualClo
     assert after.workers() == [], "nobody is called lost before it could come back"
     after.joined(hello("lives", state=BUSY), token="fleet")
     asyncio.run(clock.advance(LATE_SECONDS))
-    after.told("i-lives", BUSY)
+    after.report("i-lives", BUSY)
     after.admit_missing()
     assert {view.name: view.presence for view in after.workers()} == {"dies": "lost", "lives": "ok"}
     assert after.waiting_at("start-it") == {}
@@ -72,7 +71,7 @@ def test_a_worker_that_started_again_meanwhile_is_not_lost(clock: ManualClock) -
     after = restarted(before, clock)
     after.joined(hello("w-1", instance="new"), token="fleet")
     asyncio.run(clock.advance(LATE_SECONDS))
-    after.told("new", WorkerState())
+    after.report("new", WorkerState())
     after.admit_missing()
     assert [view.instance for view in after.workers()] == ["new"]
 
@@ -80,7 +79,7 @@ def test_a_worker_that_started_again_meanwhile_is_not_lost(clock: ManualClock) -
 def test_a_worker_that_signed_off_has_stopped_and_keeps_its_last_report(clock: ManualClock) -> None:
     presence = Presence("first", clock=clock)
     presence.joined(hello("w-1", state=BUSY))
-    presence.told("i-w-1", msgspec.structs.replace(BUSY, mode="stopping"))
+    presence.report("i-w-1", msgspec.structs.replace(BUSY, mode="stopping"))
     presence.left("i-w-1")
     after = restarted(presence, clock)
     asyncio.run(clock.advance(LATE_SECONDS))
@@ -103,7 +102,7 @@ def test_what_could_not_be_saved_is_given_again_unless_it_changed(clock: ManualC
     presence = Presence("first", clock=clock)
     presence.joined(hello("w-1"))
     fates = presence.take_fates()
-    presence.told("i-w-1", WorkerState(mode="stopping"))
+    presence.report("i-w-1", WorkerState(mode="stopping"))
     presence.left("i-w-1")
     presence.put_back(fates)
     assert {key: fate.ended for key, fate in presence.take_fates().items()} == {"i-w-1": "stopped"}
@@ -167,7 +166,7 @@ def test_the_row_of_a_lost_worker_says_what_it_last_reported_and_not_that_it_run
         )
         sample = Sample(at=NOW, storage=StorageView(as_of=NOW), gates_as_of=NOW)
         fleet = compose(sample, [seen], {}, Rates(), now=NOW, requests={})
-        return " ".join(fragments.render("workers", "workers", fleet, "viewer").split())
+        return " ".join(fragments.render_each("workers", fleet, "viewer")["workers"].split())
 
     alive, lost = row("ok"), row("lost")
     assert "Running" in alive and "5 in flight" in alive and "Leader" in alive

@@ -25,7 +25,7 @@ async def looks_of(seconds: float) -> list[float]:
         await clock.sleep(seconds)
 
     async with Storage.from_connection_string("UseDevelopmentStorage=true") as storage:
-        sampler = Sampler(storage, board, board.link, clock=clock)
+        sampler = Sampler(storage, board, board.backplane, clock=clock)
         sampler.step = step  # type: ignore[method-assign]
         sampler._leading = True
         sampler._election = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type]

@@ -17,8 +17,7 @@ from dashboard.core.permissions import Actor
 from dashboard.hub import runtime
 from dashboard.hub.runtime import Runtime
 from dashboard.live import fragments
-from dashboard.live.fleet import Fleet, SequenceView, StorageView
-from dashboard.live.sample import Sample
+from dashboard.live.fleet import Fleet, Sample, SequenceView, StorageView
 from dashboard.models import Outcome
 from dashboard.overview.search import find
 from dashboard.templatetags.changes import change
@@ -92,7 +91,7 @@ def test_an_unused_sequence_is_not_used_yet_and_an_unread_one_not_read_yet() -> 
         fleet = msgspec.structs.replace(
             full(), sequences=(SequenceView("invoices"),), read_at={"sequences": read_at}
         )
-        return str(fragments.render("sequences", "sequences", fleet, "viewer"))
+        return str(fragments.render_each("sequences", fleet, "viewer")["sequences"])
 
     assert "Not used yet" in shown(NOW)
     assert "Not used yet" not in shown(None)
@@ -108,7 +107,7 @@ def test_the_ledger_of_an_unused_sequence_says_so(client: Client) -> None:
     try:
         made.presence.joined(hello("w-1", state=WorkerState(sequences=(SequenceStatus("invoices"),))))
         assert "has not been read yet" in client.get("/sequences/?sequence=invoices").content.decode()
-        made.board.apply(Sample(at=NOW, storage=StorageView(as_of=NOW), sequences_as_of=NOW))
+        made.fleet_state.apply(Sample(at=NOW, storage=StorageView(as_of=NOW), sequences_as_of=NOW))
         text = client.get("/sequences/?sequence=invoices").content.decode()
         file = client.get("/ledger.csv?sequence=invoices")
     finally:

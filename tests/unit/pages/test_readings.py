@@ -222,7 +222,7 @@ def test_pages_are_sent_the_samples_of_the_busiest_queues_and_how_many_there_are
     fleet = _queues(
         *queues, QueueView("z-busiest", depth=900, as_of=1.0), QueueView("kennel-x-work", depth=7, as_of=1.0)
     )
-    text = fragments.render(page, "pulse", fleet, "viewer")
+    text = fragments.render_each(page, fleet, "viewer")["pulse"]
     said = json.loads(html.unescape(text[text.index(">") + 1 : text.rindex("<")]))
     assert said["order"]["depth"][0] == "z-busiest"
     assert (said["order"]["total"], len(said["order"]["depth"])) == (42, readings.MOST_CHOICES)
@@ -233,7 +233,7 @@ def test_pages_are_sent_the_samples_of_the_busiest_queues_and_how_many_there_are
 
 def test_the_wallboard_and_overview_show_the_busiest_queues_by_name() -> None:
     queues = [QueueView(f"a-{n:02}", depth=n, as_of=1.0) for n in range(40)]
-    wall = fragments.render("tv", "tv", _queues(*queues), "viewer")
+    wall = fragments.render_each("tv", _queues(*queues), "viewer")["tv"]
     assert re.findall(r"<h2>(a-\d+)", wall) == ["a-36", "a-37", "a-38", "a-39"]
-    table = fragments.render("overview", "queues", _queues(*queues), "viewer")
+    table = fragments.render_each("overview", _queues(*queues), "viewer")["queues"]
     assert re.findall(r"/queues/(a-\d+)/", table) == [f"a-{n}" for n in range(28, 40)]
