@@ -12,9 +12,10 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard.gates import actions
+from dashboard.live.conditions import first_of
 from dashboard.live.releases import Plan, written
 from dashboard.pages import queries as selectors
-from dashboard.pages.bulk import act_on_each, selected, some
+from dashboard.pages.bulk import act_on_each, selected
 from dashboard.pages.views import act, cards_query, confirm, is_confirmed, requires, show, text
 
 INVALID = "a time or the share is not valid. Write a time as 2026-07-31 18:00:00."
@@ -143,7 +144,7 @@ def leash_all(request: HttpRequest) -> HttpResponse:
             names,
             lambda actor, gate: actions.leash(actor, gate, reason=reason),
             lambda n: (
-                f"Leashed {n} gate{pluralize(n)}: {some(names)}. Workers finish their current messages."
+                f"Leashed {n} gate{pluralize(n)}: {first_of(names, 20)}. Workers finish their current messages."
             ),
             back=back,
         )
@@ -154,7 +155,7 @@ def leash_all(request: HttpRequest) -> HttpResponse:
         verb="Leash everything",
         back=back,
         consequences=(
-            f"{len(names)} gate{pluralize(len(names))} will be closed: {some(names)}.",
+            f"{len(names)} gate{pluralize(len(names))} will be closed: {first_of(names, 20)}.",
             "Workers finish their current messages and take no new ones.",
             "To undo it, select these gates on the Gates page and unleash them.",
         ),

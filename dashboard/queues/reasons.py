@@ -107,7 +107,7 @@ def _idle(found: Found) -> Why | None:
 def _busy(queue: QueueView, found: Found) -> Why | None:
     active, total = sum(each.active_tasks for _, each in found), sum(each.total_tasks for _, each in found)
     longest = max(each.oldest_seconds for _, each in found)
-    if not total or active < total or longest < LONG_SECONDS or (queue.depth or 0) <= (queue.in_hand or 0):
+    if not total or active < total or longest < LONG_SECONDS or (queue.depth or 0) <= (queue.in_flight or 0):
         return None
     return Why(
         f"All {total} tasks are busy, the longest for {int(longest // 60)} min.", "#rule", "Scaling rule"
