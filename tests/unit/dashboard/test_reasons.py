@@ -31,7 +31,7 @@ def worker(
 def reason(
     *workers: WorkerView, depth: int | None = 100, in_hand: int = 4, gates: tuple[GateView, ...] = ()
 ) -> str:
-    queue = QueueView("orders", depth=depth, in_hand=in_hand)
+    queue = QueueView("orders", depth=depth, in_flight=in_hand)
     fleet = Fleet(
         10_000.0, Headline("running", ""), StorageView(), gates=gates, queues=(queue,), workers=workers
     )
