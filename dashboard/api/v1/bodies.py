@@ -84,6 +84,12 @@ class Opening(Why):
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
+class Chosen(Why):
+    """Messages of a poison queue, by their ids there."""
+
+    ids: list[Annotated[str, StringConstraints(min_length=1, max_length=64)]] = Field(min_length=1, max_length=100)
+
+
 class Closing(_Body):
     """Why a gate closes: required, others will read it."""
 

@@ -9,7 +9,7 @@ from ninja import Router
 from coordinator.errors import ConfigurationError
 from coordinator.queues.rules import Steps, TargetLatency, decode_rule
 from dashboard.api.v1 import responses as answering
-from dashboard.api.v1.bodies import Cursor, Limit, Name, NewMessage, NewQueue, NewRule, QueueName, Text, Why
+from dashboard.api.v1.bodies import Chosen, Cursor, Limit, Name, NewMessage, NewQueue, NewRule, QueueName, Text, Why
 from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import page_of
@@ -97,6 +97,20 @@ def requeue_poison(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Put the messages of the poison queue back to where they failed."""
     moved = actions.requeue_poison(actor_of(request), name, reason=body.reason)
     return answering.answer(Moved(int(moved), moved.left, moved.in_doubt))
+
+
+@router.post("/queues/{name}/messages/retry", **acts(Moved, "retry_messages", action="queue.requeue"))
+def retry_messages(request: HttpRequest, name: Name, body: Chosen) -> HttpResponse:
+    """Put these messages of the poison queue back to where they failed; 409 if some are not there any more."""
+    moved = actions.retry_messages(actor_of(request), name, body.ids, reason=body.reason)
+    return answering.answer(Moved(int(moved), moved.left, moved.in_doubt))
+
+
+@router.post("/queues/{name}/messages/delete", **acts(Done, "delete_messages", action="queue.delete_messages"))
+def delete_messages(request: HttpRequest, name: Name, body: Chosen) -> HttpResponse:
+    """Delete these messages of the poison queue. This cannot be undone."""
+    actions.delete_messages(actor_of(request), name, body.ids, reason=body.reason)
+    return done("queue.delete_messages", name)
 
 
 @router.get("/queues/{name}/rule", **reads(RuleInForce, "queue_rule", storage=True))
