@@ -127,4 +127,5 @@ async def test_pages_are_readable_without_javascript(person: People, stack: Live
     for path in ("/", "/gates/", "/queues/", "/workers/", "/leaders/", "/sequences/", "/audit/"):
         await page.goto(stack.url + path)
         await expect(page.locator("h1")).to_have_count(1)
-        await expect(page.locator(".headline-state")).to_be_visible()
+        await expect(page.locator("#region-status .headline-state")).to_be_visible()
+        await expect(page.locator(".headline-off")).to_be_hidden()

@@ -15,8 +15,9 @@ from tests.support.stack import LiveStack, wait_until
 def dashboard_pids(stack: LiveStack) -> list[int]:
     demo = psutil.Process(stack.worker_pids[0]).parent()
     assert demo is not None
+    serving = ("dashboard.asgi:application", "prepare_demo")  # started again, and started first
     return [
-        child.pid for child in demo.children() if "dashboard.asgi:application" in " ".join(child.cmdline())
+        child.pid for child in demo.children() if any(each in " ".join(child.cmdline()) for each in serving)
     ]
 
 

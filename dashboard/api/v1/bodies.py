@@ -87,7 +87,9 @@ class Opening(Why):
 class Chosen(Why):
     """Messages of a poison queue, by their ids there."""
 
-    ids: list[Annotated[str, StringConstraints(min_length=1, max_length=64)]] = Field(min_length=1, max_length=100)
+    ids: list[Annotated[str, StringConstraints(min_length=1, max_length=64)]] = Field(
+        min_length=1, max_length=100
+    )
 
 
 class Closing(_Body):

@@ -9,7 +9,18 @@ from ninja import Router
 from coordinator.errors import ConfigurationError
 from coordinator.queues.rules import Steps, TargetLatency, decode_rule
 from dashboard.api.v1 import responses as answering
-from dashboard.api.v1.bodies import Chosen, Cursor, Limit, Name, NewMessage, NewQueue, NewRule, QueueName, Text, Why
+from dashboard.api.v1.bodies import (
+    Chosen,
+    Cursor,
+    Limit,
+    Name,
+    NewMessage,
+    NewQueue,
+    NewRule,
+    QueueName,
+    Text,
+    Why,
+)
 from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import page_of
@@ -106,7 +117,9 @@ def retry_messages(request: HttpRequest, name: Name, body: Chosen) -> HttpRespon
     return answering.answer(Moved(int(moved), moved.left, moved.in_doubt))
 
 
-@router.post("/queues/{name}/messages/delete", **acts(Done, "delete_messages", action="queue.delete_messages"))
+@router.post(
+    "/queues/{name}/messages/delete", **acts(Done, "delete_messages", action="queue.delete_messages")
+)
 def delete_messages(request: HttpRequest, name: Name, body: Chosen) -> HttpResponse:
     """Delete these messages of the poison queue. This cannot be undone."""
     actions.delete_messages(actor_of(request), name, body.ids, reason=body.reason)
