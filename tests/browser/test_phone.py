@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from tests.browser.conftest import GATE, People
 from tests.conftest import PageFactory
@@ -17,6 +17,7 @@ new PerformanceObserver((list) => { for (const each of list.getEntries()) if (!e
 """
 NAMELESS = """() => [...document.querySelectorAll("a")]
   .filter((a) => !(a.innerText.trim() || a.getAttribute("aria-label") || a.title)).map((a) => a.outerHTML)"""
+HEIGHTS = "() => [...document.querySelectorAll('[id^=region-]')].map((region) => region.offsetHeight).join()"
 PAGES = ["/", "/gates/", "/queues/", "/workers/", "/sequences/", "/cost/", "/audit/"]
 
 
@@ -37,11 +38,21 @@ async def test_the_navigation_is_one_bar_and_unleash_on_the_first_screen(
     await expect(page.get_by_role("navigation", name="Pages")).to_be_hidden()
 
 
+async def settle(page: Page) -> None:
+    """Wait until the fleet is at rest for three seconds: what tests before this one did changes the page's content, too."""
+    heights, same = "", 0
+    while same < 6:
+        await page.wait_for_timeout(500)
+        now = await page.evaluate(HEIGHTS)
+        heights, same = now, same + 1 if now == heights else 0
+
+
 @pytest.mark.parametrize("path", PAGES)
 async def test_nothing_jumps_while_a_page_loads_and_every_link_has_a_name(
     person: People, stack: LiveStack, path: str
 ) -> None:
-    page = await person("operator", "/help/", **PHONE)
+    page = await person("operator", path, **PHONE)
+    await settle(page)
     await page.add_init_script(SHIFTS)
     await page.goto(stack.url + path)
     if await page.locator("[data-live]").count():
