@@ -18,8 +18,7 @@ new PerformanceObserver((list) => { for (const each of list.getEntries()) if (!e
 NAMELESS = """() => [...document.querySelectorAll("a")]
   .filter((a) => !(a.innerText.trim() || a.getAttribute("aria-label") || a.title)).map((a) => a.outerHTML)"""
 HEIGHTS = "() => [...document.querySelectorAll('[id^=region-]')].map((region) => region.offsetHeight).join()"
-# Not yet "/" and "/leaders/": a line of a gate's card, and the bar of a lease, still change their height once.
-PAGES = ["/gates/", "/queues/", "/workers/", "/sequences/", "/cost/", "/audit/"]
+PAGES = ["/", "/gates/", "/queues/", "/workers/", "/leaders/", "/sequences/", "/cost/", "/audit/"]
 
 
 async def test_the_navigation_is_one_bar_and_unleash_on_the_first_screen(
