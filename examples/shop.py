@@ -105,7 +105,7 @@ async def change_prices(term: Term) -> None:
         change = PriceChange(random.choice(SHOWS), random.randrange(1500, 19_000, 50))
         if turn % POISON_EVERY == POISON_EVERY // 2:
             change.on_sale_at = time.time() + EARLY_SECONDS
-        with suppress(KennelError):  # the demo's storage may be stopped by whoever plays with it
+        with suppress(KennelError):  # a user who plays with the demo may stop its storage
             await changes.put(change)
             if turn % POISON_EVERY == 0 and await changes.poison.depth() >= MOST_POISON:
                 await requeue_poison(changes, limit=MOST_POISON - 1)

@@ -135,7 +135,7 @@ class SharedReads:
 
 
 def _retrieve(task: asyncio.Task[Answer]) -> None:
-    # Whoever asked may be gone; then nobody else takes the error.
+    # The caller may be gone; then nobody else takes the error.
     if not task.cancelled() and isinstance(task.exception(), KennelError):
         return
 

@@ -96,7 +96,7 @@ class GateCache:
     """The newest state that storage told, and when.
 
     Guarantees that an answer that was overtaken on its way never replaces a newer one, and that `change` is done once
-    however often its answer is lost. `confirmed` is the number of the newest request that was answered: whoever needs
+    however often its answer is lost. `confirmed` is the number of the newest request that was answered: a caller that needs
     the truth as of now waits until it reaches `sends` + 1. `failed` is that of the newest that ended in `error`.
 
     `unverified` is a state that came by push and that no read has confirmed yet. `disproved` counts the pushes that storage
@@ -174,7 +174,7 @@ class GateCache:
 
     def _apply(self, number: int, state: GateState, etag: str, source: str) -> None:
         # A lower epoch is believed only if it was asked for after the higher one had come: then the gate was removed
-        # and made anew. Otherwise the answer was overtaken on its way.
+        # and created again. Otherwise the answer was overtaken on its way.
         if self.state is not None and state.epoch <= self.state.epoch and number <= self._applied:
             return
         if etag != self._etag or self.state is None:

@@ -91,7 +91,7 @@ class GateConfig:
         write_seconds: How long `open` and `close` go on trying, default 15.
         verify_seconds: Within this time a state that was pushed is compared with storage, default 60. Each process does so at a
             moment of its own, not before the first second: so a release does not make a fleet read one blob at once.
-        trust_push: Whether a worker goes by the state that a push brings, default True. False: it reads the gate before it passes,
+        trust_push: Whether a worker uses the state that a push brings, default True. False: it reads the gate before it passes,
             for fleets whose hub or Redis others could write to.
     """
 

@@ -25,7 +25,7 @@ class RedisBus(LocalBus):
 
     Guarantees: a hint reaches this process's subscribers at once and those of each connected process at most once;
     `RESYNC` comes whenever the connection does or goes; a silent connection is noticed within 10 s. Not guaranteed:
-    that any hint arrives. Whoever can write there can wake a fleet, and let it pass a gate until each worker compares the push
+    that any hint arrives. A program that can write there can wake a fleet, and let it pass a gate until each worker compares the push
     with storage (`GateConfig.verify_seconds`), unless the gates have `trust_push=False`.
 
     `url`: as redis-py takes it, ``redis://HOST:6379``; `channel`: the same for all processes of one fleet.

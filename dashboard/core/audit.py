@@ -1,4 +1,4 @@
-"""Why an act was not done, in words for whoever asked for it."""
+"""Why an act was not done, in words for the user who asked for it."""
 
 from __future__ import annotations
 

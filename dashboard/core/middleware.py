@@ -57,7 +57,7 @@ def _refusal(request: HttpRequest) -> HttpResponse | None:
 
 
 class Compressed(GZipMiddleware):
-    """Compresses what is text. Each answer gets a random length of its own, and CSRF tokens are masked anew in each, so that
+    """Compresses what is text. Each answer gets a random length of its own, and CSRF tokens are masked differently in each, so that
     lengths tell nothing of what is secret in a page (BREACH).
 
     An answer with an ETag stays as it is: its tag is sent back to change what it names.

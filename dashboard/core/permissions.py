@@ -2,7 +2,7 @@
 
 Guarantees: with no rule every role counts everywhere. A name that a rule covers belongs to the teams of the rules that
 cover it: their members have there the highest role such a rule gives them, and all others may only view it. Administrators act
-everywhere; a user without a role does nothing anywhere. A poison queue belongs with its queue. Whoever may view sees all names.
+everywhere; a user without a role does nothing anywhere. A poison queue belongs with its queue. Users who may view see all names.
 """
 
 from __future__ import annotations

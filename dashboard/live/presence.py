@@ -246,7 +246,7 @@ class Presence:
         ]
 
     def merge(self, process_id: str, news: Iterable[WorkerNews]) -> None:
-        """Take in another process's summary: complete, so whoever is missing from it has left."""
+        """Merge another process's summary: complete, so a worker that is missing from it has left."""
         reported = {item.hello.instance: item for item in news}
         for instance, item in reported.items():
             mine = self.entries.get(instance)

@@ -147,7 +147,7 @@ class KnownGates:
         return self._peaks.get(gate, 0)
 
     def remember(self, peaks: Mapping[str, Peak]) -> None:
-        """Take in what was seen before this process began: `take_unsaved` of an earlier one."""
+        """Load what was seen before this process began: `take_unsaved` of an earlier one."""
         for name, (epoch, since) in peaks.items():
             if epoch <= self._peaks.get(name, 0):
                 continue
@@ -271,7 +271,7 @@ def _admitted(gate: str, waiting: dict[str, str], share: float) -> dict[str, str
 
 
 class ReleaseTracker:
-    """Owns the life of every release, whoever opens the gate and in whatever order the news of it come.
+    """Owns the life of every release, by any user or program, and in any order in which the news of it come.
 
     1. *Expected*: who waits at the gate is noted before anything is written, and before a worker can have moved.
     2. *Held back*: pages are not drawn for a moment, so that workers pass first.

@@ -41,7 +41,7 @@ class QueueNotifier:
 
     A queue whose front message is visible although everybody who listens to it is idle gets one, at most every 10 s. One
     that no known listener names gets one a minute, and of many such queues one at each look, in turn: it may be the
-    second queue or the shard of a listener that names another. Messages that are invisible (delayed, in hand) wake
+    second queue or the shard of a listener that names another. Messages that are invisible (delayed, in flight) wake
     nobody, nor does a queue held by a gate or a pause.
     """
 

@@ -73,15 +73,15 @@ def test_a_call_is_refused_only_for_what_a_refill_saw_after_it_began() -> None:
     with memory_generator(store=store, range_size=10, max_range_size=10) as ids:
         ids.next_id()
         store.hold = True
-        got: list[object] = []
+        got: dict[str, object] = {}
 
-        def call() -> None:
+        def call(name: str) -> None:
             try:
-                got.append(len(ids.next_ids(1000)))
+                got[name] = len(ids.next_ids(1000))
             except SequenceLowered as error:
-                got.append(error)
+                got[name] = error
 
-        early, late = threading.Thread(target=call), threading.Thread(target=call)
+        early, late = (threading.Thread(target=call, args=[name]) for name in ("early", "late"))
         early.start()
         assert store.waiting.wait(60)
         blocked = ids.blocked_calls
@@ -90,8 +90,8 @@ def test_a_call_is_refused_only_for_what_a_refill_saw_after_it_began() -> None:
         store.go.set()
         early.join(60)
         late.join(60)
-        assert isinstance(got[0], SequenceLowered)
-        assert got[1:] == [1000]
+        assert isinstance(got["early"], SequenceLowered)
+        assert got["late"] == 1000
 
 
 class Born(MemoryStore):
