@@ -50,7 +50,8 @@ def summary_queues(fleet: Fleet, most: int) -> list[QueueView]:
 def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
     """Ages and the newest figures of the busiest of the queues that a graph may draw, as JSON.
 
-    {"now": …, "marked": when a gate last changed, "as_of": {panel: …}, "points": {series: [at, value]},
+    {"now": …, "marked": when a gate last changed, "as_of": {panel: …}, "unreachable": whether storage is,
+    "points": {series: [at, value]},
     "order": {"depth": [names, the busiest first], "active": …, "own": [those of Kennel's own], "total": how many there are}}
 
     The browser reckons ages from `now`, so a wrong clock there does no harm.
@@ -80,6 +81,7 @@ def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
         "now": fleet.taken_at,
         "marked": marked,
         "as_of": as_of,
+        "unreachable": fleet.storage.unreachable_since is not None,
         "points": points,
         "order": {
             **{figure: [queue.name for queue in ranked] for figure, ranked in order.items()},

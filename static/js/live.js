@@ -88,7 +88,8 @@ function tick() {
   for (const panel of document.querySelectorAll("[data-panel]")) {
     const asOf = pulse?.as_of[panel.dataset.panel];
     const age = asOf == null ? null : now() - asOf;
-    const stale = age === null || age > STALE_SECONDS || down > LINK_GRACE_SECONDS;
+    const unread = pulse?.unreachable && panel.dataset.panel !== "workers"; // workers report themselves
+    const stale = age === null || age > STALE_SECONDS || unread || down > LINK_GRACE_SECONDS;
     panel.toggleAttribute("data-stale", stale);
     const label = panel.querySelector("[data-age]");
     if (label) label.textContent = age === null ? "not read yet" : `${stale ? "as of" : "updated"} ${ago(age)}`;

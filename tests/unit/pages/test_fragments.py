@@ -92,6 +92,9 @@ def test_the_pulse_tells_every_age_and_cannot_end_its_script_early() -> None:
     text = drawn("queues", "pulse", full(age=3), "viewer")
     said = json.loads(html.unescape(text[text.index(">") + 1 : text.rindex("<")]))
     assert said["now"] - said["as_of"]["queues"] == 3
+    assert said["unreachable"] is False
+    gone = drawn("queues", "pulse", full(unreachable=True), "viewer")
+    assert '"unreachable":true' in html.unescape(gone), "what was read a moment ago is the last known, too"
     assert said["points"]["depth:orders-in"][1] == 120
     assert "depth:unread" not in said["points"], "a queue that was never read has no point"
     named = msgspec.structs.replace(full().queues[0], name="</script>")
