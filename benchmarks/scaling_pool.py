@@ -199,7 +199,7 @@ class Pool:
         self.waiting: deque[list[int]] = deque()
         self.depth = 0
         self.running: deque[tuple[float, int]] = deque()
-        self.in_flight = 0
+        self.held = 0
         self.arrived = self.late = self.done = 0
         self.instance_seconds = 0
         self.changes: list[tuple[int, int, int]] = []
@@ -211,6 +211,12 @@ class Pool:
     @property
     def actual(self) -> int:
         return len(self.instances)
+
+    @property
+    def in_flight(self) -> int:
+        """How many are being processed at a moment; `held` are those of the whole last second."""
+        takes = self.day.handler_seconds[min(self.second, self.day.seconds - 1)]
+        return math.ceil(self.held * min(1.0, takes))
 
     @property
     def count(self) -> int:
@@ -248,14 +254,14 @@ class Pool:
         ended = 0
         while self.running and self.running[0][0] <= second + 0.5 and not is_out:
             ended += self.running.popleft()[1]
-        self.in_flight -= ended
+        self.held -= ended
         self.done += ended
         if self.waiting and not is_out and not day.is_closed(second):
             self._take(second, day.handler_seconds[second])
         self.shares.append(self.shares[-1] + (ended / self.ready if self.ready else 0.0))
         draining = 0
         if day.handler_seconds[second] >= _SLOW_SECONDS:  # who leaves is paid until its jobs have ended
-            draining = math.ceil(max(0, self.in_flight - self.ready * day.slots) / day.slots)
+            draining = math.ceil(max(0, self.held - self.ready * day.slots) / day.slots)
         self.instance_seconds += self.actual + draining
         self.second += 1
 
@@ -265,7 +271,7 @@ class Pool:
             self.credit = min(self.credit + slots / takes, slots / takes + 1)
             free = int(self.credit)
         else:
-            free = slots - self.in_flight
+            free = slots - self.held
         ends, taken = second + takes, 0
         while free > 0 and self.waiting:
             first = self.waiting[0]
@@ -280,5 +286,5 @@ class Pool:
         self.credit -= taken
         if taken:
             self.depth -= taken
-            self.in_flight += taken
+            self.held += taken
             self.running.append((ends, taken))

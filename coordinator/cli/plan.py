@@ -13,7 +13,7 @@ from coordinator.planning import plan as make_plan
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
 
 
-class _Number(click.ParamType):
+class _Number(click.ParamType[float]):
     """A number such as 2500, 20k or 100M."""
 
     name = "number"
