@@ -105,8 +105,8 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "dashboard.core.middleware.request_id",
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
     "dashboard.core.middleware.Compressed",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
     "dashboard.core.middleware.no_store",
     "dashboard.core.middleware.DatabaseTrouble",
     "django.contrib.sessions.middleware.SessionMiddleware",

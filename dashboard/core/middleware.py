@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from http import HTTPStatus
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
@@ -60,13 +61,20 @@ class Compressed(GZipMiddleware):
     """Compresses what is text. Each answer gets a random length of its own, and CSRF tokens are masked differently in each, so that
     lengths tell nothing of what is secret in a page (BREACH).
 
-    An answer with an ETag stays as it is: its tag is sent back to change what it names.
+    An answer of the API with an ETag stays as it is: its tag is sent back to change what it names. A static file that
+    `collectstatic` has not compressed loses its tag: browsers ask by its time of change then, and get 304.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         kind = response.headers.get("Content-Type", "")
-        if response.has_header("ETag") or not kind.startswith(("text/", "application/json")):
+        if response.status_code == HTTPStatus.PARTIAL_CONTENT or not kind.startswith(
+            ("text/", "application/json", "image/svg")
+        ):
             return response
+        if response.has_header("ETag"):
+            if request.path_info.startswith("/api/") or response.has_header("Content-Encoding"):
+                return response
+            del response["ETag"]
         return super().process_response(request, response)
 
 

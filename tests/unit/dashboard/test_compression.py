@@ -48,3 +48,16 @@ def test_an_answer_with_a_tag_keeps_it(client: Client) -> None:
     assert answer.status_code == 200, answer.content
     assert "Content-Encoding" not in answer.headers
     assert answer.headers["ETag"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/js/live.js", "/static/css/base.css", "/static/idiomorph/idiomorph-ext.js"]
+)
+def test_a_static_file_is_sent_compressed_and_only_once(client: Client, path: str) -> None:
+    plain, packed = client.get(path), client.get(path, headers=ASKS)
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(packed.getvalue()) == plain.getvalue()
+    again = client.get(path, headers={**ASKS, "if-modified-since": packed.headers["Last-Modified"]})
+    assert again.status_code == 304
+    part = client.get(path, headers={**ASKS, "range": "bytes=0-99"})
+    assert (part.status_code, len(part.getvalue())) == (206, 100)
