@@ -83,6 +83,12 @@ class LocalBus:
 
         return unsubscribe
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """What somebody here subscribes to."""
+        with self._lock:
+            return frozenset(self._callbacks)
+
     async def publish(self, hint: Notification) -> None:
         self.deliver(hint)
 

@@ -12,7 +12,9 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
+import msgspec
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.frames import Frame, Opcode
@@ -23,7 +25,7 @@ from coordinator.backoff import Backoff
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ProtocolViolation
 from coordinator.realtime import protocol
-from coordinator.realtime.bus import RESYNC, LocalBus, Notification
+from coordinator.realtime.bus import RESYNC, Callback, LocalBus, Notification
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,10 @@ PING_SECONDS = 5.0
 MAX_UNSENT = 256
 # A release is about passing: the receipts of a fleet follow when it has passed, and not all in one instant.
 RECEIPTS_AFTER = (0.1, 0.3)
-STATE_AFTER = 0.2
+STATE_AFTER, FOLLOW_AFTER = 0.2, 0.05
+MOST_TOPICS, MOST_TOPIC_CHARACTERS = 500, 16 * 1024
+MOST_LINGERING = 100
+"""Topics that nobody here follows any more and the hub still sends: whoever waits there again misses nothing meanwhile."""
 
 
 class NotificationsFirst(ClientConnection):
@@ -56,7 +61,8 @@ class HubConnection(LocalBus):
 
     Guarantees: subscribers get `RESYNC` whenever the connection comes or goes; a silent connection is noticed within
     two pings (10 s); each gate's newest receipt is sent again after every reconnect. Not guaranteed: that any hint
-    arrives. `hello` makes the first frame, `state` each heartbeat; `on_command` gets what operators ask for.
+    arrives. `hello` makes the first frame, `state` each heartbeat; `on_command` gets what operators ask for. The hub sends
+    the hints of the topics that are subscribed to; a new one is reported at once.
     """
 
     def __init__(
@@ -77,6 +83,10 @@ class HubConnection(LocalBus):
         self._wake = asyncio.Event()
         self._state_due = False
         self._state_soon = False
+        self._follows: frozenset[str] = frozenset()
+        self._sent: protocol.WorkerState | None = None
+        self._version = protocol.VERSION
+        self._heartbeat_seconds = 1.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._connected = False
@@ -89,6 +99,12 @@ class HubConnection(LocalBus):
     @property
     def _has_unsent(self) -> bool:
         return self._going_out is not None or bool(self._unsent)
+
+    def subscribe(self, topic: str, callback: Callback) -> Callable[[], None]:
+        end = super().subscribe(topic, callback)
+        if topic not in self._follows:
+            self._on_loop(partial(self._state_later, FOLLOW_AFTER))
+        return end
 
     async def publish(self, hint: Notification) -> None:
         self.deliver(hint)
@@ -109,12 +125,12 @@ class HubConnection(LocalBus):
 
     def refresh_soon(self) -> None:
         """As `refresh`, in a moment, together with what else changes until then: at most five states a second."""
-        self._on_loop(self._state_later)
+        self._on_loop(partial(self._state_later, STATE_AFTER))
 
-    def _state_later(self) -> None:
+    def _state_later(self, seconds: float) -> None:
         if self._loop is not None and not self._state_soon:
             self._state_soon = True
-            self._loop.call_later(STATE_AFTER, self._refresh_now)
+            self._loop.call_later(seconds, self._refresh_now)
 
     def _refresh_now(self) -> None:
         self._state_soon = False
@@ -192,15 +208,19 @@ class HubConnection(LocalBus):
         return False
 
     async def _serve(self, socket: NotificationsFirst) -> None:
-        await socket.send(protocol.encode(self._hello()))
+        self._follows = self.topics
+        hello = self._hello()
+        await socket.send(protocol.encode(msgspec.structs.replace(hello, follows=_listed(self._follows))))
+        self._sent = hello.state
         async with asyncio.timeout(self._open_timeout):
             welcome = protocol.decode_from_hub(await socket.recv())
         if not isinstance(welcome, protocol.Welcome):
             raise ProtocolViolation(f"the hub's first frame was {type(welcome).__name__}, not Welcome")
-        protocol.agreed(welcome.version, 0)
+        self._version = protocol.agreed(welcome.version, 0)
+        self._heartbeat_seconds = welcome.heartbeat_seconds
         # A hub that was restarted knows of no release: the newest receipts are part of the whole state.
         self._unsent.extend(receipt for receipt in self._passed.values() if receipt not in self._unsent)
-        sender = asyncio.create_task(self._keep_sending(socket, welcome.heartbeat_seconds), name="hub-sender")
+        sender = asyncio.create_task(self._keep_sending(socket), name="hub-sender")
         socket.take = self._take_hint
         self._attempt = self._timeouts = 0
         self._set_connected(True)
@@ -212,6 +232,10 @@ class HubConnection(LocalBus):
                         self.deliver(hint)
                     case protocol.Command() as command:
                         self._on_command(command)
+                    case protocol.Pace(heartbeat_seconds):
+                        self._heartbeat_seconds = heartbeat_seconds
+                        socket.ping_interval = max(PING_SECONDS, heartbeat_seconds)
+                        self._wake.set()
                     case protocol.Unknown(what):
                         log.info("Ignored a message of a newer release: %s", what)
                     case protocol.Welcome():
@@ -220,8 +244,8 @@ class HubConnection(LocalBus):
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
 
-    async def _keep_sending(self, socket: ClientConnection, heartbeat_seconds: float) -> None:
-        next_state = self._clock.monotonic()
+    async def _keep_sending(self, socket: ClientConnection) -> None:
+        sent = float("-inf")
         try:
             while True:
                 self._wake.clear()
@@ -231,13 +255,26 @@ class HubConnection(LocalBus):
                     await socket.send(protocol.encode(self._going_out))
                     self._going_out = None
                 # A receipt does not bring the state along: in a release of a thousand that would be a thousand more.
-                if self._state_due or self._clock.monotonic() >= next_state:
+                if self._state_due or self._clock.monotonic() >= sent + self._heartbeat_seconds:
                     self._state_due = False
-                    next_state = self._clock.monotonic() + heartbeat_seconds
-                    await socket.send(protocol.encode(protocol.State(self._hello().state)))
-                await self._clock.wait(self._wake, next_state - self._clock.monotonic())
+                    sent = self._clock.monotonic()
+                    await socket.send(protocol.encode(self._next_state()))
+                await self._clock.wait(self._wake, sent + self._heartbeat_seconds - self._clock.monotonic())
         except websockets.ConnectionClosed:
             return
+
+    def _next_state(self) -> protocol.State:
+        before, self._sent = self._sent, self._hello().state
+        state = protocol.State(self._sent)
+        if before is not None and self._version >= 2:
+            state = protocol.changes(before, self._sent)
+        topics = self.topics
+        if not topics <= self._follows or len(self._follows - topics) > MOST_LINGERING:
+            self._follows = topics | self._follows
+            if len(self._follows - topics) > MOST_LINGERING:
+                self._follows = topics
+            return msgspec.structs.replace(state, follows=_listed(self._follows))
+        return state
 
     async def flush(self) -> None:
         """Give what is unsent a moment to go out before the worker ends."""
@@ -250,3 +287,9 @@ class HubConnection(LocalBus):
         if connected != self._connected:
             self._connected = connected
             self.deliver(Notification(topic=RESYNC))
+
+
+def _listed(topics: frozenset[str]) -> tuple[str, ...]:
+    """For a frame; of more topics than one should hold, all hints are asked for."""
+    few = len(topics) <= MOST_TOPICS and sum(map(len, topics)) <= MOST_TOPIC_CHARACTERS
+    return tuple(sorted(topics)) if few else protocol.ALL_TOPICS

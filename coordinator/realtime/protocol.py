@@ -35,7 +35,7 @@ from coordinator.bounds import (
 from coordinator.errors import ProtocolViolation
 from coordinator.realtime.bus import Notification
 
-VERSION = 1
+VERSION = 2
 OLDEST = 1
 """The oldest version that this end still speaks."""
 MAX_FRAME_BYTES = 64 * 1024
@@ -53,6 +53,8 @@ CLOSE_GOING_AWAY = 1001
 
 Version = Annotated[int, Meta(ge=0, le=1_000_000)]
 Few = Meta(max_length=MAX_ITEMS)
+Topics = Annotated[tuple[Label, ...], Few]
+ALL_TOPICS = ("*",)
 
 
 class GateStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -121,7 +123,7 @@ class SequenceStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class WorkerState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """All that a worker tells about itself. Sent whole: the hub keeps no history of it.
+    """All that a worker tells about itself.
 
     `requests` counts by operation, `queue_requests` those to queues by queue ("" for the sum of many small ones);
     `queue_traffic` has bytes and claims by ``QUEUE/WHAT``, as `Meter.traffic` tells them.
@@ -143,7 +145,8 @@ class Hello(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="hell
     """First frame of a worker. `instance` is unique per process start; `prefix` says which fleet it belongs to.
 
     `version` is the newest that it speaks, `oldest` the oldest; 0 if that is the same. `secret` is random, made with
-    `instance`: only who knows it may take the place of that instance's socket. The hub keeps a digest of it.
+    `instance`: only who knows it may take the place of that instance's socket. The hub keeps a digest of it. `follows`: the
+    topics of the hints that it wants; None or `ALL_TOPICS` for all.
     """
 
     version: Version
@@ -157,12 +160,19 @@ class Hello(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="hell
     state: WorkerState
     oldest: Version = 0
     secret: Text = ""
+    follows: Topics | None = None
 
 
-class State(msgspec.Struct, frozen=True, gc=False, tag="state"):
-    """Heartbeat with the whole state."""
+class State(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="state"):
+    """Heartbeat with the state; what it leaves out has its default.
+
+    `same` (from version 2) names the fields of the state that are as in the last frame, and are left out. `follows`: as in
+    `Hello`, if it has changed since; None if not.
+    """
 
     state: WorkerState
+    same: Annotated[tuple[Word, ...], Few] = ()
+    follows: Topics | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="receipt"):
@@ -190,6 +200,12 @@ class Welcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="we
     version: Version
     heartbeat_seconds: Annotated[float, Meta(gt=0, le=3600)]
     server_time: Moment
+
+
+class Pace(msgspec.Struct, frozen=True, gc=False, tag="pace"):
+    """From now on `State` is due at least every `heartbeat_seconds` (from version 2)."""
+
+    heartbeat_seconds: Annotated[float, Meta(gt=0, le=3600)]
 
 
 class Hinted(msgspec.Struct, frozen=True, gc=False, tag="hint"):
@@ -222,15 +238,37 @@ class _Kind(msgspec.Struct, frozen=True, gc=False):
 
 
 FromWorker = Hello | State | Receipt | Announce
-FromHub = Welcome | Hinted | Command
+FromHub = Welcome | Pace | Hinted | Command
 
 _encoder = msgspec.json.Encoder()
 _from_worker: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
 _from_hub: msgspec.json.Decoder[FromHub] = msgspec.json.Decoder(FromHub)
 _kind: msgspec.json.Decoder[_Kind] = msgspec.json.Decoder(_Kind)
-_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in (Welcome, Hinted, Command))
+_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in (Welcome, Pace, Hinted, Command))
 _VERBS = frozenset(get_args(get_type_hints(Command)["verb"]))
 M = TypeVar("M")
+
+
+_BLANK = WorkerState()
+
+
+def changes(before: WorkerState, now: WorkerState) -> State:
+    """The heartbeat that brings `now` to an end that has `before`."""
+    same = tuple(
+        name
+        for name in WorkerState.__struct_fields__
+        if getattr(now, name) == getattr(before, name) != getattr(_BLANK, name)
+    )
+    return State(msgspec.structs.replace(now, **{name: getattr(_BLANK, name) for name in same}), same)
+
+
+def whole(before: WorkerState, message: State) -> WorkerState:
+    """The state that a heartbeat brings to an end that has `before`."""
+    if not message.same:
+        return message.state
+    if strange := {*message.same} - {*WorkerState.__struct_fields__}:
+        raise ProtocolViolation(f"a state has no field {min(strange)[:40]!r}")
+    return msgspec.structs.replace(message.state, **{name: getattr(before, name) for name in message.same})
 
 
 def encode(message: FromWorker | FromHub) -> str:

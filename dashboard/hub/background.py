@@ -88,7 +88,7 @@ async def _remember_fleet(runtime: Runtime) -> None:
                 fates = {}
             if runtime.clock.monotonic() - noted_at > STILL_THERE_SECONDS:
                 noted_at = runtime.clock.monotonic()
-                here = [news.hello.instance for news in presence.local_news()]
+                here = presence.local()
                 await _in_thread(fleet_memory.still_there, source, here, runtime.clock.time())
             if releases.version != version:
                 version = releases.version
@@ -162,6 +162,8 @@ async def sweep(runtime: Runtime) -> None:
     """One look at everything; closes the sockets that may no longer be open."""
     runtime.presence.admit_missing()
     runtime.presence.forget()
+    if runtime.presence.set_pace():
+        runtime.sockets.send_pace(runtime.presence.pace)
     await database_sync_to_async(pricing.refresh)()
     closing: list[Any] = []
     workers = list(runtime.consumers)

@@ -1,4 +1,4 @@
-"""Notifications to workers: encoded once, handed to every socket of this process in one loop, and to the other processes.
+"""Notifications to workers: encoded once, handed to the sockets here that follow the topic in one loop, and to the other processes.
 
 Those of operators go out at once. What workers announce is rationed, so that a release never waits behind it: of several
 notifications about one topic the newest says all; what is over a worker's rate, or more than all sockets together should be
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -29,40 +29,116 @@ from dashboard.live.presence import Presence
 log = logging.getLogger(__name__)
 
 
-class WorkerSockets:
-    """The worker sockets of this process."""
+RECENT_SECONDS, MOST_RECENT, MOST_CAUGHT_UP = 30.0, 1_000, 50
 
-    def __init__(self) -> None:
+
+class WorkerSockets:
+    """The worker sockets of this process, and which topics each follows.
+
+    A worker that begins to follow a topic gets the newest hint about it, if that is at most `RECENT_SECONDS` old: it may
+    have read storage before that hint, and said that it follows only after it.
+    """
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         self._queues: dict[str, SendQueue] = {}
+        self._follows: dict[str, frozenset[str] | None] = {}
+        self._followers: dict[str, dict[str, SendQueue]] = {}
+        self._of_all: dict[str, SendQueue] = {}
+        self._paced: set[str] = set()
+        self._recent: OrderedDict[str, tuple[float, str]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._queues)
 
-    def join(self, instance: str, send_queue: SendQueue) -> SendQueue | None:
-        """Add a socket; returns the older one of the same worker, if any."""
+    def join(
+        self,
+        instance: str,
+        send_queue: SendQueue,
+        follows: Iterable[str] | None = None,
+        *,
+        takes_pace: bool = False,
+    ) -> SendQueue | None:
+        """Add a socket, which gets the hints about these topics (None: all); returns the older one of the same worker, if any."""
         before = self._queues.get(instance)
+        if before is not None:
+            self._unfollow(instance)
         self._queues[instance] = send_queue
+        self._follow(instance, None if follows is None else frozenset(follows))
+        (self._paced.add if takes_pace else self._paced.discard)(instance)
         return before
 
     def leave(self, instance: str, send_queue: SendQueue) -> bool:
         """Remove a socket; False if a newer one of the same worker has taken its place."""
         if self._queues.get(instance) is not send_queue:
             return False
+        self._unfollow(instance)
         del self._queues[instance]
+        self._paced.discard(instance)
         return True
 
     def __contains__(self, instance: object) -> bool:
         return instance in self._queues
 
-    def send_all(
-        self, message: protocol.FromHub, *, but: str = "", first: bool = False, may_drop: bool = False
-    ) -> int:
-        """To every worker; returns to how many. `first` and `may_drop` as for `SendQueue.put`."""
-        frame = protocol.encode(message)
-        for instance, send_queue in list(self._queues.items()):
-            if instance != but:
-                send_queue.put(frame, first=first, may_drop=may_drop)
-        return len(self._queues)
+    def follow(self, instance: str, topics: Iterable[str], *, catch_up: bool = True) -> None:
+        """From now on that worker follows these topics. `catch_up`: send it the recent hints about the new ones."""
+        send_queue, before = self._queues.get(instance), self._follows.get(instance)
+        if send_queue is None:
+            return
+        now = frozenset(topics)
+        self._unfollow(instance)
+        self._follow(instance, now)
+        if before is None or not catch_up:
+            return
+        oldest = self._clock.monotonic() - RECENT_SECONDS
+        for topic in sorted(now - before)[:MOST_CAUGHT_UP]:
+            at, frame = self._recent.get(topic, (float("-inf"), ""))
+            if at >= oldest:
+                send_queue.put(frame)
+
+    def _follow(self, instance: str, topics: frozenset[str] | None) -> None:
+        send_queue = self._queues[instance]
+        if topics is None or topics == {*protocol.ALL_TOPICS}:
+            self._follows[instance] = None
+            self._of_all[instance] = send_queue
+            return
+        self._follows[instance] = topics
+        for topic in topics:
+            self._followers.setdefault(topic, {})[instance] = send_queue
+
+    def _unfollow(self, instance: str) -> None:
+        topics = self._follows.pop(instance, None)
+        self._of_all.pop(instance, None)
+        for topic in topics or ():
+            followers = self._followers[topic]
+            del followers[instance]
+            if not followers:
+                del self._followers[topic]
+
+    def following(self, topic: str) -> int:
+        """How many workers follow that topic."""
+        return len(self._of_all) + len(self._followers.get(topic, ()))
+
+    def send_hint(self, hint: Hint, *, but: str = "", first: bool = False, may_drop: bool = False) -> int:
+        """To the workers that follow its topic; returns to how many. `first` and `may_drop` as for `SendQueue.put`."""
+        frame = protocol.encode(protocol.Hinted(hint))
+        sent = 0
+        for followers in (self._of_all, self._followers.get(hint.topic)):
+            for instance, send_queue in list(followers.items()) if followers else ():
+                if instance != but:
+                    send_queue.put(frame, first=first, may_drop=may_drop)
+                    sent += 1
+        self._recent[hint.topic] = (self._clock.monotonic(), frame)
+        self._recent.move_to_end(hint.topic)
+        if len(self._recent) > MOST_RECENT:
+            self._recent.popitem(last=False)
+        return sent
+
+    def send_pace(self, heartbeat_seconds: float) -> None:
+        """To every worker that understands it."""
+        frame = protocol.encode(protocol.Pace(heartbeat_seconds))
+        for instance in self._paced:
+            self._queues[instance].put(frame)
 
     def send_one(self, instance: str, message: protocol.FromHub) -> bool:
         """To one worker; False if it isn't connected here."""
@@ -96,7 +172,7 @@ class Commands:
 
 
 class FanoutBus(LocalBus):
-    """The dashboard's bus: its hints go to all workers of all processes, and those of workers to all others."""
+    """The dashboard's bus: its hints go to the workers of all processes that follow their topics, and so do those of workers."""
 
     def __init__(self, sockets: WorkerSockets, backplane: Backplane) -> None:
         super().__init__()
@@ -109,16 +185,17 @@ class FanoutBus(LocalBus):
 
     async def publish(self, hint: Hint) -> None:
         hint = msgspec.structs.replace(hint, request_id=request_id_var.get())
-        self.send(hint, first=True)
+        sent = self.send(hint, first=True)
         # A renewal comes each few seconds for as long as this process leads; it is no news for a log.
         level = logging.DEBUG if hint.topic.startswith("lease:") else logging.INFO
-        log.log(level, "Told %d workers here to look at %s", len(self._sockets), hint.topic)
+        log.log(level, "Told %d workers here to look at %s", sent, hint.topic)
         await self.send_to_others(hint)
 
-    def send(self, hint: Hint, *, but: str = "", first: bool = False, may_drop: bool = False) -> None:
-        """To all workers of this process but the one that it came from, and to this process itself."""
-        self._sockets.send_all(protocol.Hinted(hint), but=but, first=first, may_drop=may_drop)
+    def send(self, hint: Hint, *, but: str = "", first: bool = False, may_drop: bool = False) -> int:
+        """To the workers of this process that follow its topic, but not to the one it came from, and to this process itself."""
+        sent = self._sockets.send_hint(hint, but=but, first=first, may_drop=may_drop)
         self.deliver(hint)
+        return sent
 
     async def send_to_others(self, hint: Hint) -> None:
         """To the other processes, which send it to their workers."""
@@ -139,10 +216,12 @@ PassOn = Callable[[Hint, str], Awaitable[None]]
 
 
 class Announcements:
-    """Passes hints of workers on, by `pass_on(hint, but)`; `sockets` says to how many each goes."""
+    """Passes hints of workers on, by `pass_on(hint, but)`; `following` says how many follow a topic."""
 
-    def __init__(self, pass_on: PassOn, sockets: Callable[[], int], *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._pass_on, self._sockets, self._clock = pass_on, sockets, clock
+    def __init__(
+        self, pass_on: PassOn, following: Callable[[str], int], *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._pass_on, self._following, self._clock = pass_on, following, clock
         self._limits: dict[str, RateLimit] = {}
         self._all = RateLimit(WRITES_PER_SECOND, WRITES_AT_ONCE, clock.monotonic())
         self._waiting: OrderedDict[str, OrderedDict[str, Hint]] = OrderedDict()
@@ -157,7 +236,7 @@ class Announcements:
     async def offer(self, instance: str, hint: Hint) -> None:
         """Pass it on now if nothing of this worker waits and it may, else in its turn."""
         own = self._waiting.get(instance)
-        if own is None and self._may(instance):
+        if own is None and self._may(instance, hint.topic):
             await self._pass_on(hint, instance)
             return
         if own is None:
@@ -175,8 +254,8 @@ class Announcements:
 
     async def step(self) -> bool:
         """Pass on one hint of the worker whose turn it is; False if none may go now."""
-        for instance in list(self._waiting):
-            if not self._may(instance):
+        for instance, waiting in list(self._waiting.items()):
+            if not self._may(instance, next(iter(waiting))):
                 continue
             own = self._waiting.pop(instance)
             _, hint = own.popitem(last=False)
@@ -199,14 +278,14 @@ class Announcements:
             else:
                 await self._clock.sleep(0.02)
 
-    def _may(self, instance: str) -> bool:
+    def _may(self, instance: str, topic: str) -> bool:
         now = self._clock.monotonic()
         own = self._limits.get(instance)
         if own is None:
             own = self._limits[instance] = RateLimit(HINTS_PER_SECOND, HINTS_AT_ONCE, now)
         if not own.allows(now):
             return False
-        if self._all.allows(now, max(1, self._sockets())):
+        if self._all.allows(now, max(1, self._following(topic))):
             return True
         own.give_back()
         return False

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -72,8 +73,10 @@ class Runtime:
         self.loops = Loops(clock=clock)
         self.backplane = Backplane(clock=clock)
         self.presence = Presence(self.backplane.process_id, clock=clock)
-        self.sockets = WorkerSockets()
+        self.sockets = WorkerSockets(clock=clock)
         self.consumers: set[Socket] = set()
+        self.connections: Counter[int | None] = Counter()
+        """How many of them show each token."""
         self.bus = FanoutBus(self.sockets, self.backplane)
         if storage is not None:
             storage.bus = self.bus
@@ -90,7 +93,7 @@ class Runtime:
         self.sampler: Sampler | None = None
         self.kept_reads: dict[str, tuple[float, Any]] = {}  # see `look`
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.announcements = Announcements(self._pass_on, lambda: len(self.sockets), clock=clock)
+        self.announcements = Announcements(self._pass_on, self.sockets.following, clock=clock)
         self.gate_news = GateNews(
             self.stored.read, self.releases.epoch_of, self._gate_confirmed, self.releases.passed, clock=clock
         )

@@ -25,7 +25,6 @@ from dashboard.live.presence import Entry
 log = logging.getLogger(__name__)
 
 HELLO_SECONDS = 5.0
-CROWD = 300
 # A worker sends at most five states a second; the receipts of all its gates come at once when it connects.
 STATES_PER_SECOND, STATES_AT_ONCE = 6.0, 20.0
 RECEIPTS_PER_SECOND, RECEIPTS_AT_ONCE = 10.0, 300.0
@@ -82,6 +81,7 @@ class WorkerConsumer(Socket):
     allowance: Allowance = USUAL
     send_queue: SendQueue | None = None
     mode: str = ""
+    state = protocol.WorkerState()
     _deadline: asyncio.TimerHandle | None = None
     _late: asyncio.Task[None] | None = None
 
@@ -131,8 +131,13 @@ class WorkerConsumer(Socket):
             return
         instance, allowed, now = self.hello.instance, self.allowance, time.monotonic()
         match message:
-            case protocol.State(state):
-                if self._states.allows(now) or state.mode != self.mode:
+            case protocol.State() as beat:
+                # What is over the rate is not shown, but the next frame builds on it.
+                state = self.state = protocol.whole(self.state, beat)
+                allows = self._states.allows(now)
+                if beat.follows is not None:
+                    runtime.sockets.follow(instance, beat.follows, catch_up=allows)
+                if allows or state.mode != self.mode:
                     self.mode = state.mode
                     self._note_disproved(runtime.presence.entries.get(instance), state)
                     runtime.presence.report(instance, within(state, allowed))
@@ -170,6 +175,7 @@ class WorkerConsumer(Socket):
             return
         token = str(self.token_id)
         has_secret = bool(hello.secret)
+        state = hello.state
         # From here on the digest stands for the secret: it is shared with other processes, and compared.
         hello = msgspec.structs.replace(
             hello,
@@ -181,15 +187,16 @@ class WorkerConsumer(Socket):
             self._note(hello, "worker.refused", reason)
             await self.go_away(protocol.CLOSE_FORBIDDEN, reason)
             return
-        self.hello = hello
         if self._deadline is not None:
             self._deadline.cancel()
-        crowded = len(runtime.sockets) >= CROWD
+        follows, self.state = hello.follows, state
+        hello = self.hello = msgspec.structs.replace(hello, follows=None)
         send_queue = self.send_queue = SendQueue(self.send_text, self.go_away, name=hello.worker)
         # Welcome goes first, and nothing is awaited before the socket is in the fan-out: no hint is missed in between.
-        send_queue.put(protocol.encode(protocol.Welcome(version, 2.0 if crowded else 1.0, time.time())))
-        older = runtime.sockets.join(hello.instance, send_queue)
+        send_queue.put(protocol.encode(protocol.Welcome(version, runtime.presence.pace, time.time())))
+        older = runtime.sockets.join(hello.instance, send_queue, follows, takes_pace=version >= 2)
         runtime.consumers.add(self)
+        runtime.connections[self.token_id] += 1
         runtime.presence.joined(hello, token=token)
         if older is not None:
             self._note(hello, "worker.replaced", "its older socket was closed")
@@ -203,12 +210,10 @@ class WorkerConsumer(Socket):
         known = runtime.presence.entries.get(hello.instance)
         if known is not None and (known.hello.secret != hello.secret or (known.connected and not has_secret)):
             return "another process has this instance: it is taken over only with its token and its secret"
-        own = [each for each in runtime.presence.entries.values() if each.token == token]
-        if known is None and len(own) >= allowed.instances:
+        own = runtime.presence.instances_of(token)
+        if known is None and own >= allowed.instances:
             return f"this token allows {allowed.instances} processes, and as many are known"
-        here = sum(
-            isinstance(each, WorkerConsumer) and each.token_id == self.token_id for each in runtime.consumers
-        )
+        here = runtime.connections[self.token_id]
         if here >= allowed.connections and hello.instance not in runtime.sockets:
             return f"this token allows {allowed.connections} connections, and as many are open"
         return ""
@@ -243,7 +248,9 @@ class WorkerConsumer(Socket):
         if self._deadline is not None:
             self._deadline.cancel()
         runtime = current()
-        runtime.consumers.discard(self)
+        if self in runtime.consumers:
+            runtime.consumers.discard(self)
+            runtime.connections[self.token_id] -= 1
         if self.send_queue is not None and self.hello is not None:
             if runtime.sockets.leave(self.hello.instance, self.send_queue):
                 runtime.presence.left(self.hello.instance)

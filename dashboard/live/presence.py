@@ -6,8 +6,8 @@ Every process knows all workers: those connected to it from their frames, those 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +22,10 @@ from dashboard.live.fleet import WorkerView
 log = logging.getLogger(__name__)
 
 SUMMARY_SECONDS = 1.0
+MOST_NEWS = 1_000
+"""Reports in one summary; the others follow in the next ones."""
+WORKERS_PER_SECOND = 1_000
+MOST_PACE_SECONDS = 10
 AWAY_SECONDS = 5.0
 OK_SECONDS = 3.0
 LATE_SECONDS = 10.0
@@ -44,8 +48,14 @@ class WorkerNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     hello: Hello
     age_seconds: Duration
-    gone: bool = False
     token: Text = ""
+
+
+class Summary(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The workers connected to one process: all that are `present`, and `news` of some of them."""
+
+    present: list[str]
+    news: list[WorkerNews] = []
 
 
 class Fate(NamedTuple):
@@ -98,6 +108,9 @@ class Presence:
         self.requests_seen = 0
         self.done: Counter[str] = Counter()
         self._brought: Counter[tuple[int, str]] = Counter()
+        self._by_name: defaultdict[str, set[str]] = defaultdict(set)
+        self._by_token: Counter[str] = Counter()
+        self.pace = 1.0
 
     # --- what workers report ---------------------------------------------------------------------------------------
 
@@ -109,23 +122,50 @@ class Presence:
         age = min(max(0.0, self.clock.time() - hello.started_at), OLDEST_SECONDS)
         began, counted = (before.began, before.counted) if before else (now - age, Counter())
         entry = Entry(hello, now - age_seconds, process_id or self.process_id, token, began, counted)
-        self.entries[hello.instance] = entry
+        self._keep(entry)
         self._expected.pop(hello.instance, None)
         if entry.process_id == self.process_id:
             self._note(hello.instance, self._fate(entry))
         self._count(
             entry, before.state if before else None, hello.state, is_new=hello.started_at >= self.since
         )
-        for instance, other in list(self.entries.items()):
+        for instance in list(self._by_name[hello.worker] - {hello.instance}):
             # The same name started again: the lost one has its successor. Of another token it would be an impostor.
-            if (
-                other.hello.worker == hello.worker
-                and instance != hello.instance
-                and not other.connected
-                and other.token == token
-            ):
+            other = self.entries[instance]
+            if not other.connected and other.token == token:
                 self._remove(instance)
         self.version += 1
+
+    def _keep(self, entry: Entry) -> None:
+        instance = entry.hello.instance
+        before = self.entries.get(instance)
+        if before is not None:
+            self._drop(before)
+        self.entries[instance] = entry
+        self._by_name[entry.hello.worker].add(instance)
+        self._by_token[entry.token] += 1
+
+    def _drop(self, entry: Entry) -> None:
+        name, instance = entry.hello.worker, entry.hello.instance
+        del self.entries[instance]
+        self._by_token[entry.token] -= 1
+        self._by_name[name].discard(instance)
+        if not self._by_name[name]:
+            del self._by_name[name]
+
+    def instances_of(self, token: str) -> int:
+        """How many processes that showed that token are known."""
+        return self._by_token[token]
+
+    def set_pace(self) -> bool:
+        """Choose how often workers report, by how many there are: in all about a thousand reports a second. True if it changed.
+
+        It is lowered only when a quarter more workers would still do with it.
+        """
+        if pace_of(len(self.entries)) <= self.pace <= pace_of(len(self.entries) * 5 // 4):
+            return False
+        self.pace = pace_of(len(self.entries))
+        return True
 
     def report(self, instance: str, state: WorkerState) -> None:
         """A heartbeat."""
@@ -154,7 +194,8 @@ class Presence:
             self.version += 1
 
     def _remove(self, instance: str, ended: str = "lost") -> None:
-        entry = self.entries.pop(instance)
+        entry = self.entries[instance]
+        self._drop(entry)
         fate = self._fate(entry)
         if entry.process_id == self.process_id:
             self._note(instance, fate._replace(ended=ended))
@@ -193,15 +234,15 @@ class Presence:
         if not self._expected or now < self._expected_until:
             return
         missing, self._expected = self._expected, {}
-        for instance, fate in missing.items():
-            seen = now - max(LATE_SECONDS, wall - fate.seen_at)
+        for fate in missing.values():
+            seen = now - max(self.late_seconds, wall - fate.seen_at)
             entry = Entry(fate.hello, seen, self.process_id, fate.token, seen, Counter())
             entry.connected = False
-            self.entries[instance] = entry
+            self._keep(entry)
         names = {(entry.hello.worker, entry.token) for entry in self.entries.values() if entry.connected}
-        for instance, fate in missing.items():
+        for fate in missing.values():
             if (fate.hello.worker, fate.token) in names:  # the same name started again meanwhile
-                self._remove(instance)
+                self._remove(fate.hello.instance)
         self.forget()
         self.version += 1
 
@@ -211,13 +252,13 @@ class Presence:
         silent = {
             (entry.hello.worker, entry.hello.pid): wall - (now - entry.seen)
             for entry in list(self.entries.values())
-            if now - entry.seen > LATE_SECONDS
+            if now - entry.seen > self.late_seconds
         }
         return dict(self._gone) | silent
 
     def waiting_at(self, gate: str) -> dict[str, str]:
         """Instances (with their names) that wait at a gate and were heard of recently."""
-        limit = self.clock.monotonic() - LATE_SECONDS
+        limit = self.clock.monotonic() - self.late_seconds
         return {
             instance: entry.hello.worker
             for instance, entry in self.entries.items()
@@ -230,25 +271,45 @@ class Presence:
         """All workers by name, with how present they are now."""
         now, wall = self.clock.monotonic(), self.clock.time()
         return sorted(
-            (_view(entry, now - entry.seen, wall) for entry in list(self.entries.values())),
+            (_view(entry, now - entry.seen, wall, self.pace) for entry in list(self.entries.values())),
             key=lambda view: (view.name, view.instance),
         )
 
-    def local_news(self) -> list[WorkerNews]:
-        """What other processes should know of the workers connected here."""
-        now = self.clock.monotonic()
+    @property
+    def late_seconds(self) -> float:
+        """After how long without a report a worker is lost."""
+        return LATE_SECONDS + 3 * (self.pace - 1)
+
+    def local(self) -> list[str]:
+        """The workers connected here."""
+        return [entry.hello.instance for entry in self._local()]
+
+    def _local(self) -> list[Entry]:
         return [
-            WorkerNews(
-                msgspec.structs.replace(entry.hello, state=entry.state), now - entry.seen, token=entry.token
-            )
+            entry
             for entry in self.entries.values()
             if entry.process_id == self.process_id and entry.connected
         ]
 
-    def merge(self, process_id: str, news: Iterable[WorkerNews]) -> None:
-        """Merge another process's summary: complete, so a worker that is missing from it has left."""
-        reported = {item.hello.instance: item for item in news}
-        for instance, item in reported.items():
+    def summary(self, since: float = float("-inf")) -> tuple[Summary, float]:
+        """What other processes should know of the workers connected here, with what they reported after `since`, the oldest
+        first and `MOST_NEWS` at most; and from where to go on."""
+        now, local = self.clock.monotonic(), self._local()
+        newer = sorted((entry for entry in local if entry.seen > since), key=lambda entry: entry.seen)
+        news = [
+            WorkerNews(
+                msgspec.structs.replace(entry.hello, state=entry.state), now - entry.seen, token=entry.token
+            )
+            for entry in newer[:MOST_NEWS]
+        ]
+        seen = newer[:MOST_NEWS][-1].seen if news else since
+        return Summary([entry.hello.instance for entry in local], news), seen
+
+    def merge(self, process_id: str, summary: Summary) -> None:
+        """Merge another process's summary: a worker that is not present in it has left."""
+        present = {*summary.present}
+        for item in summary.news:
+            instance = item.hello.instance
             mine = self.entries.get(instance)
             if mine is None or mine.process_id != self.process_id or not mine.connected:
                 if mine is not None and mine.process_id == process_id and mine.connected:
@@ -262,7 +323,7 @@ class Presence:
         for instance in [
             key
             for key, e in self.entries.items()
-            if e.process_id == process_id and e.connected and key not in reported
+            if e.process_id == process_id and e.connected and key not in present
         ]:
             self.left(instance)
         self.version += 1
@@ -315,11 +376,16 @@ class Presence:
         return name
 
 
-def _view(entry: Entry, age: float, wall: float) -> WorkerView:
+def pace_of(workers: int) -> float:
+    """How often each of so many workers reports, in seconds."""
+    return float(min(MOST_PACE_SECONDS, max(1, -(-workers // WORKERS_PER_SECOND))))
+
+
+def _view(entry: Entry, age: float, wall: float, pace: float) -> WorkerView:
     hello = entry.hello
-    if age < OK_SECONDS and entry.connected:
+    if age < OK_SECONDS + 2 * (pace - 1) and entry.connected:
         presence = "ok"
-    elif age < LATE_SECONDS:
+    elif age < LATE_SECONDS + 3 * (pace - 1):
         presence = "late"
     else:
         presence = "lost"
@@ -343,7 +409,7 @@ def _view(entry: Entry, age: float, wall: float) -> WorkerView:
 
 
 class PresenceExchange:
-    """Sends the other processes each second which workers are connected here, and takes in the same from them.
+    """Sends the other processes each second which workers are connected here and what is new of them, and takes in the same.
 
     `on_newcomer` is awaited after a process was heard that is new, or was cut off: it has missed receipts, and their
     workers won't send them again.
@@ -367,15 +433,17 @@ class PresenceExchange:
         )
         self._processes: dict[str, float] = {}
         self._newcomer = False
+        self._told = float("-inf")
         backplane.on("presence", self._receive)
 
     async def run(self) -> None:
         """Send, until cancelled."""
         while True:
             self.turned()
-            await self._backplane.publish("presence", _packed(self._presence.local_news()))
-            if self._newcomer:
-                self._newcomer = False
+            newcomer, self._newcomer = self._newcomer, False
+            summary, self._told = self._presence.summary(float("-inf") if newcomer else self._told)
+            await self._backplane.publish("presence", _packed(summary))
+            if newcomer:
                 await self._on_newcomer()
             await self._clock.sleep(SUMMARY_SECONDS)
 
@@ -387,20 +455,20 @@ class PresenceExchange:
                 known: heard for known, heard in self._processes.items() if now - heard < FORGET_SECONDS
             }
         self._processes[process_id] = now
-        self._presence.merge(process_id, msgspec.msgpack.decode(body, type=list[WorkerNews]))
+        self._presence.merge(process_id, msgspec.msgpack.decode(body, type=Summary))
 
 
-def _packed(news: list[WorkerNews]) -> bytes:
-    """The summary; a worker that cannot be reported is left out of it."""
+def _packed(summary: Summary) -> bytes:
+    """The summary; a worker that cannot be reported is left out of its news."""
     try:
-        return msgspec.msgpack.encode(news)
+        return msgspec.msgpack.encode(summary)
     except (OverflowError, ValueError, TypeError):
         good = []
-        for each in news:
+        for each in summary.news:
             try:
                 msgspec.msgpack.encode(each)
             except (OverflowError, ValueError, TypeError) as error:
                 log.warning("The worker %s is not reported: %s", each.hello.worker, error)
             else:
                 good.append(each)
-        return msgspec.msgpack.encode(good)
+        return msgspec.msgpack.encode(Summary(summary.present, good))

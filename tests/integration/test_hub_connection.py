@@ -8,7 +8,7 @@ from websockets.asyncio.server import serve
 
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import RESYNC, Notification
-from coordinator.realtime.hub_client import MAX_UNSENT, HubConnection
+from coordinator.realtime.hub_client import MAX_UNSENT, MOST_TOPICS, HubConnection
 
 
 def hello() -> protocol.Hello:
@@ -21,7 +21,7 @@ def hello() -> protocol.Hello:
         started_at=0.0,
         software="s",
         prefix="kennel-",
-        state=protocol.WorkerState(),
+        state=protocol.WorkerState(gates=(protocol.GateStatus("a"),)),
     )
 
 
@@ -222,3 +222,52 @@ async def test_a_hub_that_needs_longer_than_was_waited_for_is_waited_for_longer(
     async with hub.running(), connected(hub) as connection:
         await until(lambda: connection.is_connected)
     assert len(hub.authorization) >= 3
+
+
+async def test_the_hub_is_informed_of_each_topic_that_somebody_follows():
+    hub = Hub(first=protocol.encode(protocol.Welcome(protocol.VERSION, 60.0, 0.0)))
+
+    def follows() -> set[str]:
+        beats = [frame for frame in hub.heard if isinstance(frame, protocol.Hello | protocol.State)]
+        return {topic for beat in beats for topic in beat.follows or ()}
+
+    async with hub.running(), connected(hub) as connection:
+        end = connection.subscribe("gate:a", lambda hint: None)
+        await until(lambda: connection.is_connected)
+        assert isinstance(hub.heard[0], protocol.Hello)
+        await until(lambda: follows() == {"gate:a"})
+        await asyncio.to_thread(connection.subscribe, "queue:b", lambda hint: None)
+        await until(lambda: follows() == {"gate:a", "queue:b"})
+        # Whoever waits there again soon misses nothing: the topic is kept, and nothing is sent for it.
+        end()
+        connection.subscribe("gate:a", lambda hint: None)
+        count = len(hub.heard)
+        connection.receipt(protocol.Receipt("a", 1, "poll", 0.0, 0.0))
+        await until(lambda: hub.count(protocol.Receipt) == 1)
+        assert len(hub.heard) == count + 1
+
+
+async def test_of_more_topics_than_a_frame_should_hold_all_are_asked_for():
+    hub = Hub(first=protocol.encode(protocol.Welcome(protocol.VERSION, 60.0, 0.0)))
+    async with hub.running(), connected(hub) as connection:
+        for number in range(MOST_TOPICS + 1):
+            connection.subscribe(f"gate:g-{number}", lambda hint: None)
+        await until(
+            lambda: any(getattr(frame, "follows", None) == protocol.ALL_TOPICS for frame in hub.heard)
+        )
+
+
+async def test_a_heartbeat_of_version_2_brings_only_what_changed_and_comes_as_often_as_the_hub_says():
+    hub = Hub(first=protocol.encode(protocol.Welcome(2, 60.0, 0.0)))
+    async with hub.running(), connected(hub) as connection:
+        await until(lambda: connection.is_connected and hub.count(protocol.State) == 1)
+        await hub.sockets[0].send(protocol.encode(protocol.Pace(0.05)))
+        await until(lambda: hub.count(protocol.State) >= 4)
+    beats = [frame for frame in hub.heard if isinstance(frame, protocol.State)]
+    assert all(beat == protocol.State(protocol.WorkerState(), same=("gates",)) for beat in beats[1:])
+
+
+async def test_a_hub_of_version_1_gets_whole_states():
+    async with Hub().running() as hub, connected(hub):
+        await until(lambda: hub.count(protocol.State) >= 3)
+    assert all(not frame.same for frame in hub.heard if isinstance(frame, protocol.State))

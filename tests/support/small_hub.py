@@ -21,6 +21,7 @@ class SmallHub:
         self.deaf = False
         self.receipts: list[protocol.Receipt] = []
         self.states: dict[str, protocol.WorkerState] = {}
+        self.follows: dict[str, set[str]] = {}
         self._sockets: set[ServerConnection] = set()
         self._server: Server | None = None
         self._port = 0
@@ -60,12 +61,16 @@ class SmallHub:
             assert isinstance(hello, protocol.Hello)
             await socket.send(protocol.encode(protocol.Welcome(protocol.VERSION, 30.0, time.time())))
             self._sockets.add(socket)
+            state = hello.state
+            self.follows[hello.worker] = {*(hello.follows or ())}
             async for frame in socket:
                 match protocol.decode_from_worker(frame):
                     case protocol.Receipt() as receipt:
                         self.receipts.append(receipt)
-                    case protocol.State(state):
+                    case protocol.State() as beat:
+                        state = protocol.whole(state, beat)
                         self.states[hello.worker] = state
+                        self.follows[hello.worker] |= {*(beat.follows or ())}
                     case protocol.Announce(hint) if not self.deaf:
                         self.tell(hint)
                     case _:

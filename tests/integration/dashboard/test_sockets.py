@@ -6,12 +6,15 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import websockets
 
@@ -36,6 +39,54 @@ async def test_a_worker_without_a_valid_token_is_refused_at_the_door(dashboard: 
         async with BareWorker(dashboard, "w", token="kw_somebody_elses_token_000000000"):
             pass
     assert refused.value.response.status_code == 403
+
+
+class Following(BareWorker):
+    """Follows the topics that it is given."""
+
+    def __init__(self, dashboard: Dashboard, name: str, *topics: str) -> None:
+        super().__init__(dashboard, name)
+        self.topics = topics
+
+    def hello(self) -> protocol.Hello:
+        return msgspec.structs.replace(super().hello(), follows=self.topics)
+
+
+async def test_a_hint_for_one_queue_reaches_those_who_follow_it_only(dashboard: Dashboard) -> None:
+    ours, theirs = f"queue:q{secrets.token_hex(4)}", f"queue:q{secrets.token_hex(4)}"
+    async with (
+        Following(dashboard, "ours", ours) as one,
+        Following(dashboard, "theirs", theirs) as other,
+        BareWorker(dashboard, "announcer") as announcer,
+    ):
+        await until(lambda: one.heard and other.heard and announcer.heard)
+        await announcer.send(Announce(Notification(ours)))
+        await announcer.send(Announce(Notification(theirs)))
+        # What comes last is the proof that the first did not.
+        await until(lambda: one.hints(ours) and other.hints(theirs))
+        assert not other.hints(ours)
+        await other.send(State(other.state, follows=(ours, theirs)))
+        await until(lambda: other.hints(ours))
+        await announcer.send(Announce(Notification(ours)))
+        await until(lambda: len(other.hints(ours)) == 2)
+
+
+async def test_a_heartbeat_of_changes_leaves_the_rest_as_it_was(dashboard: Dashboard) -> None:
+    gate = f"g{secrets.token_hex(4)}"
+    async with BareWorker(dashboard, "w") as worker:
+        await worker.wait_at(gate)
+        for number in range(30):  # more than are shown in a second: what is not shown counts all the same
+            await worker.send(State(WorkerState(memory_bytes=1000 + number), same=("gates",)))
+        await worker.send(State(WorkerState(mode="draining"), same=("gates", "memory_bytes")))
+        with Person(dashboard, "vera") as vera:
+
+            def shown() -> dict[str, Any]:
+                found: dict[str, Any] = vera.get(f"/api/v1/workers/{worker.instance}").json()["state"]
+                return found
+
+            await until(lambda: shown()["mode"] == "draining")
+            assert [each["name"] for each in shown()["gates"]] == [gate]
+            assert shown()["memory_bytes"] == 1029
 
 
 async def test_a_revoked_token_closes_the_sockets_that_used_it(dashboard: Dashboard) -> None:

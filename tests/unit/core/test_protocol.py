@@ -30,6 +30,7 @@ HELLO = protocol.Hello(
         HELLO,
         protocol.State(HELLO.state),
         protocol.Receipt("g", 2, "push", 0.1, 5.0),
+        protocol.State(protocol.WorkerState(), same=("gates",), follows=("gate:a",)),
         protocol.Announce(Notification("queue:a")),
     ],
 )
@@ -41,12 +42,39 @@ def test_what_a_worker_sends_arrives_unchanged(message):
     "message",
     [
         protocol.Welcome(1, 1.0, 2.0),
+        protocol.Pace(10.0),
         protocol.Hinted(Notification("gate:a", epoch=3)),
         protocol.Command("drain", "1", by="olga"),
     ],
 )
 def test_what_the_hub_sends_arrives_unchanged(message):
     assert protocol.decode_from_hub(protocol.encode(message)) == message
+
+
+STATES = st.builds(
+    protocol.WorkerState,
+    mode=st.sampled_from(["running", "draining"]),
+    gates=st.sampled_from([(), (protocol.GateStatus("a"),), (protocol.GateStatus("a", epoch=1),)]),
+    requests=st.sampled_from([{}, {"get": 1}, {"get": 2}]),
+    cpu_seconds=st.sampled_from([0.0, 1.5]),
+    memory_bytes=st.sampled_from([0, 7]),
+)
+
+
+@given(st.lists(STATES, min_size=1))
+def test_states_sent_as_changes_arrive_whole(states):
+    sent = arrived = protocol.WorkerState()
+    for state in states:
+        frame = protocol.decode_from_worker(protocol.encode(protocol.changes(sent, state)))
+        assert isinstance(frame, protocol.State)
+        arrived = protocol.whole(arrived, frame)
+        sent = state
+        assert arrived == state
+
+
+def test_a_state_that_builds_on_a_field_that_does_not_exist_is_refused():
+    with pytest.raises(ProtocolViolation, match="invented"):
+        protocol.whole(HELLO.state, protocol.State(HELLO.state, same=("invented",)))
 
 
 def test_a_field_of_a_newer_version_is_ignored():

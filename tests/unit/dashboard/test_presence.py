@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.realtime.protocol import ListenerStatus, WorkerState
 from coordinator.testing.clock import ManualClock
-from dashboard.live.presence import FORGET_SECONDS, Presence
+from dashboard.live.presence import FORGET_SECONDS, Presence, Summary, pace_of
 
 from .making import hello, waiting
 
@@ -71,14 +71,60 @@ def test_a_restarted_worker_takes_the_place_of_its_lost_self(presence: Presence,
 def test_other_processes_learn_of_local_workers_only(presence: Presence, clock: ManualClock) -> None:
     other = Presence("there", clock=clock)
     presence.joined(hello("a", state=waiting()))
-    other.merge("here", presence.local_news())
+    other.merge("here", presence.summary()[0])
     assert other.waiting_at(GATE) == {"i-a": "a"}
-    assert other.local_news() == []
+    assert other.local() == []
+
+
+async def test_a_summary_brings_what_is_new_in_portions_and_names_all(
+    monkeypatch: pytest.MonkeyPatch, presence: Presence, clock: ManualClock
+) -> None:
+    monkeypatch.setattr("dashboard.live.presence.MOST_NEWS", 2)
+    for name in "abc":
+        presence.joined(hello(name))
+        await clock.advance(0.1)
+    first, told = presence.summary()
+    assert [news.hello.worker for news in first.news] == ["a", "b"]
+    assert first.present == ["i-a", "i-b", "i-c"]
+    second, told = presence.summary(told)
+    assert [news.hello.worker for news in second.news] == ["c"]
+    assert presence.summary(told)[0].news == []
+    presence.report("i-a", waiting())
+    assert [news.hello.state for news in presence.summary(told)[0].news] == [waiting()]
+
+
+async def test_the_larger_the_fleet_the_less_often_each_worker_reports_and_is_missed(
+    clock: ManualClock,
+) -> None:
+    presence = Presence("here", clock=clock)
+    paces = []
+    for number in range(2_600):
+        presence.joined(hello(f"w-{number}"))
+        if presence.set_pace():
+            paces.append((number + 1, presence.pace))
+    assert paces == [(1_001, 2.0), (2_001, 3.0)]
+    assert {pace_of(1), pace_of(100), pace_of(10_000), pace_of(99_999)} == {1.0, 10.0}
+    await clock.advance(6.9)
+    assert {view.presence for view in presence.workers()} == {"ok"}
+    await clock.advance(8.0)
+    assert {view.presence for view in presence.workers()} == {"late"}
+    await clock.advance(2.0)
+    assert {view.presence for view in presence.workers()} == {"lost"}
+    for number in range(850):  # 1,750 are left: with a quarter more it is still 3
+        presence.report(f"i-w-{number}", WorkerState(mode="stopping"))
+        presence.left(f"i-w-{number}")
+        presence.set_pace()
+    assert presence.pace == 3.0
+    for number in range(850, 1_100):
+        presence.report(f"i-w-{number}", WorkerState(mode="stopping"))
+        presence.left(f"i-w-{number}")
+        presence.set_pace()
+    assert presence.pace == 2.0
 
 
 def test_a_worker_missing_from_its_process_summary_has_left(presence: Presence, clock: ManualClock) -> None:
     presence.joined(hello("a"), process_id="there")
-    presence.merge("there", [])
+    presence.merge("there", Summary([]))
     assert presence.workers()[0].presence == "late"
 
 
@@ -86,7 +132,7 @@ def test_a_summary_does_not_overrule_a_worker_connected_here(presence: Presence,
     presence.joined(hello("a", state=waiting()))
     stale = Presence("there", clock=clock)
     stale.joined(hello("a"))
-    presence.merge("there", stale.local_news())
+    presence.merge("there", stale.summary()[0])
     assert presence.waiting_at(GATE) == {"i-a": "a"}
 
 
@@ -95,7 +141,7 @@ def test_a_worker_that_reconnects_elsewhere_belongs_there(presence: Presence, cl
     presence.left("i-a")
     there = Presence("there", clock=clock)
     there.joined(hello("a"))
-    presence.merge("there", there.local_news())
+    presence.merge("there", there.summary()[0])
     assert presence.entries["i-a"].process_id == "there"
     assert presence.workers()[0].presence == "ok"
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import Notification
+from coordinator.testing.clock import ManualClock
 from dashboard.core.backplane import Backplane
-from dashboard.hub.notifications import FanoutBus, WorkerSockets
+from dashboard.hub.notifications import RECENT_SECONDS, FanoutBus, WorkerSockets
 from dashboard.hub.socket import RateLimit, SendQueue
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 async def test_a_socket_that_takes_nothing_is_closed_with_the_reason() -> None:
@@ -66,3 +74,81 @@ def test_the_rate_limit_allows_a_burst_then_the_average() -> None:
     limit = RateLimit(10, 20, now=0.0)
     assert sum(limit.allows(0.0) for _ in range(100)) == 20
     assert sum(limit.allows(1.0) for _ in range(100)) == 10
+
+
+class Listening:
+    """Sockets that take everything."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.sockets = WorkerSockets(clock=clock)
+        self.bus = FanoutBus(self.sockets, Backplane(clock=clock))
+        self.got: dict[str, list[str]] = {}
+
+    def join(self, name: str, *follows: str, version: int = 2) -> SendQueue:
+        async def send(frame: str) -> None:
+            match protocol.decode_from_hub(frame):
+                case protocol.Hinted(hint):
+                    self.got[name].append(hint.topic)
+                case protocol.Pace(seconds):
+                    self.got[name].append(f"pace {seconds:g}")
+
+        async def close(code: int, reason: str) -> None:
+            raise AssertionError(reason)
+
+        self.got[name] = []
+        box = SendQueue(send, close)
+        self.sockets.join(name, box, follows or None, takes_pace=version >= 2)
+        return box
+
+
+async def test_a_hint_reaches_those_who_follow_its_topic_and_those_who_follow_all(clock: ManualClock) -> None:
+    here = Listening(clock)
+    here.join("orders", "queue:orders", "gate:start")
+    here.join("bills", "queue:bills", "gate:start")
+    here.join("older")
+    assert here.bus.send(Notification("queue:orders")) == 2
+    assert here.bus.send(Notification("gate:start", 1)) == 3
+    assert here.bus.send(Notification("queue:nobodys")) == 1
+    assert here.got == {
+        "orders": ["queue:orders", "gate:start"],
+        "bills": ["gate:start"],
+        "older": ["queue:orders", "gate:start", "queue:nobodys"],
+    }
+    assert here.sockets.following("queue:bills") == 2
+
+
+async def test_who_begins_to_follow_a_topic_gets_its_newest_recent_hint_and_who_ends_gets_none(
+    clock: ManualClock,
+) -> None:
+    here = Listening(clock)
+    here.join("a", "queue:orders")
+    here.bus.send(Notification("gate:old", 1))
+    await clock.advance(RECENT_SECONDS + 1)
+    here.bus.send(Notification("gate:start", 1))
+    here.sockets.follow("a", ["gate:start", "gate:old", "gate:never"])
+    assert here.got["a"] == ["gate:start"]
+    here.bus.send(Notification("queue:orders"))
+    assert here.got["a"] == ["gate:start"]
+    here.sockets.follow("a", protocol.ALL_TOPICS)
+    here.bus.send(Notification("queue:orders"))
+    assert here.got["a"] == ["gate:start", "queue:orders"]
+
+
+async def test_a_worker_that_left_or_came_again_leaves_nothing_in_the_index(clock: ManualClock) -> None:
+    here = Listening(clock)
+    older = here.join("a", "queue:orders")
+    newer = here.join("a", "gate:start")
+    assert (here.sockets.following("queue:orders"), here.sockets.following("gate:start")) == (0, 1)
+    assert not here.sockets.leave("a", older)
+    assert here.sockets.leave("a", newer)
+    assert here.sockets.following("gate:start") == 0
+    here.sockets.follow("a", ["gate:start"])
+    assert here.bus.send(Notification("gate:start", 1)) == 0
+
+
+async def test_the_pace_goes_to_workers_that_understand_it(clock: ManualClock) -> None:
+    here = Listening(clock)
+    here.join("old", version=1)
+    here.join("new")
+    here.sockets.send_pace(7)
+    assert here.got == {"old": [], "new": ["pace 7"]}

@@ -40,7 +40,7 @@ class Told:
 
     def __init__(self, clock: ManualClock, sockets: int = 200) -> None:
         self.hints: list[Notification] = []
-        self.announcements = Announcements(self.tell, lambda: sockets, clock=clock)
+        self.announcements = Announcements(self.tell, lambda topic: sockets, clock=clock)
 
     async def tell(self, hint: Notification, but: str) -> None:
         self.hints.append(hint)
