@@ -161,6 +161,6 @@ async def main(urls: list[str], count: int, first: int) -> None:
 
 
 if __name__ == "__main__":
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     asyncio.run(main(sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3])))
