@@ -316,3 +316,108 @@ class LedgerRow(models.Model):
 
     def __str__(self) -> str:
         return f"{self.first}…{self.last} {self.state}"
+
+
+class AlertChannel(models.Model):
+    """Where alerts are sent. Address and secret are encrypted with a key made of KENNEL_SECRET_KEY; `shown` may be seen."""
+
+    name = models.CharField(max_length=48, unique=True)
+    kind = models.CharField(max_length=10)
+    address = models.TextField()
+    secret = models.TextField(blank=True)
+    shown = models.CharField(max_length=200)
+    by = models.CharField(max_length=150)
+    at = models.FloatField()
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.kind} to {self.shown}"
+
+
+class AlertRule(models.Model):
+    """When an alert fires: a figure above or below a value for some seconds, for each name that one of the patterns covers."""
+
+    name = models.CharField(max_length=48, unique=True)
+    figure = models.CharField(max_length=40)
+    below = models.BooleanField(default=False)
+    value = models.FloatField(default=0.0)
+    for_seconds = models.FloatField(default=0.0)
+    clear_seconds = models.FloatField(default=60.0)
+    names = models.CharField(max_length=200, default="*")
+    level = models.CharField(max_length=8, default="warning")
+    enabled = models.BooleanField(default=True)
+    channels = models.ManyToManyField(AlertChannel, related_name="rules", blank=True)
+    by = models.CharField(max_length=150)
+    at = models.FloatField()
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.figure}"
+
+
+class AlertSilence(models.Model):
+    """Until a moment nothing is sent for the subjects of a rule that a pattern covers."""
+
+    rule = models.ForeignKey(AlertRule, on_delete=models.CASCADE, related_name="silences")
+    names = models.CharField(max_length=200, default="*")
+    until = models.FloatField(db_index=True)
+    by = models.CharField(max_length=150)
+    reason = models.TextField(blank=True)
+
+    def __str__(self) -> str:
+        return f"{self.names} until {self.until}"
+
+
+class Alert(models.Model):
+    """One time that the condition of a rule held for a subject: pending, then firing (`fired_at`), then resolved.
+
+    Of one rule and subject at most one is not resolved, whichever process found it. `clear_since` is since when the
+    condition holds no more, `notified` whether the channels get it.
+    """
+
+    rule = models.ForeignKey(AlertRule, null=True, on_delete=models.SET_NULL, related_name="alerts")
+    rule_name = models.CharField(max_length=48)
+    subject = models.CharField(max_length=200, blank=True)
+    what = models.TextField()
+    level = models.CharField(max_length=8)
+    url = models.CharField(max_length=300, blank=True)
+    since = models.FloatField()
+    seen_at = models.FloatField()
+    fired_at = models.FloatField(null=True)
+    clear_since = models.FloatField(null=True)
+    resolved_at = models.FloatField(null=True, db_index=True)
+    acknowledged_by = models.CharField(max_length=150, blank=True)
+    acknowledged_at = models.FloatField(null=True)
+    notified = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["rule", "subject"], condition=models.Q(resolved_at=None), name="alert_open_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.rule_name} {self.subject}"
+
+
+class AlertDelivery(models.Model):
+    """One message to one channel. `key` is unique, and sent along: who gets it twice knows by it.
+
+    `state` is "waiting", "sending" (by a process that has it until `claimed_until`), "sent" or "failed".
+    """
+
+    key = models.CharField(max_length=80, unique=True)
+    alert = models.ForeignKey(Alert, null=True, on_delete=models.CASCADE, related_name="deliveries")
+    channel = models.ForeignKey(AlertChannel, on_delete=models.CASCADE, related_name="deliveries")
+    event = models.CharField(max_length=8)
+    state = models.CharField(max_length=8, default="waiting")
+    tries = models.PositiveSmallIntegerField(default=0)
+    next_at = models.FloatField(default=0.0)
+    claimed_until = models.FloatField(default=0.0)
+    problem = models.CharField(max_length=200, blank=True)
+    at = models.FloatField()
+
+    class Meta:
+        indexes = [models.Index(fields=["state", "next_at"], name="alert_delivery_due")]
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.state}"

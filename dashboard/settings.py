@@ -13,6 +13,8 @@ ALLOWED_HOSTS         comma-separated host names; default: this machine only
 KENNEL_TRUSTED_ORIGINS  comma-separated origins behind a proxy, such as https://kennel.example.org
 KENNEL_HTTPS          1 when people reach the dashboard over HTTPS: secure cookies, HSTS
 KENNEL_WEBHOOKS       comma-separated addresses to notify of releases, signed with KENNEL_WEBHOOK_SECRET
+KENNEL_EMAIL_URL      mail server for alerts: smtp://USER:PASSWORD@HOST:PORT, smtp+tls:// for STARTTLS, smtps:// for TLS
+KENNEL_EMAIL_FROM     sender of these mails (default kennel@localhost)
 KENNEL_LOG_JSON       1 for a log of one JSON object a line
 KENNEL_API_READS, KENNEL_API_WRITES, KENNEL_API_REFUSED
                       requests a minute of one token or user; refused ones from one address (default 6000, 600, 120)
@@ -37,7 +39,7 @@ import os
 import secrets
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import dj_database_url
 from csp.constants import NONCE, NONE, SELF
@@ -205,6 +207,14 @@ AUDIT_KEY = os.environ.get("KENNEL_AUDIT_KEY", "")
 AUDIT_SYSLOG = os.environ.get("KENNEL_AUDIT_SYSLOG", "")
 WEBHOOKS = _list("KENNEL_WEBHOOKS")
 WEBHOOK_SECRET = os.environ.get("KENNEL_WEBHOOK_SECRET", "")
+
+# Mail of alerts; without a server none is sent.
+_mail = urlsplit(os.environ.get("KENNEL_EMAIL_URL", ""))
+EMAIL_HOST = _mail.hostname or ""
+EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.scheme == "smtp+tls", _mail.scheme == "smtps"
+EMAIL_PORT = _mail.port or (465 if EMAIL_USE_SSL else 587 if EMAIL_USE_TLS else 25)
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = unquote(_mail.username or ""), unquote(_mail.password or "")
+DEFAULT_FROM_EMAIL = os.environ.get("KENNEL_EMAIL_FROM") or "kennel@localhost"
 
 # `kennel dashboard` accepts them from workers, and from programs that act as an operator.
 FIRST_WORKER_TOKEN = os.environ.get("KENNEL_FIRST_WORKER_TOKEN", "")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from typing import Any
 
 from allauth.mfa.adapter import DefaultMFAAdapter
-from cryptography.fernet import Fernet
-from django.conf import settings
 from django.http import HttpRequest
 
 from dashboard.core import audit
 from dashboard.core.permissions import Actor
+from dashboard.core.sealing import seal, unseal
 from dashboard.models import Outcome
 
 
@@ -21,15 +18,10 @@ class MfaAdapter(DefaultMFAAdapter):  # type: ignore[misc]
     """Secrets of authenticators are encrypted with a key made of KENNEL_SECRET_KEY: the database alone opens nothing."""
 
     def encrypt(self, text: str) -> str:
-        return _box().encrypt(text.encode()).decode()
+        return seal("second factor", text)
 
     def decrypt(self, encrypted_text: str) -> str:
-        return _box().decrypt(encrypted_text.encode()).decode()
-
-
-def _box() -> Fernet:
-    key = hashlib.sha256(b"kennel second factor\0" + settings.SECRET_KEY.encode()).digest()
-    return Fernet(base64.urlsafe_b64encode(key))
+        return unseal("second factor", encrypted_text)
 
 
 def signed_in(request: HttpRequest, user: Any, **_: Any) -> None:

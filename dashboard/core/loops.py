@@ -14,7 +14,15 @@ PAUSE_SECONDS = 1.0
 SAID_SECONDS = 60.0
 DEAD_SECONDS = 60.0
 # What these wait for may take long without their fault; a new start would not help.
-PATIENT = {"peaks": 600.0, "memory": 600.0, "housekeeping": 600.0, "claims": 600.0, "webhooks": 600.0}
+PATIENT = {
+    "peaks": 600.0,
+    "memory": 600.0,
+    "housekeeping": 600.0,
+    "claims": 600.0,
+    "webhooks": 600.0,
+    "alerts": 600.0,
+    "deliveries": 600.0,
+}
 
 
 class Loops:

@@ -14,9 +14,11 @@ from django.utils import timezone
 
 from dashboard.core.audit import PRUNE, ActionFailed, audited
 from dashboard.core.permissions import Actor
-from dashboard.models import AuditHead, AuditRow, WorkerToken
+from dashboard.models import Alert, AlertDelivery, AlertSilence, AuditHead, AuditRow, WorkerToken
 
 DEAD_TOKENS = datetime.timedelta(days=90)
+DAY_SECONDS = 86400.0
+ALERT_DAYS = 30
 
 
 # Model -> what bounds it. A test holds this against the models there are.
@@ -32,6 +34,11 @@ BOUNDS = {
     "dashboard.PastWorker": "housekeeping: 30 days after it was last seen, and 20,000",
     "dashboard.PastRelease": "housekeeping: 30 days after it last changed",
     "dashboard.Pricing": "one row",
+    "dashboard.AlertChannel": "people",
+    "dashboard.AlertRule": "people",
+    "dashboard.AlertSilence": "remove_expired: when it has ended",
+    "dashboard.Alert": "remove_expired: 30 days after it was resolved",
+    "dashboard.AlertDelivery": "with its alert; tests of channels: remove_expired after 30 days",
     "dashboard.Series": "trimmed by the sampler: when it has no chunk any more",
     "dashboard.Chunk": "trimmed by the sampler: an hour, a day, a month by level",
     "dashboard.LedgerBook": "as many as sequences",
@@ -60,10 +67,13 @@ def remove_expired() -> int:
     gone, _ = UserSession.objects.exclude(session_key__in=living).delete()
     dead = Q(revoked_at__lt=now - DEAD_TOKENS) | Q(expires_at__lt=now - DEAD_TOKENS)
     tokens, _ = WorkerToken.objects.filter(dead).delete()
+    oldest = time.time() - ALERT_DAYS * DAY_SECONDS
+    AlertSilence.objects.filter(until__lt=time.time()).delete()
+    Alert.objects.filter(resolved_at__lt=oldest).delete()
+    AlertDelivery.objects.filter(alert=None, at__lt=oldest).delete()
     return int(sessions + gone + tokens)
 
 
-DAY_SECONDS = 86400.0
 AT_ONCE = 10_000
 
 

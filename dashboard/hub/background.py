@@ -1,5 +1,5 @@
 """What runs in the background: started and stopped by the ASGI lifespan; the jobs besides watching: housekeeping, sweeping
-payloads, sending webhooks."""
+payloads, sending webhooks, alerts."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from coordinator.queues.sweeping import sweep_round
 from coordinator.realtime import protocol
 from coordinator.storage import Storage
 from dashboard.accounts import sessions
+from dashboard.core import alert_channels as channels
 from dashboard.core import audit, audit_heads, tokens
 from dashboard.core import prices as pricing
 from dashboard.core.checks import refuse_unsafe
@@ -29,9 +30,9 @@ from dashboard.core.permissions import Actor, Role, role_of, teams_of
 from dashboard.core.retention import DAY_SECONDS, prune_audit, remove_expired
 from dashboard.core.webhooks import send_due
 from dashboard.hub.runtime import Runtime, current
-from dashboard.live import fleet_memory
+from dashboard.live import alerting, fleet_memory
 from dashboard.live.releases import ReleaseNews, load_peaks, save_peaks, source_of
-from dashboard.models import AuditRow
+from dashboard.models import AlertDelivery, AuditRow
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 HOUSEKEEPING_SECONDS = 2.0
 WEBHOOKS_SECONDS = 0.5
 MEMORY_SECONDS = 1.0
+ALERTS_SECONDS = 1.0
+DELIVERIES_SECONDS = 0.5
 STILL_THERE_SECONDS = 60.0
 RECONCILE_TURNS = 15
 FIRST_SWEEP_SECONDS = 300.0
@@ -53,6 +56,8 @@ def start(runtime: Runtime) -> None:
         runtime.loops.start("claims", partial(_sweep_claims, runtime))
     if settings.WEBHOOKS:
         runtime.loops.start("webhooks", partial(_webhooks, runtime))
+    runtime.loops.start("alerts", partial(_alerts, runtime))
+    runtime.loops.start("deliveries", partial(_deliveries, runtime))
 
 
 async def _keep_peaks(runtime: Runtime) -> None:
@@ -137,6 +142,63 @@ async def _webhooks(runtime: Runtime) -> None:
             log.exception("Sending webhooks failed; trying again")
             runtime.loops.failed("webhooks", error)
         await runtime.clock.sleep(WEBHOOKS_SECONDS)
+
+
+async def _alerts(runtime: Runtime) -> None:
+    """Each process shows the alerts; the one that samples, or each where none does, finds them."""
+    began = runtime.clock.monotonic()
+    wanted = False
+    if runtime.sampler is not None:
+        runtime.sampler.alerts = lambda: wanted
+    while True:
+        runtime.loops.alive("alerts")
+        try:
+            # What nobody has sampled yet is not known to be well.
+            if runtime.sampler is not None and runtime.sampler.judges and runtime.fleet_state.sample.at:
+                is_old = runtime.clock.monotonic() - began > alerting.YOUNG_SECONDS
+                await _in_thread(partial(alerting.evaluate, may_resolve=is_old), runtime.fleet_state.fleet())
+            wanted = await _in_thread(alerting.quick_look_wanted)
+            runtime.fleet_state.show_alerts(await _in_thread(alerting.firing))
+        except Exception as error:
+            log.exception("Alerts were not looked at; trying again")
+            runtime.loops.failed("alerts", error)
+        await runtime.clock.sleep(ALERTS_SECONDS)
+
+
+async def _deliveries(runtime: Runtime) -> None:
+    """Send what is due, in any process: the rows say whose it is. One slow receiver holds up no other."""
+    under_way: set[asyncio.Task[None]] = set()
+    try:
+        while True:
+            runtime.loops.alive("deliveries")
+            try:
+                room = channels.AT_ONCE - len(under_way)
+                claimed = await _in_thread(channels.claim, runtime.clock.time(), room) if room else []
+                for row, message in claimed:
+                    task = asyncio.create_task(_deliver(runtime, row, message))
+                    under_way.add(task)
+                    task.add_done_callback(under_way.discard)
+            except Exception as error:
+                log.exception("Alerts were not sent; trying again")
+                runtime.loops.failed("deliveries", error)
+            await runtime.clock.sleep(DELIVERIES_SECONDS)
+    finally:
+        # What is cut off here is claimed by another process when the claim expires.
+        for task in under_way:
+            task.cancel()
+
+
+async def _deliver(runtime: Runtime, row: AlertDelivery, message: channels.Message) -> None:
+    try:
+        problem = await channels.send(row.channel, message)
+        await _in_thread(channels.settle, row, problem, runtime.clock.time())
+        if problem:
+            log.warning(
+                "An alert was not sent to %s: %s", row.channel.name, problem, extra={"action": "alert_unsent"}
+            )
+    except Exception as error:
+        log.exception("What became of %s was not noted", row.key)
+        runtime.loops.failed("deliveries", error)
 
 
 async def _housekeeping(runtime: Runtime) -> None:

@@ -170,12 +170,32 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attention(msgspec.Struct, frozen=True, gc=False):
-    """Something an operator should look at: what, how bad ("warning" or "critical"), what to do, and where."""
+    """Something an operator should look at: what, how bad ("warning" or "critical"), what to do, and where.
+
+    `kind` and `names` identify it, whatever figures the text has: the kind of condition, and the things it is about.
+    """
 
     level: str
     what: str
     remedy: str
     url: str = ""
+    kind: str = ""
+    names: tuple[str, ...] = ()
+
+
+class AlertView(msgspec.Struct, frozen=True, gc=False):
+    """An alert that fires. `subject` is the thing that it is about, `since` when its condition began."""
+
+    id: int
+    rule: str
+    subject: str
+    what: str
+    level: str
+    since: float
+    fired_at: float
+    url: str = ""
+    acknowledged_by: str = ""
+    acknowledged_at: float | None = None
 
 
 class Headline(msgspec.Struct, frozen=True, gc=False):
@@ -197,7 +217,7 @@ class Fleet(msgspec.Struct, frozen=True, gc=False):
     """Everything at one moment. `degraded` says in words what the dashboard itself lacks ("" = nothing).
 
     `read_at` has when each kind of thing was last read from storage, and `troubles` what of the dashboard's own work failed.
-    `own_requests` are those of `requests` that the dashboard sent, and `sampled_every` the seconds between two samples.
+    `own_requests` are those of `requests` that the dashboard sent, and `sampled_every` the seconds between two samples. `alerts` are those that fire.
     """
 
     taken_at: float
@@ -220,6 +240,7 @@ class Fleet(msgspec.Struct, frozen=True, gc=False):
     degraded: str = ""
     read_at: dict[str, float | None] = {}
     troubles: tuple[str, ...] = ()
+    alerts: tuple[AlertView, ...] = ()
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):

@@ -19,6 +19,7 @@ from dashboard.live.conditions import conditions_of, messages
 from dashboard.live.conditions import workers as count_of_workers
 from dashboard.live.fleet import (
     NOTHING,
+    AlertView,
     Depth,
     Fleet,
     GateView,
@@ -425,6 +426,7 @@ class FleetState:
         self._marks: deque[tuple[float, dict[str, int], Counter[str], dict[str, int], int]] = deque()
         self._day: tuple[float, Counter[str], Counter[str]] | None = None
         self.troubles: Callable[[], tuple[str, ...]] = tuple
+        self._alerts: tuple[AlertView, ...] = ()
         self.turned: Callable[[], None] = lambda: None
         self.rested: Callable[[], None] = lambda: None
         self.has_viewers: Callable[[], bool] = lambda: False
@@ -514,8 +516,15 @@ class FleetState:
                 went_back={name: peak for name, (peak, _) in self.gates.went_back.items()},
                 troubles=self.troubles(),
             )
+            fleet = msgspec.structs.replace(fleet, alerts=self._alerts)
             self._composed = (now, stamp, gates, fleet)
             return fleet
+
+    def show_alerts(self, alerts: tuple[AlertView, ...]) -> None:
+        """These alerts fire now."""
+        with self._lock:
+            if alerts != self._alerts:
+                self._alerts, self._composed = alerts, None
 
     def newest_values(self) -> dict[str, float]:
         """The figures of the newest sample that history keeps."""

@@ -80,6 +80,7 @@ log = logging.getLogger(__name__)
 ELECTION = "dashboard-sampler"
 WATCHED_SECONDS = 1.0
 UNWATCHED_SECONDS = 5.0
+ALERTED_SECONDS = 3.0
 ALONE_SECONDS = 2.5
 REST_TIMES, MOST_REST_SECONDS = 3.0, 2.0
 READ_SECONDS = 4.0
@@ -102,6 +103,8 @@ class Sampler:
         self._notifier = QueueNotifier()
         self.ledgers = LedgerIndex(storage, clock=clock, watched=lambda: self.watched())
         self.watched: Callable[[], bool] = lambda: True
+        self.alerts: Callable[[], bool] = lambda: False
+        """Whether somebody is to be notified of what is found, though nobody looks."""
         self.turned: Callable[[], None] = lambda: None
         self.failed: Callable[[Exception], None] = lambda error: None
         self._leading = False
@@ -113,12 +116,19 @@ class Sampler:
 
     @property
     def every_seconds(self) -> float:
-        return WATCHED_SECONDS if self.watched() else UNWATCHED_SECONDS
+        if self.watched():
+            return WATCHED_SECONDS
+        return ALERTED_SECONDS if self.alerts() else UNWATCHED_SECONDS
 
     @property
     def is_leading(self) -> bool:
         """Whether this process does what one does for all."""
         return self._leading
+
+    @property
+    def judges(self) -> bool:
+        """Whether this process says what the fleet is like: it leads, or nobody samples."""
+        return self._leading or self._nobody_samples()
 
     def wake(self) -> None:
         """Look now rather than at the next turn."""

@@ -83,6 +83,7 @@ def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
         "as_of": as_of,
         "unreachable": fleet.storage.unreachable_since is not None,
         "points": points,
+        "alerts": counts(fleet)["alerts"],
         "order": {
             **{figure: [queue.name for queue in ranked] for figure, ranked in order.items()},
             "own": sorted({queue.name for queue in queues if is_own(queue)}),
@@ -111,6 +112,7 @@ def counts(fleet: Fleet) -> dict[str, int]:
         "late_batches": sum(batch.sla_risk == "at risk" for batch in running(fleet)),
         "failed_batches": sum(batch.state == "failed" for batch in fleet.work.batches),
         "partial_batches": sum(batch.state == "partial" for batch in fleet.work.batches),
+        "alerts": sum(1 for alert in fleet.alerts if alert.acknowledged_at is None),
         "sequence_problems": sum(1 for sequence in fleet.sequences if sequence.problem),
     }
 

@@ -78,6 +78,7 @@ function readPulse(at) {
   if (!text || text === pulse?.text) return;
   pulse = { text, ...JSON.parse(text) };
   heard(pulse.now, at);
+  document.title = `${pulse.alerts ? `(${pulse.alerts}) ` : ""}${document.title.replace(/^\(\d+\) /, "")}`;
   document.dispatchEvent(new CustomEvent("kennel:pulse", { detail: pulse }));
 }
 

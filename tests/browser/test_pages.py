@@ -21,6 +21,8 @@ PATHS = (
     "/batches/",
     "/scaling/",
     "/cost/",
+    "/alerts/",
+    "/alerts/new",
     "/audit/",
     "/access/",
     "/search/?q=o",

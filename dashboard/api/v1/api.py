@@ -13,8 +13,8 @@ from ninja import NinjaAPI
 from ninja.parser import Parser
 
 from dashboard.api.v1 import access as keys
+from dashboard.api.v1 import alerts, gates, problems, queues
 from dashboard.api.v1 import batches as work
-from dashboard.api.v1 import gates, problems, queues
 from dashboard.api.v1 import idempotency as replays
 from dashboard.api.v1 import reads as records
 from dashboard.api.v1 import scaling as pools
@@ -107,7 +107,7 @@ def _api() -> NinjaAPI:
     )
     api.add_decorator(_enveloped, mode="view")
     api.add_decorator(replays.once, mode="operation")
-    for room in (records, gates, queues, machines, work, pools, keys):
+    for room in (records, gates, queues, machines, work, pools, alerts, keys):
         api.add_router("", room.router)
     return api
 

@@ -23,12 +23,14 @@ _STORABLE = r"^[^\x00]*$"  # NUL cannot be kept by every database
 _INSTANCE = r"^[A-Za-z0-9._:@-]+$"
 _PATTERNS = r"^[A-Za-z0-9._*?@:-]+( [A-Za-z0-9._*?@:-]+)*$"
 _TITLE = r"^[^\x00]*\S[^\x00]*$"
+_FIGURE = r"^[a-z._]+$"
 FORMS = {
     NAME: "must be lower-case letters, digits and single dashes",
     KEY: "must not contain control characters or any of / \\ # ? %",
     _STORABLE: "must not contain the character NUL",
     _INSTANCE: "must be letters, digits, dots, colons, dashes, underscores and @",
     _PATTERNS: "must be names with * and ?, separated by single spaces",
+    _FIGURE: "must be lower-case letters, dots and underscores",
     _TITLE: "must not be blank nor contain the character NUL",
 }
 """What to say of a text that does not match."""
@@ -172,3 +174,31 @@ class NewToken(Why):
     role: Literal["", "viewer", "operator", "admin"] = ""
     team: Annotated[str, StringConstraints(pattern=_STORABLE, max_length=150)] = ""
     allowance: Claims | None = None
+
+
+class AlertRuleBody(Why):
+    """When an alert fires, for each name that `names` covers; `figure` is one that the docs list."""
+
+    figure: Annotated[str, StringConstraints(pattern=_FIGURE, min_length=1, max_length=40)]
+    value: float
+    below: bool = False
+    for_seconds: Annotated[float, Field(ge=0, le=604_800)] = 0.0
+    clear_seconds: Annotated[float, Field(ge=0, le=604_800)] = 60.0
+    names: _Patterns = "*"
+    level: Literal["warning", "critical"] = "warning"
+    enabled: bool = True
+    channels: list[_Name] = Field(default=[], max_length=50)
+
+
+class NewChannel(Why):
+    """Where alerts are sent: e-mail addresses, the URL of a webhook, Slack or Teams, or the integration key of PagerDuty."""
+
+    kind: Literal["email", "webhook", "slack", "teams", "pagerduty"]
+    address: Annotated[str, StringConstraints(pattern=_TITLE, min_length=1, max_length=1000)]
+
+
+class NewSilence(Why):
+    """For how long nothing is sent, for which names."""
+
+    seconds: Annotated[float, Field(ge=60, le=30 * 86_400)]
+    names: _Patterns = "*"

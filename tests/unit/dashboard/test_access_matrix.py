@@ -35,7 +35,7 @@ OWN = {
 READ = {
     "overview", "cost", "batches", "scaling", "tv", "help", "search", "ledger-csv", "audit-csv", "gates", "queues", "queue", "workers", "leaders", "sequences", "audit", "history", "table", "metrics",
     "gate-opening",
-    "access",
+    "access", "alerts",
 }  # fmt: skip
 # name of the address → (arguments, action) for everything that changes something
 ACTS: list[tuple[str, dict[str, Any], str]] = [
@@ -68,6 +68,15 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("worker-do", {"instance": "i-1", "verb": "stop"}, "worker.stop"),
     ("leader-step-down", {"name": "month-end"}, "leader.step_down"),
     ("leader-break", {"name": "month-end"}, "leader.break"),
+    ("alert-rule-new", {}, "alert.rule"),
+    ("alert-rule", {"rule": "deep-queues"}, "alert.rule"),
+    ("alert-rule-delete", {"rule": "deep-queues"}, "alert.rule"),
+    ("alert-silence", {"rule": "deep-queues"}, "alert.silence"),
+    ("alert-silence-end", {"silence": 7}, "alert.silence"),
+    ("alert-acknowledge", {"alert": 7}, "alert.acknowledge"),
+    ("alert-channel", {}, "alert.channel"),
+    ("alert-channel-delete", {"channel": "ops-mail"}, "alert.channel"),
+    ("alert-channel-test", {"channel": "ops-mail"}, "alert.test"),
     ("token-create", {}, "token.create_own"),
     ("token-revoke", {"token": 7}, "token.revoke_own"),
     ("person-add", {}, "person.add"),

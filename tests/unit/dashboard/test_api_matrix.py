@@ -30,6 +30,7 @@ VALUES = {
     "{instance}": "i-1",
     "{pool}": "orders",
     "{token_id}": "7",
+    "{alert_id}": "7",
     "{pipeline}": "billing",
     "{batch}": "batch-1",
     "{saga}": "billing",
@@ -92,7 +93,7 @@ def test_every_address_of_the_api_is_an_operation_of_its_schema() -> None:
 
 def test_every_action_on_the_fleet_has_an_operation() -> None:
     elsewhere = {"token.create", "token.revoke"}  # asked for by the act itself: whose token it is
-    kinds = {"gate", "queue", "worker", "leader", "token", "scaling", "batch", "saga", "cost"}
+    kinds = {"gate", "queue", "worker", "leader", "token", "scaling", "batch", "saga", "cost", "alert"}
     wanted = {action for action in ACTIONS if action.partition(".")[0] in kinds}
     assert wanted - {operation.action for operation in OPERATIONS} - elsewhere == set()
 

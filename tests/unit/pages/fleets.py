@@ -6,6 +6,7 @@ from coordinator.pipelines.status import BatchStatus
 from coordinator.realtime.protocol import GateStatus, ListenerStatus, WorkerState
 from coordinator.tables.azure import SagaHead
 from dashboard.live.fleet import (
+    AlertView,
     Attention,
     Fleet,
     GateView,
@@ -116,6 +117,9 @@ def full(*, age: float = 0.5, unreachable: bool = False) -> Fleet:
         workers=(worker("w-10"), worker("w-2"), worker("w-4", "lost")),
         attention=(Attention("critical", "w-4 is lost", "Start another.", "/workers/"),),
         work=work(read),
+        alerts=(
+            AlertView(1, "deep-queues", "orders-in", "120 messages in <orders-in>", "critical", read, read),
+        ),
         requests_per_minute=31.0,
         requests={"queue.GetMessages": 900, "blob.PutBlob": 90, "blob.GetBlob": 10},
     )
