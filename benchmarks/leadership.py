@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
+import random
 import re
 import secrets
 import signal
@@ -27,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from coordinator.leadership.election import Election
-from coordinator.leadership.term import LeaseConfig
+from coordinator.leadership.term import LeaseConfig, Term
 from coordinator.realtime.bus import LocalBus
 from coordinator.testing.azurite import Azurite
 from coordinator.testing.clock import ManualClock
@@ -45,7 +47,8 @@ PATIENCE = 180.0
 SPREAD_SECONDS = 10.0
 LOOK_SECONDS = 11.0
 ROLES = ("lead", "source", "redis", "postgres")
-# Eight looks of the source's standby, thirteen renewals of Kennel's leader, spread evenly.
+SIMULATED_DEATHS = 300
+# Eight checks of either standby, thirteen renewals of Kennel's leader, spread evenly.
 COUNTED, COUNT_SECONDS, COUNT_SPREAD_SECONDS = 8, 130.0, 16.25
 CUT = Fault("cut off", committed=False, answer="close")
 
@@ -219,7 +222,7 @@ class Setup:
             return summary(gaps) | {"two_acted": sum(gap < 0 for gap in gaps)}
 
 
-async def simulated_hour(*, push: bool = False, look_seconds: float = 0.0) -> dict[str, int]:
+async def simulated_hour(*, push: bool = False, config: LeaseConfig | None = None) -> dict[str, int]:
     """The requests of one leader and one standby, counted over a simulated hour."""
     clock = ManualClock()
     store = MemoryLeaseStore(clock=clock)
@@ -229,7 +232,6 @@ async def simulated_hour(*, push: bool = False, look_seconds: float = 0.0) -> di
         await asyncio.Event().wait()
 
     def start(name: str) -> asyncio.Task[Any]:
-        config = LeaseConfig(look_seconds=look_seconds)
         election = Election(store, identity=name, bus=lambda: bus, clock=clock, config=config)
         return asyncio.create_task(election.run(lead))
 
@@ -249,6 +251,73 @@ async def simulated_hour(*, push: bool = False, look_seconds: float = 0.0) -> di
     return {"leader": renewals, "standby": len(asked) - renewals}
 
 
+async def simulated_deaths(config: LeaseConfig, *, standbys: int = 1) -> dict[str, Any]:
+    """How long nobody leads after leaders that crash at random moments, with standbys without push."""
+    rng, times = random.Random(1), []
+    for _ in range(SIMULATED_DEATHS):
+        clock, begun = ManualClock(), asyncio.Event()
+        store = MemoryLeaseStore(clock=clock)
+
+        async def lead(term: Term, begun: asyncio.Event = begun) -> None:
+            if term.epoch > 1:
+                begun.set()
+            await asyncio.Event().wait()
+
+        def start(
+            clock: ManualClock = clock, store: MemoryLeaseStore = store, lead: Any = lead
+        ) -> asyncio.Task[Any]:
+            bus = LocalBus()
+            election = Election(store, identity="", bus=lambda: bus, clock=clock, config=config)
+            return asyncio.create_task(election.run(lead))
+
+        leader = start()
+        await clock.settle()
+        waiting = [start() for _ in range(standbys)]
+        await clock.advance(rng.uniform(20.0, 120.0))
+        lease, until = store.holder_id, store._until
+        leader.cancel()
+        await clock.settle()
+        store.holder_id, store._until = lease, until  # a crash leaves the lease
+        died = clock.monotonic()
+        while not begun.is_set():
+            await clock.advance(0.05)
+        times.append(clock.monotonic() - died)
+        for run in waiting:
+            run.cancel()
+        await clock.settle()
+    return distribution(times)
+
+
+def deaths_of_the_source() -> dict[str, Any]:
+    """The same of the source's loop: it renews at three quarters of the lease, and tries each 16.25 s, at any phase."""
+    rng, times = random.Random(1), []
+    for _ in range(100 * SIMULATED_DEATHS):
+        free, first_try = 15.0 - rng.uniform(0.0, 11.25), rng.uniform(0.0, 16.25)
+        times.append(first_try + 16.25 * max(0, math.ceil((free - first_try) / 16.25)))
+    return distribution(times)
+
+
+def distribution(times: list[float]) -> dict[str, Any]:
+    ordered = sorted(times)
+    return {
+        "mean_s": round(sum(ordered) / len(ordered), 1),
+        "p50_s": round(ordered[len(ordered) // 2], 1),
+        "p90_s": round(ordered[int(0.9 * len(ordered))], 1),
+        "worst_s": round(ordered[-1], 1),
+    }
+
+
+async def deaths() -> dict[str, dict[str, Any]]:
+    each = LeaseConfig(look_seconds=0)
+    return {
+        "look_seconds=0": await simulated_deaths(each),
+        "defaults, 1 standby": await simulated_deaths(LeaseConfig()),
+        "defaults, 2 standbys": await simulated_deaths(LeaseConfig(), standbys=2),
+        "defaults, 4 standbys": await simulated_deaths(LeaseConfig(), standbys=4),
+        "the source's loop": deaths_of_the_source(),
+    }
+
+
 class Push(LocalBus):
     @property
     def is_connected(self) -> bool:
@@ -263,7 +332,7 @@ async def requests_an_hour(setup: Setup) -> dict[str, dict[str, Any]]:
     return {
         "kennel, simulated": await simulated_hour(),
         "kennel, simulated, with hub": await simulated_hour(push=True),
-        "kennel, simulated, look_seconds=16.3": await simulated_hour(look_seconds=16.3),
+        "kennel, simulated, look_seconds=0": await simulated_hour(config=LeaseConfig(look_seconds=0)),
         **{f"{role}, counted": found for role, found in on_the_wire.items()},
     }
 
@@ -307,6 +376,9 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
         for what, row in result["requests_an_hour"].items():
             found = f"leader {row['leader']:5}   standby {row['standby']:6}" if "leader" in row else told(row)
             print(f"  requests an hour   {what:38} {found}")
+        result["simulated_deaths"] = await deaths()
+        for what, row in result["simulated_deaths"].items():
+            print(f"  nobody leads, simulated   {what:22} {row}")
         if options.only_requests:
             for play in plays.values():
                 play.close()
@@ -328,7 +400,9 @@ def main() -> None:
     )
     parser.add_argument("--elections", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only-requests", action="store_true", help="count requests, and do nothing else")
+    parser.add_argument(
+        "--only-requests", action="store_true", help="count requests, simulate deaths, and end"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.elections = options.elections or (8 if options.quick else 20)

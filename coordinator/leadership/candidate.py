@@ -68,7 +68,7 @@ class Candidate:
         self._maybe_ours = False
         self._known: LeaderInfo | None = None
         self._nominated: tuple[str, int] | None = None
-        self._lag = self._rng.uniform(*_LAG)
+        self._lag, self._phase = self._rng.uniform(*_LAG), self._rng.random()
         self._look_anyway = self._rng.uniform(*_LOOK_ANYWAY)
         self._retry = Backoff(base_seconds=config.retry_seconds / 4, cap_seconds=config.retry_seconds)
         self._epochs = epochs
@@ -225,8 +225,8 @@ class Candidate:
     async def acquire(self, timeout: float | None = None) -> Term | None:
         """Wait for the lease; None after `timeout` seconds. Whoever is cancelled keeps nothing.
 
-        Looks when the lease can have ended: one request each `renew_seconds` of its leader. While renewals are heard over
-        the bus, one a minute. An unreachable or busy store is waited for; every other storage error is raised.
+        Checks when the lease can have ended: one request in `look_seconds`, or each `renew_seconds` of its leader if that
+        is longer. While renewals are heard over the bus, one a minute. An unreachable or busy store is waited for; every other storage error is raised.
         """
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
@@ -304,8 +304,13 @@ class Candidate:
 
     def _until_it_may_expire(self, info: LeaderInfo) -> float:
         now = self._clock.time() + self.offset.correction
-        return self.config.next_look(
-            info.since, now, self._lag, lease_seconds=info.lease_seconds, renew_seconds=info.renew_seconds
+        return self.config.next_check(
+            info.since,
+            now,
+            self._lag,
+            self._phase,
+            lease_seconds=info.lease_seconds,
+            renew_seconds=info.renew_seconds,
         )
 
     # --- keeping it ---------------------------------------------------------------------------------------------
@@ -388,9 +393,10 @@ class Candidate:
     async def release(self, term: Term) -> None:
         """Free the lease if the term still has it, and tell the others. Never raises for storage: it runs out anyway."""
         until = self._clock.monotonic() + term.remaining_seconds + self.config.margin_seconds
+        # Before the request: another may lead from the moment it is carried out, long before its answer arrives.
+        term.end("it was given back")
         with suppress(StorageError):
             await self._retry_until(until, lambda: self._store.release(term.lease_id))
-        term.end("it was given back")
         await self._bus().publish(Hint(topic=self._topic, epoch=term.epoch, origin=self.identity))
 
     async def find_nominee(self) -> Successor | None:

@@ -35,13 +35,13 @@ class Election:
 
     Guarantees that the task starts only after the epoch was raised under the lease; that it is cancelled before the
     lease can have expired; that the lease is given back only after the task has ended. After a crash another node
-    leads within one lease and a second.
+    leads within one lease and a second, or, if renewals are not received over the bus, at most two thirds of a lease later.
 
     Does not guarantee that a task which blocks the event loop or ignores its cancellation stops in time, nor that a
     request already sent does not arrive late: `term.check()` and fencing are for that.
 
-    Costs one request each two thirds of a lease, leading or waiting; while renewals are heard over the bus, waiting
-    costs one request a minute.
+    Costs one request each two thirds of a lease, leading, and at most 222 an hour, waiting; while renewals are heard
+    over the bus, waiting costs one request a minute.
 
     Args:
         store: Where the lease is; `Storage.election` gives one in the account, `coordinator.testing` one in memory.

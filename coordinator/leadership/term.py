@@ -25,9 +25,10 @@ class LeaseConfig:
         renew_deadline_seconds: RenewDeadline: how long a term lasts after its newest confirmed renewal was sent
             (default: nine tenths of the lease). The rest is for the work to end, and for clocks that drift.
         retry_seconds: RetryPeriod: the longest pause before a failed request is sent again (default 2).
-        look_seconds: Minimum time between two reads of a standby that hears no renewals (default 0: it reads whenever
-            the lease can have ended, which is once each `renew_seconds`). More costs less and may find the end that
-            much later.
+        look_seconds: Time between two checks of a standby that receives no renewals over the bus, on average (default
+            16.25, at most 222 requests an hour). 0 checks whenever the lease can have ended, once each `renew_seconds`:
+            another node then leads within one lease and a second. With 16.25, a check may miss that moment and find it
+            `renew_seconds` later; other standbys check at other moments. Locks ignore it and check each time.
 
     Raises:
         ConfigurationError: A time is out of bounds.
@@ -37,7 +38,7 @@ class LeaseConfig:
     renew_seconds: float = 0.0
     renew_deadline_seconds: float = 0.0
     retry_seconds: float = 2.0
-    look_seconds: float = 0.0
+    look_seconds: float = 16.25
 
     def __post_init__(self) -> None:
         if (
@@ -87,19 +88,27 @@ class LeaseConfig:
         """How long a nominated successor has to begin its term."""
         return self.lease_seconds / 7.5
 
-    def next_look(
-        self, since: float, now: float, lag: float, *, lease_seconds: float = 0.0, renew_seconds: float = 0.0
+    def next_check(
+        self,
+        since: float,
+        now: float,
+        lag: float,
+        phase: float,
+        *,
+        lease_seconds: float = 0.0,
+        renew_seconds: float = 0.0,
     ) -> float:
-        """How long a standby waits before it reads again.
+        """How long a standby waits before it checks the lease again.
 
         The leader renews at `since` + k × `renew_seconds`, so its lease can end only a lease after such a moment: a
-        read `lag` seconds after each of them costs one request in `renew_seconds`, and finds the end of the lease at
-        once.
+        check `lag` seconds after it finds the end at once. The standby checks after as many of these moments as
+        `look_seconds` allows, spread evenly; `phase` decides after which.
 
         Args:
             since: When the term began.
             now: The time, by the clock of `since`.
-            lag: How long after each moment, in seconds; the same from read to read.
+            lag: How long after each moment, in seconds; the same from check to check.
+            phase: 0 to 1, the same from check to check, and another for each standby.
             lease_seconds: The leader's (default 0: as configured here).
             renew_seconds: The leader's (default 0: as configured here).
 
@@ -107,11 +116,13 @@ class LeaseConfig:
             Seconds.
         """
         lease, renew = lease_seconds or float(self.lease_seconds), renew_seconds or self.renew_seconds
-        after = now - (since + lease + lag)
-        # Before the end of the first lease nothing can have run out; but clocks that disagree must not make it long.
-        pause = min(-after, lease + lag) if after < 0 else renew - after % renew
-        least = max(self.look_seconds, 0.1)  # woken a hair early: that look was this one
-        return pause if pause >= least else pause + renew * math.ceil((least - pause) / renew)
+        share = min(1.0, renew / self.look_seconds) if self.look_seconds else 1.0
+        # Clocks that disagree must not make the wait for the first end longer than a lease.
+        after = max(now - (since + lease + lag), -(lease + lag))
+        end = max(0, math.ceil((after + 0.1) / renew))  # woken a hair early: that check was this one
+        while math.floor((end + 1) * share + phase) == math.floor(end * share + phase):
+            end += 1
+        return end * renew - after
 
 
 class Term:

@@ -18,6 +18,7 @@ from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import KennelError, StorageError
 from coordinator.gates.azure import GateListing
 from coordinator.leadership.azure import LeaderListing
+from coordinator.leadership.term import LeaseConfig
 from coordinator.realtime.bus import Hint
 from coordinator.realtime.protocol import ListenerStatus
 from coordinator.sequences.azure import CounterListing
@@ -254,7 +255,11 @@ class Sampler:
         """Take part in the election for ever."""
         while True:
             try:
-                election = self.storage.election(ELECTION, identity=f"dashboard-{self.backplane.process_id}")
+                election = self.storage.election(
+                    ELECTION,
+                    identity=f"dashboard-{self.backplane.process_id}",
+                    config=LeaseConfig(look_seconds=0),  # without a sampler all figures are old
+                )
                 await election.run(self._lead)
             except KennelError as error:
                 log.warning("The election of the sampler failed: %s", error)

@@ -10,6 +10,7 @@ from typing import Any
 
 from coordinator import LocalProcessDriver, ScalingPolicy, Storage
 from coordinator.config import StorageConfig
+from coordinator.leadership.term import LeaseConfig
 from coordinator.scaling.azure import make_scaling_agent
 from coordinator.scaling.observing import QueueObserver
 
@@ -36,7 +37,9 @@ async def main(connection_string: str, prefix: str, folder: Path, name: str) -> 
         agent = make_scaling_agent(
             storage, "pool", driver, policy=POLICY, observe=observer, every_seconds=1.0
         )
-        await storage.election("scale-pool", identity=name).run(agent.lead)
+        await storage.election("scale-pool", identity=name, config=LeaseConfig(look_seconds=0)).run(
+            agent.lead
+        )
 
 
 if __name__ == "__main__":

@@ -203,8 +203,8 @@ class ElectionMachine(RuleBasedStateMachine):
     def somebody_leads_in_the_end(self) -> None:
         if not hasattr(self, "lines") or any(line.cut for line in self.lines):
             return
-        # A lease that nobody uses, a look, and the pause after stepping down.
-        if self.clock.monotonic() - self.well_since > 15 + 11 + 15:
+        # A lease that nobody uses, the longest time between two checks, and the pause after stepping down.
+        if self.clock.monotonic() - self.well_since > 15 + 21 + 15:
             assert any(term.held for term in self.terms)
 
     def teardown(self) -> None:
