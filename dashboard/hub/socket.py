@@ -6,12 +6,11 @@ import asyncio
 import logging
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from channels.consumer import get_handler_name
 from channels.exceptions import StopConsumer
@@ -29,29 +28,76 @@ MAX_REASON_BYTES = 120
 # How long a close frame may wait for a peer that takes nothing, and a closed connection for the rest to be taken.
 CLOSE_SECONDS = 2.0
 LINGER_SECONDS = 15.0
-ABORT = "kennel.abort"
+IGNORED_SECONDS = 2.0
+VIOLATIONS = frozenset({protocol.CLOSE_MALFORMED, protocol.CLOSE_TOO_FAST, protocol.CLOSE_TOO_LARGE})
+CUT = "kennel.cut"
+
+
+class Cut(Protocol):
+    """What a consumer may do to its connection beyond ASGI."""
+
+    def abort(self) -> None:
+        """End it at once."""
+
+    def ignore(self) -> None:
+        """Take nothing from it any more, and end it when the peer does."""
 
 
 def abortable(inner: Any) -> Any:
-    """Gives the consumers within a way to end their connection at once.
+    """Gives the consumers within a way to end their connection at once, or to read no more of it.
 
     ASGI has no word for it: whatever is sent, a close too, stands in line behind what the peer does not take.
     uvicorn's `send` is a method of its protocol, which has the transport. Other servers have nothing to end it by.
     """
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
-        transport = getattr(getattr(send, "__self__", None), "transport", None)
-        if hasattr(transport, "abort"):
-            scope = {**scope, ABORT: partial(_abort, weakref.ref(transport))}
+        uvicorns = getattr(send, "__self__", None)
+        if hasattr(getattr(uvicorns, "transport", None), "abort"):
+            scope = {**scope, CUT: Connection(uvicorns)}
         await inner(scope, receive, send)
 
     return application
 
 
-def _abort(transport: weakref.ref[Any]) -> None:
-    """A connection that has ended must not be kept in memory only to be cut off."""
-    if (alive := transport()) is not None:
-        alive.abort()
+class Connection:
+    """uvicorn's end of a websocket. A connection that has ended must not be kept in memory only to be cut off."""
+
+    def __init__(self, uvicorns: Any) -> None:
+        self._uvicorns = weakref.ref(uvicorns)
+
+    def abort(self) -> None:
+        """End it at once."""
+        if (uvicorns := self._uvicorns()) is not None:
+            uvicorns.transport.abort()
+
+    def ignore(self) -> None:
+        """Drop what comes without decoding it, and say that nothing comes from here any more.
+
+        After a close frame uvicorn would decode all that the peer still sends, for ten seconds.
+        """
+        uvicorns = self._uvicorns()
+        if uvicorns is None or uvicorns.transport.is_closing():
+            return
+        transport = uvicorns.transport
+        transport.set_protocol(_Ignoring(uvicorns))
+        if transport.can_write_eof():
+            transport.write_eof()
+
+
+class _Ignoring(asyncio.Protocol):
+    """In place of the protocol of a connection that has been closed for what it sent."""
+
+    def __init__(self, before: Any) -> None:
+        self._before = before
+
+    def pause_writing(self) -> None:
+        self._before.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._before.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._before.connection_lost(error)
 
 
 class Socket(AsyncWebsocketConsumer):
@@ -92,7 +138,10 @@ class Socket(AsyncWebsocketConsumer):
         await self.base_send({"type": "websocket.send", "text": frame})
 
     async def go_away(self, code: int, reason: str) -> None:
-        """Close, with the reason. Harmless when repeated: frames that were on their way are of no account any more."""
+        """Close, with the reason. Harmless when repeated: frames that were on their way are of no account any more.
+
+        A peer that is closed for what it sent is not listened to any more.
+        """
         if self.is_going:
             return
         self.is_going = True
@@ -106,20 +155,24 @@ class Socket(AsyncWebsocketConsumer):
         except RuntimeError as error:  # the peer was faster
             log.debug("The socket of %s was closed already: %s", self, error)
         else:
-            if abort := self.scope.get(ABORT):
-                asyncio.get_running_loop().call_later(LINGER_SECONDS, abort, context=Context())
+            if (cut := self._cut) is not None:
+                if code in VIOLATIONS:
+                    cut.ignore()
+                linger = IGNORED_SECONDS if code in VIOLATIONS else LINGER_SECONDS
+                asyncio.get_running_loop().call_later(linger, cut.abort, context=Context())
 
     def abort(self) -> None:
         """End the connection now, with no word to the peer; what stands in its buffers is dropped."""
         log.info("Cutting the socket of %s: it takes not even the close", self)
-        if not self._abort_transport() and self._task is not None:
+        if self._cut is not None:
+            self._cut.abort()
+        elif self._task is not None:
             self._task.cancel()
 
-    def _abort_transport(self) -> bool:
-        abort = self.scope.get(ABORT)
-        if abort is not None:
-            abort()
-        return abort is not None
+    @property
+    def _cut(self) -> Cut | None:
+        cut: Cut | None = self.scope.get(CUT)
+        return cut
 
 
 MOST_FRAMES = 64
@@ -236,3 +289,46 @@ class RateLimit:
     def give_back(self) -> None:
         """What was allowed was not done."""
         self._left += 1
+
+
+FREE_VIOLATIONS, VIOLATIONS_PER_SECOND = 100.0, 1.0
+HELD_SECONDS = 10.0
+HELD_PER_SECOND = 5.0
+MOST_HELD = 50
+MOST_KNOWN = 1_000
+
+
+class Admissions:
+    """How soon a socket may come in. At once, unless sockets of the same origin (token and address) were closed for what
+    they sent, again and again: then they come in one after the other, `HELD_PER_SECOND`, until that has ended for a while.
+
+    Of what a peer can repeat, opening a socket costs the most. The clock is passed in.
+    """
+
+    def __init__(self) -> None:
+        self._violations: OrderedDict[str, RateLimit] = OrderedDict()
+        self._held: dict[str, float] = {}
+        self._next: dict[str, float] = {}
+
+    def violated(self, origin: str, now: float) -> None:
+        """A socket of this origin was closed for what it sent."""
+        limit = self._violations.get(origin)
+        if limit is None:
+            limit = self._violations[origin] = RateLimit(VIOLATIONS_PER_SECOND, FREE_VIOLATIONS, now)
+            if len(self._violations) > MOST_KNOWN:
+                oldest, _ = self._violations.popitem(last=False)
+                self._held.pop(oldest, None)
+                self._next.pop(oldest, None)
+        self._violations.move_to_end(origin)
+        if not limit.allows(now):
+            self._held[origin] = now + HELD_SECONDS
+
+    def wait_seconds(self, origin: str, now: float) -> float | None:
+        """How long the next socket of this origin waits for its turn, which it then has; None if too many wait."""
+        if now >= self._held.get(origin, float("-inf")):
+            return 0.0
+        at = max(now, self._next.get(origin, now))
+        if at - now > MOST_HELD / HELD_PER_SECOND:
+            return None
+        self._next[origin] = at + 1 / HELD_PER_SECOND
+        return at - now

@@ -82,12 +82,21 @@ class WorkerConsumer(Socket):
     send_queue: SendQueue | None = None
     mode: str = ""
     state = protocol.WorkerState()
+    _origin: str = ""
     _deadline: asyncio.TimerHandle | None = None
     _late: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
         runtime = current()
         token = _bearer(self.scope)
+        client = self.scope.get("client") or ("",)
+        self._origin = f"{tokens.digest_of(token)} {client[0]}"
+        waits = runtime.admissions.wait_seconds(self._origin, time.monotonic())
+        if waits is None:
+            await self.refuse(protocol.CLOSE_TOO_FAST)
+            return
+        if waits > 0:
+            await asyncio.sleep(waits)
         found = await _checked(token) if token else None
         if found is None or not runtime.is_running:
             if found is None:
@@ -114,13 +123,17 @@ class WorkerConsumer(Socket):
         if self.is_going:
             return
         if not self.rate.allows(time.monotonic()):
-            await self.go_away(protocol.CLOSE_TOO_FAST, f"over {self.allowance.per_second} frames a second")
+            await self._violated(protocol.CLOSE_TOO_FAST, f"over {self.allowance.per_second} frames a second")
             return
         try:
             message = protocol.decode_from_worker(text_data if text_data is not None else bytes_data or b"")
             await self._take(message)
         except ProtocolViolation as error:
-            await self.go_away(protocol.CLOSE_MALFORMED, str(error))
+            await self._violated(protocol.CLOSE_MALFORMED, str(error))
+
+    async def _violated(self, code: int, reason: str) -> None:
+        current().admissions.violated(self._origin, time.monotonic())
+        await self.go_away(code, reason)
 
     async def _take(self, message: protocol.FromWorker) -> None:
         runtime = current()
