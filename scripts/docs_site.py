@@ -24,6 +24,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Start": (
         "index.md",
         "when.md",
+        "compared.md",
         "tutorial.md",
         "project.md",
         "demo.md",

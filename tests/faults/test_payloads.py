@@ -6,11 +6,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
 
+from coordinator.backoff import Backoff, retry
 from coordinator.config import StorageConfig
 from coordinator.errors import MoveStopped, StorageError
 from coordinator.queues import envelope as wire
@@ -83,7 +85,7 @@ class Site:
                 assert [item for _, item in items] == self.items
                 await queue.transport.delete(message.id, message.receipt)
                 if not envelope.claim_kept:
-                    await queue.payloads.discard(envelope)
+                    await retry(partial(queue.payloads.discard, envelope), backoff=Backoff())
                 copies += 1
         assert 1 <= copies <= (most or self.most)
         assert await queue.depth() == 0, "nothing is hidden"

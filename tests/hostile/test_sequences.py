@@ -208,11 +208,13 @@ def return_of_numbers(fleet: Fleet, first: UniqueIdGenerator, fault: Callable[[F
 
 
 def after_repair(fleet: Fleet, first: UniqueIdGenerator, fault: Callable[[Fleet], None]) -> None:
-    fault(fleet)
-    for process in (fleet.process(), first):
+    with first.io:  # between two of its refills: one whose row came after the plan would need another repair
+        fault(fleet)
         book = fleet.book()
         book.repair(book.plan_repair())
+    for process in (fleet.process(), first):
         fleet.take(process, 4 * RANGE)
+        book.repair(book.plan_repair())
 
 
 MOMENTS: dict[str, Callable[[Fleet, UniqueIdGenerator, Callable[[Fleet], None]], None]] = {

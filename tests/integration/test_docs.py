@@ -41,7 +41,7 @@ def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         cwd=PROJECT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        timeout=110,
+        timeout=250,
     )
 
 
@@ -203,7 +203,7 @@ def test_the_tutorial_does_what_it_says(environ: dict[str, str], tmp_path: Path)
 
     def shell(script: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", "-c", script], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60
+            ["bash", "-c", script], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=110
         )
 
     log = tmp_path / "log"

@@ -38,7 +38,7 @@ class Fleet:
         for pid in self.pids:
             os.kill(pid, number)
 
-    async def until(self, ready: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+    async def until(self, ready: Callable[[], object], what: str, seconds: float = 90.0) -> None:
         """Wait until it is so, looking often; fails naming what did not come true."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
