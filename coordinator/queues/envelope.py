@@ -48,7 +48,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a message (or one item of it) went to poison."""
+    """Why a message (or one item of it) went to poison. `handler` is the name of the function that failed."""
 
     reason: Text
     error: Text = ""
@@ -57,6 +57,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     attempts: Count = 0
     at: Moment = 0.0
     item: Annotated[int, Meta(ge=-1, le=2**31)] = -1
+    handler: Tag = ""
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -30,7 +30,7 @@ from coordinator.queues.concurrency import (
     depth_of,
 )
 from coordinator.queues.fetching import MessageFetcher, PrefetchPolicy
-from coordinator.queues.handlers import Handler, Middleware, Runner
+from coordinator.queues.handlers import Handler, Middleware, Runner, handler_name
 from coordinator.queues.leases import End, LeaseManager
 from coordinator.queues.notifications import Subscriptions, follow, wait_any
 from coordinator.queues.polling import Idle, IdleBackoff, QueueEmpty, Source, choose, queue_empty, rota
@@ -288,7 +288,12 @@ class QueueListener(Generic[T]):
 
     def _settler(self, queue: ListenedQueue[Any]) -> Settler:
         return Settler(
-            queue, self.leases, self.retries, self._rng, failed=lambda failed: self.try_failed(failed)
+            queue,
+            self.leases,
+            self.retries,
+            self._rng,
+            failed=lambda failed: self.try_failed(failed),
+            handler=handler_name(self._runner.handler),
         )
 
     # --- running ------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -30,16 +30,18 @@ _HOLD_SECONDS = 45.0
 _BEGIN_WITHIN_SECONDS = (
     10.0  # of the hold: what begins later may still be at it when others see the message again
 )
+_READ_SECONDS = 1.0  # the shortest that the service knows
 _LARGE_BYTES, _LARGE_HOLD_SECONDS = 4 * 1024 * 1024, 900.0
 _NO_END_SECONDS = 10 * 365 * 24 * 3600.0
 _MOST_REASONS = 10
+_RECEIVED_SINCE = "somebody received or removed it since it was read"
 T = TypeVar("T")
 
 
 class Moved(int):
     """How many messages were moved, as a number.
 
-    `left` were seen and stay where they were, visible; `reasons` says why, for the first ten. `in_doubt` were put at their
+    `left` were seen and stay where they were, visible; `reasons` says why, for the first ten, and `left_ids` which. `in_doubt` were put at their
     new place, and whether they are gone from the old one is not known: they may be handled twice. `repeated` were in poison
     twice, brought back once and removed.
     """
@@ -48,11 +50,20 @@ class Moved(int):
     in_doubt: int
     repeated: int
     reasons: tuple[str, ...]
+    left_ids: frozenset[str]
 
     def __new__(
-        cls, moved: int, *, left: int = 0, in_doubt: int = 0, repeated: int = 0, reasons: Iterable[str] = ()
+        cls,
+        moved: int,
+        *,
+        left: int = 0,
+        in_doubt: int = 0,
+        repeated: int = 0,
+        reasons: Iterable[str] = (),
+        left_ids: Iterable[str] = (),
     ) -> Self:
         made = super().__new__(cls, moved)
+        made.left_ids = frozenset(left_ids)
         made.left, made.in_doubt, made.repeated, made.reasons = left, in_doubt, repeated, tuple(reasons)
         return made
 
@@ -69,13 +80,14 @@ async def requeue_poison(
     *,
     limit: int | None = None,
     ids: set[str] | None = None,
+    known: Sequence[ReceivedMessage] | None = None,
     progress: Callable[[int], None] = lambda moved: None,
 ) -> Moved:
     """Requeue messages of the poison queue.
 
     Guarantees that each comes back whole (of its history, what has no room is left out, and says so), and that it is
     put back before it is removed from poison. What cannot come back stays in poison, visible, and delays no other
-    message.
+    message. With `ids` no other message is hidden for longer than a second; with `known` no other is touched.
 
     Does not guarantee that it comes back once only: a crash between the two leaves both, each with a payload of its
     own.
@@ -83,7 +95,8 @@ async def requeue_poison(
     Args:
         queue: The queue, not its poison queue.
         limit: Maximum number of messages (default: all).
-        ids: Only the messages with these ids in the poison queue (default: all).
+        ids: Only the messages with these ids in the poison queue (default: all). They are searched for.
+        known: Only these messages, as `read_poison` gave them. Those that somebody received since then stay.
         progress: Called with the number of messages moved so far.
 
     Returns:
@@ -126,21 +139,29 @@ async def requeue_poison(
         # Records of single items may share their claim: then it is left to the sweep.
         return _Copied((envelope,) if record.left is None else ())
 
-    moved = await _Move(queue.poison, revive, limit=limit, ids=ids, progress=progress).run()
+    moved = await _Move(queue.poison, revive, limit=limit, ids=ids, known=known, progress=progress).run()
     if moved:
         await queue.announce()
     return moved
 
 
-async def delete_poison(queue: Queue[Any], ids: set[str]) -> Moved:
+async def delete_poison(
+    queue: Queue[Any],
+    ids: set[str] | None = None,
+    *,
+    known: Sequence[ReceivedMessage] | None = None,
+    progress: Callable[[int], None] = lambda moved: None,
+) -> Moved:
     """Delete messages of the poison queue.
 
-    Guarantees that only messages with these ids are deleted, and that all others stay, visible. A message that
-    is not in the poison queue any more is not counted.
+    Guarantees that only these messages are deleted, and that all others stay: with `ids` none is hidden for longer than
+    a second, with `known` none is touched. A message that is not in the poison queue any more is not counted.
 
     Args:
         queue: The queue, not its poison queue.
-        ids: The messages' ids in the poison queue.
+        ids: The messages' ids in the poison queue. They are searched for.
+        known: The messages, as `read_poison` gave them. Those that somebody received since then stay.
+        progress: Called with the number of messages deleted so far.
 
     Returns:
         How many were deleted.
@@ -151,11 +172,34 @@ async def delete_poison(queue: Queue[Any], ids: set[str]) -> Moved:
     Examples:
         >>> await delete_poison(storage.queue("orders-in"), {message.id})
     """
+    # A large payload may be that of another record, too: the sweep removes it.
+    only = set() if ids is None and known is None else ids
+    return await _Move(queue.poison, None, limit=None, ids=only, known=known, progress=progress).run()
 
-    async def drop(message: ReceivedMessage) -> _Copied:
-        return _Copied(())  # a large payload may be that of another record, too: the sweep removes it
 
-    return await _Move(queue.poison, drop, limit=None, ids=ids, progress=lambda _: None).run()
+async def read_poison(queue: Queue[Any]) -> AsyncIterator[list[ReceivedMessage]]:
+    """Read all messages of the poison queue.
+
+    Azure can peek at the first 32 alone, so this receives them. Guarantees that each is hidden for a second at most.
+    Does not guarantee that all are found while others receive, too: compare with `queue.poison.depth()`.
+
+    Each message's count of deliveries rises by one. Its receipt is good for `requeue_poison` and `delete_poison` until
+    somebody receives it again.
+
+    Args:
+        queue: The queue, not its poison queue.
+
+    Yields:
+        Up to 32 messages. One may come twice: then its later receipt counts.
+
+    Raises:
+        StorageError: Storage stayed unreachable or busy for the queue's `write_seconds`.
+
+    Examples:
+        >>> messages = {each.id: each async for batch in read_poison(queue) for each in batch}
+    """
+    async for batch in _read_all(queue.poison):
+        yield batch
 
 
 async def move(
@@ -191,7 +235,7 @@ async def move(
             await target.put_text(message.text, ttl=ttl)
         return _Copied(())
 
-    moved = await _Move(source, copy, limit=limit, ids=None, progress=progress).run()
+    moved = await _Move(source, copy, limit=limit, ids=None, known=None, progress=progress).run()
     if moved:
         await target.announce()
     return moved
@@ -229,19 +273,49 @@ async def _record(claims: LargePayloads, envelope: Envelope) -> PoisonRecord | N
         return None
 
 
+async def _read_all(queue: Queue[Any]) -> AsyncIterator[list[ReceivedMessage]]:
+    seen, again = set[str](), 0
+    backoff = Backoff(base_seconds=0.1, cap_seconds=2.0, deadline_seconds=queue.config.write_seconds)
+    while True:
+        batch = await retry(
+            lambda: queue.take(MAX_BATCH, visibility_seconds=_READ_SECONDS),
+            backoff=backoff,
+            clock=queue.clock,
+        )
+        fresh = {message.id for message in batch} - seen
+        seen |= fresh
+        if batch:
+            yield batch
+        if fresh:
+            again = 0
+            continue
+        # What was read came round again, or others hide the rest for a moment.
+        again += 1
+        if again > 3 + len(seen) // MAX_BATCH:
+            return
+        if await retry(queue.depth, backoff=backoff, clock=queue.clock) <= len(seen):
+            return
+        if not batch:
+            await queue.clock.sleep(_READ_SECONDS)
+
+
 class _Move:
-    """Takes messages and has each copied, then removes it. Whatever it does not remove it shows again."""
+    """Takes messages and has each copied (None: not even that), then removes it. What it does not remove it shows again.
+
+    With `ids` it reads all that there are, and holds those alone; with `known` it reads none.
+    """
 
     def __init__(
         self,
         source: Queue[Any],
-        copy: Callable[[ReceivedMessage], Awaitable[_Copied]],
+        copy: Callable[[ReceivedMessage], Awaitable[_Copied]] | None,
         *,
         limit: int | None,
         ids: set[str] | None,
+        known: Sequence[ReceivedMessage] | None,
         progress: Callable[[int], None],
     ) -> None:
-        self._source, self._copy, self._limit, self._ids = source, copy, limit, ids
+        self._source, self._copy, self._limit, self._ids, self._known = source, copy, limit, ids, known
         self._progress = progress
         self._clock: Clock = source.clock
         self._backoff = Backoff(
@@ -255,8 +329,14 @@ class _Move:
 
     async def run(self) -> Moved:
         try:
-            while self._wants_more() and await self._batch():
-                pass
+            if self._known is not None:
+                for message in self._known:
+                    await self._alone(message)
+            elif self._ids is not None:
+                await self._search(self._ids)
+            else:
+                while self._wants_more() and await self._batch():
+                    pass
         except StorageError as error:
             await self._show()
             report = self._report()
@@ -280,25 +360,45 @@ class _Move:
             in_doubt=self._in_doubt,
             repeated=self._repeated,
             reasons=reasons,
+            left_ids=self._left,
         )
 
     def _wants_more(self) -> bool:
-        if self._ids is not None and self._ids <= self._acted:
-            return False
         return self._limit is None or self._moved < self._limit
+
+    async def _search(self, ids: set[str]) -> None:
+        async for batch in _read_all(self._source):
+            for message in batch:
+                if message.id in ids - self._acted and self._wants_more():
+                    await self._alone(message)
+            if ids <= self._acted or not self._wants_more():
+                return
+
+    async def _alone(self, message: ReceivedMessage) -> None:
+        """Act on a message that is not held, only read."""
+        if not self._wants_more():
+            return
+        if self._copy is not None:
+            try:
+                await self._hold(message, _HOLD_SECONDS)
+            except ReceiptStale:
+                self._left[message.id] = _RECEIVED_SINCE
+                return
+            except StorageError as error:
+                error.maybe_done = False  # nothing was put
+                raise
+        await self._one(self._held.get(message.id, message))
 
     async def _batch(self) -> bool:
         """One get and what is done with it; False if there is nothing more."""
-        room = MAX_BATCH if self._limit is None or self._ids is not None else self._limit - self._moved
+        room = MAX_BATCH if self._limit is None else self._limit - self._moved
         taken_at = self._clock.monotonic()
         messages = await self._take(min(MAX_BATCH, room))
         for message in messages:
             self._held[message.id] = message
         fresh = [message for message in messages if message.id not in self._acted | self._left.keys()]
         for message in fresh:
-            if self._ids is not None and message.id not in self._ids:
-                self._left[message.id] = ""
-            elif self._clock.monotonic() - taken_at > _BEGIN_WITHIN_SECONDS:
+            if self._clock.monotonic() - taken_at > _BEGIN_WITHIN_SECONDS:
                 await self._show([message.id])
             elif self._wants_more():
                 await self._one(message)
@@ -330,8 +430,15 @@ class _Move:
     async def _one(self, message: ReceivedMessage) -> None:
         self._acted.add(message.id)
         try:
-            await self._hold_longer(message)
-            copied = await self._copy(message)
+            if self._copy is None:
+                copied = _Copied(())
+                self._held[message.id] = message
+            else:
+                own = _claiming(message.text)
+                if own is not None and own.claim is not None and own.claim.bytes >= _LARGE_BYTES:
+                    # It may take longer to copy than the message is held.
+                    await self._hold(message, _LARGE_HOLD_SECONDS)
+                copied = await self._copy(message)
         except (ReceiptStale, MessageUndecodable, ConfigurationError, InvalidRequest) as error:
             self._left[message.id] = str(error) or type(error).__name__
             return
@@ -344,8 +451,11 @@ class _Move:
         try:
             await self._delete(self._held[message.id])
         except (ReceiptStale, NotFound):
-            self._in_doubt += 1
             del self._held[message.id]
+            if self._copy is None:
+                self._left[message.id] = _RECEIVED_SINCE
+            else:
+                self._in_doubt += 1
             return
         except StorageError:
             self._in_doubt += 1
@@ -363,14 +473,8 @@ class _Move:
             except StorageError as error:
                 _log.info("The sweep will remove a claim of %s: %s", self._source.name, error)
 
-    async def _hold_longer(self, message: ReceivedMessage) -> None:
-        """A large payload may take longer to copy than the message is held."""
-        own = _claiming(message.text)
-        if own is None or own.claim is None or own.claim.bytes < _LARGE_BYTES:
-            return
-        receipt = await self._source.transport.update(
-            message.id, message.receipt, visibility_seconds=_LARGE_HOLD_SECONDS
-        )
+    async def _hold(self, message: ReceivedMessage, seconds: float) -> None:
+        receipt = await self._source.transport.update(message.id, message.receipt, visibility_seconds=seconds)
         self._held[message.id] = message._replace(receipt=receipt)
 
     async def _delete(self, message: ReceivedMessage) -> None:

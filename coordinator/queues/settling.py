@@ -18,7 +18,14 @@ from coordinator.backoff import TRANSIENT, Backoff, retry
 from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound, ReceiptStale, StorageError
 from coordinator.queues import envelope as wire
 from coordinator.queues.delivery import Delivery, HandlerEnded, ProcessKilled, Reject, Retry
-from coordinator.queues.envelope import SUFFIX, Envelope, Failure, MessageTooNew, PoisonRecord
+from coordinator.queues.envelope import (
+    MAX_TAG_CHARACTERS,
+    SUFFIX,
+    Envelope,
+    Failure,
+    MessageTooNew,
+    PoisonRecord,
+)
 from coordinator.queues.leases import End, LeaseManager
 from coordinator.queues.protocols import ListenedQueue
 
@@ -115,12 +122,14 @@ class Settler:
         policy: RetryPolicy,
         rng: random.Random,
         failed: Callable[[TryFailed], Any] = ignore,
+        handler: str = "",
     ) -> None:
         self._queue = queue
         self._leases = leases
         self.policy = policy
         self._rng = rng
         self._failed = failed
+        self._handler = handler[:MAX_TAG_CHARACTERS]
         self._foreign: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._done_undeleted: OrderedDict[str, None] = OrderedDict()
         self.counts = Counts()
@@ -345,7 +354,14 @@ class Settler:
         """Write the poison record. Only afterwards may the message be deleted: a crash between leaves both, never none."""
         now = self._queue.clock.time()
         notes = [
-            describe(error, worker=self._queue.identity(), attempts=delivery.attempt, at=now, item=index)
+            describe(
+                error,
+                worker=self._queue.identity(),
+                attempts=delivery.attempt,
+                at=now,
+                item=index,
+                handler=self._handler,
+            )
             for index, error in errors.items()
         ]
         whole = set(errors) == set(delivery.indexes)
@@ -390,7 +406,9 @@ def summary(error: Exception) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-def describe(error: Exception, *, worker: str, attempts: int, at: float, item: int) -> Failure:
+def describe(
+    error: Exception, *, worker: str, attempts: int, at: float, item: int, handler: str = ""
+) -> Failure:
     """A failure as kept: the reason, and for a handler's error its type and the end of its trace."""
     said = isinstance(error, Reject | Retry | MessageUndecodable | ProcessKilled)
     try:
@@ -406,4 +424,5 @@ def describe(error: Exception, *, worker: str, attempts: int, at: float, item: i
         attempts=attempts,
         at=at,
         item=item,
+        handler=handler,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.queues.envelope import PoisonRecord
+from coordinator.queues.protocols import ReceivedMessage
 from coordinator.queues.queue import Queue
-from coordinator.queues.requeue import delete_poison, move, requeue_poison
+from coordinator.queues.requeue import delete_poison, move, read_poison, requeue_poison
 from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, memory_queue
 
 Make = Callable[[str], Queue[Any]]
@@ -83,10 +85,60 @@ async def test_only_those_named_come_back_and_the_others_stay_visible(make: Make
     chosen = (await queue.poison.peek())[1]
     assert await requeue_poison(queue, ids={chosen.id}) == 1
     assert await queue.depth() == 1
-    assert len(await queue.poison.peek()) == 2
+    assert len(await visible(queue.poison, 2)) == 2
 
 
-async def test_only_those_named_are_deleted_from_poison_and_the_others_stay_visible(make: Make) -> None:
+async def visible(queue: Queue[Any], count: int) -> set[str]:
+    """The ids of what can be seen once so many can: what was read is hidden for a second."""
+    while len(seen := await queue.peek()) < count:
+        await asyncio.sleep(0.05)
+    return {message.id for message in seen}
+
+
+async def read(queue: Queue[Any]) -> list[ReceivedMessage]:
+    found = {message.id: message async for batch in read_poison(queue) for message in batch}
+    return list(found.values())
+
+
+@pytest.mark.parametrize("count", [0, 1, 70])
+async def test_all_of_poison_is_read_and_is_visible_a_second_later(make: Make, count: int) -> None:
+    queue = make("work")
+    for n in range(count):
+        await queue.poison.put(PoisonRecord(queue.name, f"m-{n}", '"x"', "no", [], 1.0, 2.0, 5))
+    before = asyncio.get_running_loop().time()
+    assert len(await read(queue)) == count
+    assert len(await visible(queue.poison, min(count, 32))) == min(count, 32)
+    assert asyncio.get_running_loop().time() - before < 30
+    assert await requeue_poison(queue) == count
+
+
+async def test_known_messages_are_retried_and_deleted_and_no_other_is_touched(make: Make) -> None:
+    queue = make("work")
+    for item in "abcd":
+        await poisoned(queue, item)
+    a, b, c, d = await read(queue)
+    await visible(queue.poison, 4)
+    assert await requeue_poison(queue, known=[b]) == 1
+    assert await delete_poison(queue, known=[c, c]) == 1
+    assert {message.id for message in await queue.poison.peek()} == {a.id, d.id}, "at once, all others"
+    assert [message.dequeue_count for message in await queue.poison.transport.peek(32)] == [1, 1]
+    assert await contents(queue) == ["b"]
+
+
+async def test_a_known_message_that_somebody_received_since_stays_and_says_so(make: Make) -> None:
+    queue = make("work")
+    await poisoned(queue, "a")
+    (known,) = await read(queue)
+    await visible(queue.poison, 1)
+    await read(queue)
+    for moved in (await requeue_poison(queue, known=[known]), await delete_poison(queue, known=[known])):
+        assert (moved, moved.left) == (0, 1)
+        assert moved.reasons == ("somebody received or removed it since it was read",)
+    assert len(await visible(queue.poison, 1)) == 1
+    assert await queue.depth() == 0
+
+
+async def test_only_those_named_are_deleted_from_poison_and_the_others_stay(make: Make) -> None:
     queue = make("work")
     for item in "abc":
         await poisoned(queue, item)
@@ -94,7 +146,7 @@ async def test_only_those_named_are_deleted_from_poison_and_the_others_stay_visi
     seen = await queue.poison.peek()
     assert await delete_poison(queue, {seen[1].id, seen[3].id, "no-such-message"}) == 2
     assert await queue.depth() == 0
-    assert [message.id for message in await queue.poison.peek()] == [seen[0].id, seen[2].id]
+    assert await visible(queue.poison, 2) == {seen[0].id, seen[2].id}
     assert await requeue_poison(queue) == 2
     assert await contents(queue) == ["a", "c"]
 

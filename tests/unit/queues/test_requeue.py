@@ -110,6 +110,7 @@ async def test_only_the_messages_named_come_back(queues: Queues) -> None:
     await queues.run(queues.reject)
     first, _ = await queues.queue().poison.peek()
     assert await requeue_poison(queues.queue(), ids={first.id}) == 1
+    await queues.clock.advance(1)
     assert len(await queues.queue().poison.peek()) == 1
     assert await queues.queue().depth() == 1
 
