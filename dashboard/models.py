@@ -203,6 +203,62 @@ class PastRelease(models.Model):
         return f"{self.gate} at {self.epoch}"
 
 
+class PoisonMessage(models.Model):
+    """A message of a poison queue as somebody read it, for an hour; "" as its receipt says that it was only peeked at.
+
+    Rows of one `kind` failed alike. The messages themselves are in the storage account.
+    """
+
+    source = models.CharField(max_length=300)
+    queue = models.CharField(max_length=63)
+    message_id = models.CharField(max_length=100)
+    receipt = models.CharField(max_length=200, blank=True)
+    kind = models.CharField(max_length=16)
+    error = models.CharField(max_length=200, blank=True)
+    reason = models.CharField(max_length=200, blank=True)
+    handler = models.CharField(max_length=200, blank=True)
+    worker = models.CharField(max_length=200, blank=True)
+    attempts = models.IntegerField(default=0)
+    size = models.IntegerField(default=0)
+    first_at = models.FloatField()
+    last_at = models.FloatField()
+    read_at = models.FloatField()
+    text = models.TextField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["source", "queue", "message_id"], name="poison_message_once")
+        ]
+        indexes = [models.Index(fields=["source", "queue", "kind", "-last_at"], name="poison_message_kind")]
+
+    def __str__(self) -> str:
+        return f"{self.queue}: {self.message_id}"
+
+
+class BulkAct(models.Model):
+    """An act on many poison messages that goes on in the background, and how far it has come. Kept for 30 days."""
+
+    source = models.CharField(max_length=300)
+    queue = models.CharField(max_length=63)
+    verb = models.CharField(max_length=10)
+    what = models.CharField(max_length=300)
+    actor = models.CharField(max_length=150)
+    total = models.IntegerField(null=True)
+    done = models.IntegerField(default=0)
+    left = models.IntegerField(default=0)
+    abort = models.CharField(max_length=150, blank=True)
+    problem = models.TextField(blank=True)
+    outcome = models.CharField(max_length=10, default="running")
+    started_at = models.FloatField()
+    seen_at = models.FloatField()
+
+    class Meta:
+        indexes = [models.Index(fields=["source", "queue", "-started_at"], name="bulk_act_newest")]
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.queue}: {self.outcome}"
+
+
 class Pricing(models.Model):
     """The prices (JSON) and the daily budget that operators put in force; no row: those of the environment."""
 

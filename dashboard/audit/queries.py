@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,10 +35,40 @@ class AuditPage(msgspec.Struct, frozen=True):
     next: int | None = None
 
 
-def audit(*, q: str = "", before: int | None = None, limit: int = 50) -> AuditPage:
-    """The audit, newest first: all of it, or what `q` finds (see `dashboard.audit.search`)."""
-    rows = trail.shown()
-    ids = audit_search.find(q, before=before, limit=limit + 1)
+class Days(NamedTuple):
+    """From the first day to the last one, both included, in UTC; None is open."""
+
+    since: date | None = None
+    until: date | None = None
+
+
+ALWAYS = Days()
+
+
+def _ids(days: Days) -> tuple[int, int | None]:
+    """The first id of these days, and the first after them. Ids rise with time."""
+    return (
+        0 if days.since is None else _first_id(days.since, 2**63 - 1),
+        None if days.until is None else _first_id(days.until + timedelta(days=1), None),
+    )
+
+
+T = TypeVar("T")
+
+
+def _first_id(day: date, otherwise: T) -> int | T:
+    at = datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+    found = AuditRow.objects.filter(at__gte=at).order_by("at").values_list("pk", flat=True).first()
+    return otherwise if found is None else int(found)
+
+
+def audit(*, q: str = "", before: int | None = None, limit: int = 50, days: Days = ALWAYS) -> AuditPage:
+    """The audit, newest first: all of it or some days, or what `q` finds there (see `dashboard.audit.search`)."""
+    first, end = _ids(days)
+    if end is not None:
+        before = end if before is None else min(before, end)
+    rows = trail.shown().filter(pk__gte=first)
+    ids = audit_search.find(q, before=before, limit=limit + 1, first=first)
     if ids is not None:
         rows = rows.filter(pk__in=ids)
     elif before is not None:

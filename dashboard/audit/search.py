@@ -16,13 +16,13 @@ _WORDS = re.compile(r"[^\W_]+")
 
 _SQLITE = """
     SELECT r.id FROM dashboard_auditsearch s CROSS JOIN dashboard_auditrow r ON r.id = s.rowid
-    WHERE dashboard_auditsearch MATCH %s AND s.rowid < %s AND NOT (r.outcome = 'intent'
+    WHERE dashboard_auditsearch MATCH %s AND s.rowid < %s AND s.rowid >= %s AND NOT (r.outcome = 'intent'
         AND EXISTS (SELECT 1 FROM dashboard_auditrow o WHERE o.intent_id = r.id))
     ORDER BY s.rowid DESC LIMIT %s
 """
 _POSTGRESQL = """
     SELECT r.id FROM dashboard_auditrow r
-    WHERE r.search @@ to_tsquery('simple', %s) AND r.id < %s AND NOT (r.outcome = 'intent'
+    WHERE r.search @@ to_tsquery('simple', %s) AND r.id < %s AND r.id >= %s AND NOT (r.outcome = 'intent'
         AND EXISTS (SELECT 1 FROM dashboard_auditrow o WHERE o.intent_id = r.id))
     ORDER BY r.id DESC LIMIT %s
 """
@@ -75,8 +75,8 @@ _UNMAKE_SQLITE = (
 _UNMAKE_POSTGRESQL = ("ALTER TABLE dashboard_auditrow DROP COLUMN search",)
 
 
-def find(query: str, *, before: int | None, limit: int) -> list[int] | None:
-    """The ids of the newest rows that match, newest first, no more than `limit`; None if nothing was asked for."""
+def find(query: str, *, before: int | None, limit: int, first: int = 0) -> list[int] | None:
+    """The ids of the newest rows from `first` on that match, newest first, no more than `limit`; None if nothing was asked for."""
     parts = [found for part in query.split()[:MOST_PARTS] if (found := _WORDS.findall(part))]
     if not parts:
         return None if not query.strip() else []
@@ -85,7 +85,7 @@ def find(query: str, *, before: int | None, limit: int) -> list[int] | None:
     else:
         sql, asked = _POSTGRESQL, " & ".join(f"({' <-> '.join(part)}:*)" for part in parts)
     with connection.cursor() as cursor:
-        cursor.execute(sql, [asked, before if before is not None else 2**63 - 1, limit])
+        cursor.execute(sql, [asked, before if before is not None else 2**63 - 1, first, limit])
         return [row[0] for row in cursor.fetchall()]
 
 

@@ -114,6 +114,7 @@ ACTIONS: dict[str, Role] = {
     "queue.put": "operator",
     "queue.peek": "operator",
     "queue.requeue": "operator",
+    "queue.abort": "operator",
     "queue.rule": "operator",
     "scaling.policy": "operator",
     "cost.prices": "operator",

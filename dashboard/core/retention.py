@@ -14,11 +14,21 @@ from django.utils import timezone
 
 from dashboard.core.audit import PRUNE, ActionFailed, audited
 from dashboard.core.permissions import Actor
-from dashboard.models import Alert, AlertDelivery, AlertSilence, AuditHead, AuditRow, WorkerToken
+from dashboard.models import (
+    Alert,
+    AlertDelivery,
+    AlertSilence,
+    AuditHead,
+    AuditRow,
+    BulkAct,
+    PoisonMessage,
+    WorkerToken,
+)
 
 DEAD_TOKENS = datetime.timedelta(days=90)
 DAY_SECONDS = 86400.0
-ALERT_DAYS = 30
+ALERT_DAYS = BULK_DAYS = 30
+POISON_SECONDS = 3600.0
 
 
 # Model -> what bounds it. A test holds this against the models there are.
@@ -33,6 +43,8 @@ BOUNDS = {
     "dashboard.GatePeak": "as many as gates there ever were in storage",
     "dashboard.PastWorker": "housekeeping: 30 days after it was last seen, and 20,000",
     "dashboard.PastRelease": "housekeeping: 30 days after it last changed",
+    "dashboard.PoisonMessage": "an hour after it was read, and 20,000 a queue",
+    "dashboard.BulkAct": "housekeeping: 30 days after it began",
     "dashboard.Pricing": "one row",
     "dashboard.AlertChannel": "people",
     "dashboard.AlertRule": "people",
@@ -71,6 +83,8 @@ def remove_expired() -> int:
     AlertSilence.objects.filter(until__lt=time.time()).delete()
     Alert.objects.filter(resolved_at__lt=oldest).delete()
     AlertDelivery.objects.filter(alert=None, at__lt=oldest).delete()
+    PoisonMessage.objects.filter(read_at__lt=time.time() - POISON_SECONDS).delete()
+    BulkAct.objects.filter(started_at__lt=time.time() - BULK_DAYS * DAY_SECONDS).delete()
     return int(sessions + gone + tokens)
 
 

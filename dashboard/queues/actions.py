@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from coordinator.config import check_name
@@ -15,6 +16,7 @@ from coordinator.queues.rules import ScalingRule, decode_rule, encode_rule
 from dashboard.core.audit import ActionFailed, audited
 from dashboard.core.permissions import Actor
 from dashboard.hub.runtime import call, current, keep, storage
+from dashboard.queues import poison
 
 MAX_BODY = 64 * 1024
 REQUEUE_AT_MOST = 10_000
@@ -50,41 +52,51 @@ def requeue_poison(actor: Actor, queue: str, *, reason: str = "", limit: int = R
     return moved
 
 
-def retry_messages(actor: Actor, queue: str, ids: list[str], *, reason: str = "") -> Moved:
-    """Put these messages of the poison queue back to where they failed."""
-    return _with_messages(
-        actor, "queue.requeue", queue, ids, reason, lambda: move_back(storage().queue(queue), ids=set(ids))
-    )
+def retry_messages(actor: Actor, queue: str, ids: list[str], *, reason: str = "", edited: str = "") -> Moved:
+    """Put these messages of the poison queue back to where they failed; with `edited`, the one with this JSON as its item."""
+    return _with_messages(actor, "queue.requeue", queue, ids, reason, move_back, edited)
 
 
 def delete_messages(actor: Actor, queue: str, ids: list[str], *, reason: str = "") -> Moved:
     """Delete these messages of the poison queue. They are gone."""
-    return _with_messages(
-        actor,
-        "queue.delete_messages",
-        queue,
-        ids,
-        reason,
-        lambda: delete_poison(storage().queue(queue), set(ids)),
-    )
+    return _with_messages(actor, "queue.delete_messages", queue, ids, reason, delete_poison)
 
 
 def _with_messages(
-    actor: Actor, action: str, queue: str, ids: list[str], reason: str, do: Callable[[], Awaitable[Moved]]
+    actor: Actor,
+    action: str,
+    queue: str,
+    ids: list[str],
+    reason: str,
+    do: Callable[..., Awaitable[Moved]],
+    edited: str = "",
 ) -> Moved:
     with audited(actor, action, queue, reason) as act:
         check_name("queue", queue)
-        act.before = json.dumps({"messages": ids})
+        # Never the body: it may hold what the audit's readers must not see.
+        act.before = json.dumps({"messages": ids} | ({"edited": True} if edited else {}))
+        source = storage().queue(queue)
+        rows = poison.kept(queue).filter(message_id__in=ids).exclude(receipt="")
         try:
-            done = call(do)
-        except NotFound as error:
-            raise ActionFailed(f"Queue {queue} has no poison queue.") from error
-        act.after = json.dumps({"done": done, "reasons": done.reasons})
+            known = [poison.received(row, poison.edited(row.text, edited) if edited else "") for row in rows]
+        except ValueError as error:
+            raise ActionFailed(f"Nothing changed: {error}.") from error
+        if edited and not known:
+            raise ActionFailed("Nothing changed: read the poison queue again, then edit the message.")
+        # Those that somebody received since they were read are searched for; an edited one is not: it may have changed.
+        done = call(partial(do, source, known=known))
+        others = set(ids) - {message.id for message in known} | (set() if edited else set(done.left_ids))
+        count, left, reasons = int(done), done.left_ids, done.reasons
+        if others:
+            done = call(partial(do, source, ids=others))
+            count, left, reasons = count + done, done.left_ids, done.reasons
+        poison.kept(queue).filter(message_id__in=set(ids) - left).delete()
+        act.after = json.dumps({"done": count, "reasons": reasons})
         current().look_again()
-        if done < len(ids):
-            why = done.reasons[0] if done.reasons else "the others are not in the poison queue any more"
-            raise ActionFailed(f"{done} of {len(ids)} messages: {why}.")
-    return done
+        if count < len(ids):
+            why = reasons[0] if reasons else "the others are not in the poison queue any more"
+            raise ActionFailed(f"{count} of {len(ids)} messages: {why}.")
+    return Moved(count, in_doubt=done.in_doubt)
 
 
 def put_message(actor: Actor, queue: str, body: str, *, reason: str = "") -> None:

@@ -11,16 +11,16 @@ from coordinator.config import check_name
 from coordinator.errors import KennelError, MessageUndecodable, NotFound
 from coordinator.queues import envelope as wire
 from coordinator.queues.azure import BlobRules
-from coordinator.queues.envelope import PoisonRecord, poison_name
+from coordinator.queues.envelope import poison_name
 from coordinator.queues.protocols import ReceivedMessage
 from coordinator.queues.queue import Queue
 from coordinator.queues.rules import ScalingRule, Steps
 from dashboard.hub.runtime import look, storage
+from dashboard.queues.poison import MOST_PACKED_BYTES, record_of
 
 log = logging.getLogger(__name__)
 MOST_MESSAGES = 16
 MOST_CHARACTERS = 4_000
-MOST_PACKED_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _row(message: ReceivedMessage) -> Message:
 
 def _shown(message: ReceivedMessage) -> Message:
     text, attempts, at, problem = message.text, message.dequeue_count, message.inserted_at, ""
-    record = _record(text)
+    record = record_of(text)
     if record is not None:
         text, attempts, at, problem = record.text, record.attempts, record.first_at, record.reason
     by, items, note = "", None, ""
@@ -106,19 +106,6 @@ def _shown(message: ReceivedMessage) -> Message:
         note,
         problem,
     )
-
-
-def _record(text: str) -> PoisonRecord | None:
-    """The record, if this is one that lies in its message; large ones are shown as they are."""
-    try:
-        envelope = wire.decode(text)
-        if not envelope.kennel or envelope.claim or envelope.size > MOST_PACKED_BYTES:
-            return None
-        (item,) = wire.inline_items(envelope)
-        decoded = wire.ItemDecoder(wire.Schema(type=PoisonRecord))(item, envelope.schema)
-    except (MessageUndecodable, ValueError):
-        return None
-    return decoded if isinstance(decoded, PoisonRecord) else None
 
 
 def _content(envelope: wire.Envelope) -> tuple[str, int | None, str]:

@@ -91,7 +91,7 @@ def _failing(found: Found, address: str) -> Why | None:
     share = 100 * failed // (failed + done)
     return Why(
         f"The handler fails: {failed:,} failed attempts, {done:,} items done ({share} %) since these workers started.",
-        f"/queues/{address}/messages?of=poison",
+        f"/queues/{address}/poison",
         "Poison messages",
     )
 

@@ -14,13 +14,26 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from coordinator.errors import ConfigurationError
-from coordinator.queues.envelope import poison_name
 from coordinator.queues.rules import ScalingRule, Steps, TargetLatency
+from dashboard.core.audit import ActionFailed
+from dashboard.core.permissions import Actor
 from dashboard.live.fleet import QueueView
+from dashboard.models import BulkAct
 from dashboard.pages import queries as selectors
 from dashboard.pages.bulk import Act, act_on_each, allowed, selected
-from dashboard.pages.views import act, confirm, is_confirmed, permissions_of, query_of, requires, show, text
-from dashboard.queues import actions, queries
+from dashboard.pages.views import (
+    act,
+    actor_of,
+    confirm,
+    is_confirmed,
+    permissions_of,
+    query_of,
+    requires,
+    show,
+    text,
+)
+from dashboard.queues import actions, bulk_acts, poison, queries
+from dashboard.queues.poison import Filter
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -283,21 +296,107 @@ def _number(request: HttpRequest, name: str) -> str:
     return value
 
 
-def _messages_page(name: str) -> str:
-    return f"{reverse('queue-messages', args=[name])}?of=poison"
+def _poison_page(name: str, only: Filter) -> str:
+    address = reverse("queue-poison", args=[name])
+    return f"{address}?{only.query}" if only.query else address
+
+
+def _filter(request: HttpRequest) -> Filter:
+    """What the address asks for; a time that is none is left out."""
+    given = request.GET.dict()
+    try:
+        return Filter.of(given)
+    except ValueError as error:
+        messages.error(request, f"The filter was not applied: {error}.")
+        return Filter.of(given | {"since": "", "until": ""})
+
+
+@requires("queue.peek")
+@require_safe
+@never_cache
+def poison_messages(request: HttpRequest, name: str) -> HttpResponse:
+    """The poison queue by kind of failure, and the messages that fit the address."""
+    only = _filter(request)
+    found = poison.found(name)
+    shown = poison.page(name, only, request.GET.get("page", ""))
+    here = permissions_of(request).at("queue", name)
+    acts = bulk_acts.shown(name)
+    view = next((queue for queue in selectors.fleet().queues if queue.name == name), None)
+    return show(
+        request,
+        "queues/poison.html",
+        "other",
+        live=False,
+        name=name,
+        found=found,
+        depth=view.poison if view is not None else None,
+        only=only,
+        shown=shown,
+        errors=sorted({kind.error for kind in found.kinds if kind.error}),
+        handlers=sorted({kind.handler for kind in found.kinds if kind.handler}),
+        acts=acts,
+        is_running=any(act.outcome == "running" for act in acts),
+        may_delete=here == "admin",
+    )
+
+
+@requires("queue.peek")
+@require_safe
+@never_cache
+def poison_message(request: HttpRequest, name: str, message_id: str) -> HttpResponse:
+    """One poison message: payload, attempts, traces."""
+    opened = poison.opened(name, message_id)
+    if opened is None:
+        messages.warning(request, "This message is not among those that were read. Read them again.")
+        return redirect("queue-poison", name)
+    return show(
+        request,
+        "queues/poison_message.html",
+        "other",
+        live=False,
+        name=name,
+        opened=opened,
+        row=opened.row,
+        may_delete=permissions_of(request).at("queue", name) == "admin",
+    )
+
+
+@require_POST
+@requires("queue.peek", back="queues")
+def read_poison(request: HttpRequest, name: str) -> HttpResponse:
+    """Has all messages of the poison queue read."""
+    return _bulk(
+        request, name, lambda actor: bulk_acts.read(actor, name), back=_poison_page(name, _filter(request))
+    )
+
+
+@require_POST
+@requires("queue.abort")
+def abort(request: HttpRequest, name: str, number: int) -> HttpResponse:
+    """Stops an act that is running."""
+    return act(
+        request,
+        lambda actor: bulk_acts.abort(actor, name, number),
+        "The act stops after the messages it is at.",
+        back=_poison_page(name, _filter(request)),
+    )
 
 
 @require_POST
 @requires("queue.requeue")
 def retry_messages(request: HttpRequest, name: str) -> HttpResponse:
-    """Puts the selected poison messages back."""
-    back, ids = _messages_page(name), selected(request)
+    """Puts the selected poison messages back; with `all`, asks for "retry n" and puts back all that fit the address."""
+    only, ids = _filter(request), selected(request)
+    back = _poison_page(name, only)
+    if "all" in request.GET:
+        return _act_on_all(request, name, only, "retry", bulk_acts.retry)
     if not ids:
         messages.warning(request, "Select at least one message.")
         return redirect(back)
+    edited = text(request, "edited", poison.MOST_CHARACTERS)
     return act(
         request,
-        lambda actor: actions.retry_messages(actor, name, ids),
+        lambda actor: actions.retry_messages(actor, name, ids[:1] if edited else ids, edited=edited),
         f"{len(ids)} message{pluralize(len(ids))} requeued.",
         back=back,
     )
@@ -306,8 +405,11 @@ def retry_messages(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 @requires("queue.delete_messages")
 def delete_messages(request: HttpRequest, name: str) -> HttpResponse:
-    """Asks for "delete n", then deletes the selected poison messages."""
-    back, ids = _messages_page(name), selected(request)
+    """Asks for "delete n", then deletes the selected poison messages; with `all`, those that fit the address."""
+    only, ids = _filter(request), selected(request)
+    back = _poison_page(name, only)
+    if "all" in request.GET:
+        return _act_on_all(request, name, only, "delete", bulk_acts.delete)
     phrase = f"delete {len(ids)}"
     if not ids:
         messages.warning(request, "Select at least one message.")
@@ -333,22 +435,65 @@ def delete_messages(request: HttpRequest, name: str) -> HttpResponse:
     )
 
 
+def _act_on_all(
+    request: HttpRequest,
+    name: str,
+    only: Filter,
+    verb: str,
+    begin: Callable[[Actor, str, Filter], BulkAct],
+) -> HttpResponse:
+    count = only.rows(name).count()
+    phrase, back = f"{verb} {count}", _poison_page(name, only)
+    if not count:
+        messages.warning(request, "No message fits the filter.")
+        return redirect(back)
+    if text(request, "typed").casefold() == phrase:
+        # The kind is gone when all its messages are.
+        return _bulk(request, name, lambda actor: begin(actor, name, only), back=_poison_page(name, Filter()))
+    kinds = poison.found(name, only).kinds
+    lines = [f"{kind.messages:,}: {kind.error} {kind.reason}".strip() for kind in kinds[:5]]
+    more = (f"{len(kinds) - 5} more kinds",) if len(kinds) > 5 else ()
+    last = "This cannot be undone." if verb == "delete" else "Requeueing resets the attempt count."
+    return confirm(
+        request,
+        phrase,
+        names=("all",),
+        title=f"{verb.title()} {count:,} poison message{pluralize(count)} of {name}?",
+        verb=f"{verb.title()} all",
+        back=back,
+        consequences=(*lines, *more, "Only messages that were read are acted on. You can abort.", last),
+    )
+
+
+def _bulk(request: HttpRequest, name: str, begin: Callable[[Actor], BulkAct], *, back: str) -> HttpResponse:
+    try:
+        done = begin(actor_of(request))
+    except ActionFailed as error:
+        messages.error(request, str(error))
+    else:
+        said = {"read": "read", "requeue": "requeued", "delete": "deleted"}[done.verb]
+        if done.outcome == "failed":
+            messages.error(request, done.problem)
+        elif done.outcome == "running":
+            messages.success(request, "Started. This page shows the progress.")
+        else:
+            messages.success(request, f"{done.done:,} message{pluralize(done.done)} {said}.")
+    return redirect(back)
+
+
 @requires("queue.peek")
 @require_safe
 @never_cache
 def peek(request: HttpRequest, name: str) -> HttpResponse:
-    """`?of=poison` looks into the poison queue."""
-    poison = request.GET.get("of") == "poison"
-    look = queries.peek(name, poison=poison)
+    """The first visible messages; `?of=poison`: to those of the poison queue."""
+    if request.GET.get("of") == "poison":
+        return redirect("queue-poison", name)
     return show(
         request,
         "queues/messages.html",
         "other",
         live=False,
         name=name,
-        shown_queue=poison_name(name) if poison else name,
-        poison=poison,
-        look=look,
+        look=queries.peek(name),
         most=queries.MOST_MESSAGES,
-        may_delete=permissions_of(request).at("queue", name) == "admin",
     )

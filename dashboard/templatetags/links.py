@@ -63,6 +63,12 @@ def queue_url(name: str) -> str:
 
 
 @register.filter
+def poison_url(name: str) -> str:
+    """The poison messages of the queue of that name."""
+    return _page("queue-poison", name)
+
+
+@register.filter
 def act_url(instance: str, verb: str) -> str:
     """Where a worker is sent that command."""
     return _page("worker-do", instance, verb)

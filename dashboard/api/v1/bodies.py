@@ -94,6 +94,17 @@ class Chosen(Why):
     )
 
 
+class Fitting(Why):
+    """Which of the poison messages that were read: all that each given field fits. Times of the last failure, in ISO 8601."""
+
+    kind: Search = ""
+    q: Search = ""
+    error: Search = ""
+    handler: Search = ""
+    since: Search = ""
+    until: Search = ""
+
+
 class Closing(_Body):
     """Why a gate closes: required, others will read it."""
 

@@ -12,6 +12,7 @@ from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import (
     Chosen,
     Cursor,
+    Fitting,
     Limit,
     Name,
     NewMessage,
@@ -25,8 +26,10 @@ from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import page_of
 from dashboard.live.fleet import QueueView
+from dashboard.models import BulkAct
 from dashboard.pages import queries as selectors
-from dashboard.queues import actions, queries
+from dashboard.queues import actions, bulk_acts, poison, queries
+from dashboard.queues.poison import Filter, Kind
 
 router = Router(tags=["queues"])
 
@@ -124,6 +127,104 @@ def delete_messages(request: HttpRequest, name: Name, body: Chosen) -> HttpRespo
     """Delete these messages of the poison queue. This cannot be undone."""
     actions.delete_messages(actor_of(request), name, body.ids, reason=body.reason)
     return done("queue.delete_messages", name)
+
+
+class PoisonKinds(msgspec.Struct, frozen=True):
+    """The messages of a poison queue that were read, by kind; `is_peek`: the first 32 alone."""
+
+    kinds: tuple[Kind, ...]
+    read: int
+    read_at: float | None
+    is_peek: bool
+
+
+class PoisonAct(msgspec.Struct, frozen=True):
+    """An act on many poison messages: running, done, aborted, interrupted or failed."""
+
+    id: int
+    verb: str
+    messages: str
+    by: str
+    outcome: str
+    total: int | None
+    done: int
+    left: int
+    problem: str
+    started_at: float
+
+
+class PoisonActs(msgspec.Struct, frozen=True):
+    """The newest first."""
+
+    acts: list[PoisonAct]
+
+
+@router.get("/queues/{name}/poison", **reads(PoisonKinds, "poison_kinds", action="queue.peek", storage=True))
+def poison_kinds(request: HttpRequest, name: Name) -> HttpResponse:
+    """The poison messages by kind of failure: those that were read within the hour, otherwise the first 32."""
+    found = poison.found(name)
+    if found.problem and not found.kinds:
+        raise Refusal(503, found.problem)
+    return answering.answer(PoisonKinds(found.kinds, found.read, found.read_at, found.is_peek))
+
+
+@router.post("/queues/{name}/poison/read", **acts(PoisonAct, "read_poison", action="queue.peek"))
+def read_poison(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
+    """Have all poison messages read, in the background; each is hidden for a second."""
+    return answering.answer(_act(bulk_acts.read(actor_of(request), name)))
+
+
+@router.post("/queues/{name}/poison/retry", **acts(PoisonAct, "retry_poison", action="queue.requeue"))
+def retry_poison(request: HttpRequest, name: Name, body: Fitting) -> HttpResponse:
+    """Put all poison messages that fit back to where they failed, in the background."""
+    return answering.answer(_act(bulk_acts.retry(actor_of(request), name, _filter(body), reason=body.reason)))
+
+
+@router.post(
+    "/queues/{name}/poison/delete", **acts(PoisonAct, "delete_poison", action="queue.delete_messages")
+)
+def delete_poison(request: HttpRequest, name: Name, body: Fitting) -> HttpResponse:
+    """Delete all poison messages that fit, in the background. This cannot be undone."""
+    return answering.answer(
+        _act(bulk_acts.delete(actor_of(request), name, _filter(body), reason=body.reason))
+    )
+
+
+@router.get("/queues/{name}/poison/acts", **reads(PoisonActs, "poison_acts", action="queue.peek"))
+def poison_acts(request: HttpRequest, name: Name) -> HttpResponse:
+    """The newest acts on many poison messages, and how far they have come."""
+    return answering.answer(PoisonActs([_act(each) for each in bulk_acts.shown(name)]))
+
+
+@router.post(
+    "/queues/{name}/poison/acts/{number}/abort", **acts(Done, "abort_poison_act", action="queue.abort")
+)
+def abort_poison_act(request: HttpRequest, name: Name, number: int, body: Why) -> HttpResponse:
+    """Have an act stop after the messages it is at; 409 if it is over."""
+    bulk_acts.abort(actor_of(request), name, number)
+    return done("queue.abort", name)
+
+
+def _act(act: BulkAct) -> PoisonAct:
+    return PoisonAct(
+        act.pk,
+        act.verb,
+        act.what,
+        act.actor,
+        act.outcome,
+        act.total,
+        act.done,
+        act.left,
+        act.problem,
+        act.started_at,
+    )
+
+
+def _filter(body: Fitting) -> Filter:
+    try:
+        return Filter.of(body.model_dump())
+    except ValueError as error:
+        raise Refusal(422, str(error)) from error
 
 
 @router.get("/queues/{name}/rule", **reads(RuleInForce, "queue_rule", storage=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime
+
 import pytest
 from django.db import connection
 
@@ -80,3 +82,21 @@ def test_neither_a_search_nor_its_pages_read_the_whole_table() -> None:
         plan = [row[3] for row in cursor.fetchall()]
     assert any("VIRTUAL TABLE INDEX" in step for step in plan), plan
     assert not any("SCAN r" in step or "TEMP B-TREE" in step for step in plan), plan
+
+
+def test_days_bound_what_is_shown_and_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"first": "2026-09-30T23:59:59", "second": "2026-10-01T00:00:00", "third": "2026-10-31T23:59:59"}
+    for name, at in (times | {"fourth": "2026-11-01T00:00:00"}).items():
+        moment = datetime.fromisoformat(f"{at}+00:00").timestamp()
+        monkeypatch.setattr("time.time", lambda moment=moment: moment)
+        act(name)
+    october = selectors.Days(date(2026, 10, 1), date(2026, 10, 31))
+    assert [row.target for row in selectors.audit(days=october).rows] == ["third", "second"]
+    assert [row.target for row in selectors.audit(q="second", days=october).rows] == ["second"]
+    assert [row.target for row in selectors.audit(q="fourth", days=october).rows] == []
+    newest = selectors.audit(days=october, limit=1)
+    assert [row.target for row in selectors.audit(days=october, limit=1, before=newest.next).rows] == [
+        "second"
+    ]
+    assert len(selectors.audit(days=selectors.Days(since=date(2026, 10, 31))).rows) == 2
+    assert selectors.audit(days=selectors.Days(since=date(2030, 1, 1))).rows == ()

@@ -1,0 +1,186 @@
+"""Acts on many poison messages: run in the background, with progress, until they are done or somebody aborts them.
+
+What each has done is in the database, so every dashboard process shows it. An act ends with the process that runs it: it is
+then shown as interrupted, and what it did is done.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import wait
+from functools import partial
+
+from django.db import connection
+from django.db.models import QuerySet
+
+from coordinator.config import check_name
+from coordinator.errors import KennelError
+from coordinator.queues.protocols import ReceivedMessage
+from coordinator.queues.requeue import delete_poison, read_poison, requeue_poison
+from dashboard.core.audit import ActionFailed, audited, noted
+from dashboard.core.permissions import Actor
+from dashboard.hub.runtime import Runtime, call, current, storage
+from dashboard.live.releases import source_of
+from dashboard.models import BulkAct, PoisonMessage
+from dashboard.queues import poison
+from dashboard.queues.poison import MOST_READ, Filter
+
+log = logging.getLogger(__name__)
+A_TURN = 32
+MOST_CHARACTERS = 128 * 1024 * 1024
+DEAD_SECONDS = 90.0
+SHOWN = 10
+ANSWER_SECONDS, SAVE_SECONDS = 1.5, 0.5
+VERBS = {"read": "queue.peek", "requeue": "queue.requeue", "delete": "queue.delete_messages"}
+
+
+def read(actor: Actor, queue: str) -> BulkAct:
+    """Have all messages of the poison queue read, each hidden for a second."""
+    return _begin(actor, "read", queue, None)
+
+
+def retry(actor: Actor, queue: str, only: Filter, *, reason: str = "") -> BulkAct:
+    """Put all messages that fit back to where they failed."""
+    return _begin(actor, "requeue", queue, only, reason)
+
+
+def delete(actor: Actor, queue: str, only: Filter, *, reason: str = "") -> BulkAct:
+    """Delete all messages that fit. They are gone."""
+    return _begin(actor, "delete", queue, only, reason)
+
+
+def abort(actor: Actor, queue: str, number: int) -> None:
+    """Have an act stop after the messages it is at."""
+    with audited(actor, "queue.abort", queue):
+        changed = _acts(queue).filter(pk=number, outcome="running").update(abort=actor.name)
+        if not changed:
+            raise ActionFailed("This act is over.")
+
+
+def shown(queue: str) -> list[BulkAct]:
+    """The newest acts on a poison queue. One whose process ended is interrupted."""
+    acts = list(_acts(queue).order_by("-started_at")[:SHOWN])
+    for act in acts:
+        if act.outcome == "running" and act.seen_at < time.time() - DEAD_SECONDS:
+            act.outcome = "interrupted"
+    return acts
+
+
+def _acts(queue: str) -> QuerySet[BulkAct]:
+    return BulkAct.objects.filter(source=source_of(storage()), queue=queue)
+
+
+def _begin(actor: Actor, verb: str, queue: str, only: Filter | None, reason: str = "") -> BulkAct:
+    rows: list[int] | None = None
+    with audited(actor, VERBS[verb], queue, reason) as audit:
+        check_name("queue", queue)
+        if any(each.outcome == "running" for each in shown(queue)):
+            raise ActionFailed(
+                "Another act on this poison queue is running: wait until it ends, or abort it."
+            )
+        if only is not None:
+            rows = list(only.rows(queue).values_list("pk", flat=True))
+            if not rows:
+                raise ActionFailed("No message fits the filter: nothing was done.")
+        now = time.time()
+        act = BulkAct.objects.create(
+            source=source_of(storage()),
+            queue=queue,
+            verb=verb,
+            what=str(only or "all")[:300],
+            actor=actor.name,
+            total=None if rows is None else len(rows),
+            started_at=now,
+            seen_at=now,
+        )
+        audit.before = json.dumps({"messages": act.what, "count": act.total})
+        audit.after = json.dumps({"started": act.pk})
+    runtime = current()
+    running = runtime.act_threads.submit(_run, runtime, actor, act, rows)
+    # Most are over by then, and the page that comes next shows what they did.
+    wait([running], ANSWER_SECONDS)
+    act.refresh_from_db()
+    return act
+
+
+def _run(runtime: Runtime, actor: Actor, act: BulkAct, rows: list[int] | None) -> None:
+    was_running = runtime.is_running
+    try:
+        for _ in _read(act) if rows is None else _each(act, rows):
+            stop = BulkAct.objects.filter(pk=act.pk).exclude(abort="").exists()
+            if stop or runtime.is_running != was_running:
+                act.outcome = "aborted" if stop else "interrupted"
+                break
+        else:
+            act.outcome = "done"
+    except KennelError as error:
+        act.outcome, act.problem = "failed", str(error)
+    except Exception as error:
+        log.exception("The act #%d on the poison queue of %s failed", act.pk, act.queue)
+        act.outcome, act.problem = "failed", f"{type(error).__name__}; see the dashboard's log"
+    try:
+        _save(act, "outcome", "problem")
+        if act.verb != "read":
+            ended = {"ended": act.pk, "outcome": act.outcome, "done": act.done, "left": act.left}
+            noted(actor, f"{VERBS[act.verb]}.ended", act.queue, after=json.dumps(ended))
+        if runtime.is_running:
+            runtime.look_again()
+    finally:
+        connection.close()
+
+
+def _save(act: BulkAct, *names: str) -> None:
+    act.seen_at = time.time()
+    act.save(update_fields=["done", "left", "seen_at", *names])
+
+
+def _read(act: BulkAct) -> Iterator[None]:
+    queue = storage().queue(act.queue)
+    act.total = call(queue.poison.depth)
+    _save(act, "total")
+    found: dict[str, ReceivedMessage] = {}
+    size, saved = 0, time.monotonic()
+    batches = read_poison(queue)
+    while batch := call(_next, batches):
+        size += sum(len(message.text) for message in batch if message.id not in found)
+        found |= {message.id: message for message in batch}
+        if len(found) >= MOST_READ or size >= MOST_CHARACTERS:
+            act.problem = f"Only the first {len(found):,} messages were read: more are not kept at once."
+            break
+        if time.monotonic() - saved > SAVE_SECONDS:
+            act.done, saved = len(found), time.monotonic()
+            _save(act)
+            yield
+    poison.keep(act.queue, found.values())
+    act.done = len(found)
+
+
+async def _next(batches: AsyncIterator[list[ReceivedMessage]]) -> list[ReceivedMessage]:
+    return await anext(batches, [])
+
+
+def _each(act: BulkAct, rows: list[int]) -> Iterator[None]:
+    queue = storage().queue(act.queue)
+    do = delete_poison if act.verb == "delete" else requeue_poison
+    problems: list[str] = []
+    for start in range(0, len(rows), A_TURN):
+        turn = list(PoisonMessage.objects.filter(pk__in=rows[start : start + A_TURN]))
+        known = [poison.received(row) for row in turn if row.receipt]
+        searched = {row.message_id for row in turn if not row.receipt}
+        moved = call(partial(do, queue, known=known))
+        gone = {message.id for message in known} - moved.left_ids
+        problems += moved.reasons
+        act.done += moved
+        if searched:
+            moved = call(partial(do, queue, ids=searched))
+            gone |= searched - moved.left_ids
+            problems += moved.reasons
+            act.done += moved
+        PoisonMessage.objects.filter(pk__in=[row.pk for row in turn if row.message_id in gone]).delete()
+        act.left = min(start + A_TURN, len(rows)) - act.done
+        act.problem = "; ".join(list(dict.fromkeys(problems))[:3])[:2000]
+        _save(act, "problem")
+        yield

@@ -1,0 +1,284 @@
+"""What operators do every day: each in at most four clicks from the overview, by mouse and by keyboard, and refused to others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from coordinator.config import StorageConfig
+from coordinator.queues.envelope import Failure, PoisonRecord
+from coordinator.storage import Storage
+from tests.browser.conftest import GATE, People
+from tests.support.stack import LiveStack, wait_until
+
+MOST_CLICKS = 4
+
+
+class Hand:
+    """Somebody at a page, by mouse or by keyboard. Filling a field is not a click."""
+
+    def __init__(self, page: Page, by: str) -> None:
+        self.page = page
+        self.by = by
+        self.clicks = 0
+
+    async def press(self, target: Locator) -> None:
+        self.clicks += 1
+        if self.by == "mouse":
+            await target.click()
+            return
+        await expect(target).to_be_visible()
+        assert await target.evaluate("it => it.tabIndex") >= 0, "it cannot be reached by keyboard"
+        await target.focus()
+        await expect(target).to_be_focused()
+        await self.page.keyboard.press("Enter")
+
+    async def link(self, name: str) -> None:
+        await self.press(self.page.get_by_role("link", name=name).first)
+
+    async def go(self, name: str) -> None:
+        """To a page of the navigation."""
+        nav = self.page.get_by_role("navigation", name="Pages")
+        await self.press(nav.get_by_role("link", name=name))
+        await expect(self.page.locator("h1")).to_contain_text(name)
+
+    async def button(self, name: str, within: Locator | None = None) -> None:
+        await self.press((within or self.page).get_by_role("button", name=name).first)
+
+    async def told(self, text: str) -> None:
+        await expect(self.page.locator("#notice")).to_contain_text(text, timeout=30_000)
+
+
+class Site:
+    """The product, and what a task needs to be there."""
+
+    def __init__(self, stack: LiveStack, storage: Storage) -> None:
+        self.stack = stack
+        self.storage = storage
+        self.admin = stack.sign_in("admin")
+        self.name = f"t-{uuid.uuid4().hex[:10]}"
+
+    def ready(self, path: str, text: str) -> None:
+        wait_until(lambda: text in self.admin.get(path).text, f"{path} shows {text}", 60)
+
+    async def gate(self, *, is_open: bool = False) -> str:
+        gate = self.storage.gate(self.name)
+        await (gate.open(by="a test") if is_open else gate.close(by="a test"))
+        await asyncio.to_thread(self.ready, "/gates/", f'id="gate-{self.name}"')
+        return self.name
+
+    async def poison(self, count: int = 3) -> str:
+        queue = self.storage.queue(self.name, type=Any)
+        await queue.create()
+        for n in range(count):
+            failure = Failure("no stock", "ValueError", "Traceback …", "orders-1", 5, time.time(), 0, "bill")
+            record = PoisonRecord(
+                self.name, f"m-{n}", f'{{"n":{n}}}', "no stock", [failure], 1.0, time.time(), 5
+            )
+            await queue.poison.put(record)
+        await asyncio.to_thread(self.ready, "/queues/", f"/queues/{self.name}/poison")
+        return self.name
+
+
+@pytest.fixture
+async def site(stack: LiveStack) -> AsyncIterator[Site]:
+    async with Storage.from_connection_string(stack.connection_string, config=StorageConfig()) as storage:
+        site = Site(stack, storage)
+        yield site
+        for queue in (site.name, f"{site.name}-poison"):
+            await storage.queue(queue).delete()
+
+
+Task = Callable[[Hand, Site], Awaitable[list[str]]]
+"""Does it, and returns the addresses that somebody of a lesser role must be refused."""
+
+
+async def unleash(hand: Hand, site: Site) -> list[str]:
+    name = await site.gate()
+    await hand.go("Gates")
+    card = hand.page.locator(f"#gate-{name}")
+    await hand.button("Unleash", card)
+    await expect(card.locator(".state").first).to_have_text("Open", timeout=30_000)
+    return [f"/gates/{name}/unleash"]
+
+
+async def schedule(hand: Hand, site: Site) -> list[str]:
+    name = await site.gate()
+    await hand.go("Gates")
+    card = hand.page.locator(f"#gate-{name}")
+    await hand.press(card.get_by_text("Schedule or roll out gradually…"))
+    await card.get_by_label("Open at (UTC)").fill("2099-11-27T09:00:00")
+    await card.get_by_label("Share").select_option("10 % of workers")
+    await expect(card.locator(".plan")).to_contain_text("27 Nov 2099", timeout=30_000)
+    await hand.button("Schedule opening", card)
+    await expect(card).to_contain_text("2099", timeout=30_000)
+    assert (await site.storage.gate(name).read()).state == "armed"
+    return [f"/gates/{name}/unleash"]
+
+
+async def leash_everything(hand: Hand, site: Site) -> list[str]:
+    name = await site.gate(is_open=True)
+    await hand.go("Gates")
+    await hand.link("Leash everything…")
+    await hand.page.get_by_label("to confirm").fill("leash everything")
+    await hand.button("Leash everything")
+    await expect(hand.page.locator(f"#gate-{name} .state").first).to_have_text("Closed", timeout=30_000)
+    return ["/several/gates/leash"]
+
+
+async def why_not_draining(hand: Hand, site: Site) -> list[str]:
+    await site.storage.queue(site.name, type=Any).put(1)
+    await asyncio.to_thread(site.ready, "/queues/", f'id="queue-{site.name}"')
+    await hand.go("Queues")
+    await hand.link(site.name)
+    await expect(hand.page.locator("#region-queue .banner")).to_contain_text("No consumers", timeout=30_000)
+    return []
+
+
+async def retry_one(hand: Hand, site: Site) -> list[str]:
+    name = await site.poison()
+    await hand.go("Queues")
+    await hand.press(hand.page.locator(f"#queue-{name} a[href$=poison]"))
+    await hand.page.get_by_role("button", name="Retry message").first.wait_for()
+    await hand.button("Retry message")
+    await hand.told("1 message requeued.")
+    assert await site.storage.queue(name).depth() == 1
+    assert await site.storage.queue(f"{name}-poison").depth() == 2
+    return [f"/queues/{name}/messages/retry", f"/queues/{name}/poison/read"]
+
+
+async def delete_one(hand: Hand, site: Site) -> list[str]:
+    name = await site.poison()
+    await hand.go("Queues")
+    await hand.press(hand.page.locator(f"#queue-{name} a[href$=poison]"))
+    await hand.button("Delete message")
+    await hand.page.get_by_label("to confirm").fill("delete 1")
+    await hand.button("Delete")
+    await hand.told("1 message deleted.")
+    assert await site.storage.queue(name).depth() == 0
+    assert await site.storage.queue(f"{name}-poison").depth() == 2
+    return [f"/queues/{name}/messages/delete"]
+
+
+async def retry_a_kind(hand: Hand, site: Site) -> list[str]:
+    name = await site.poison()
+    await hand.go("Queues")
+    await hand.press(hand.page.locator(f"#queue-{name} a[href$=poison]"))
+    await hand.button("Retry all 3 of")
+    await hand.page.get_by_label("to confirm").fill("retry 3")
+    await hand.button("Retry all")
+    await expect(hand.page.get_by_text("No poison messages.")).to_be_visible(timeout=60_000)
+    assert await site.storage.queue(name).depth() == 3
+    return [f"/queues/{name}/messages/retry?all=1"]
+
+
+async def drain_a_worker(hand: Hand, site: Site) -> list[str]:
+    await hand.go("Workers")
+    row = hand.page.locator("tr", has=hand.page.locator("#worker-orders-2"))
+    await hand.button("Drain orders-2", row)
+    await expect(row.get_by_text("Draining")).to_be_visible(timeout=30_000)
+    instance = (await row.get_attribute("id") or "").removeprefix("instance-")
+    await asyncio.to_thread(site.admin.post, f"/workers/{instance}/resume")
+    return [f"/workers/{instance}/drain"]
+
+
+async def change_the_rule(hand: Hand, site: Site) -> list[str]:
+    await site.storage.queue(site.name).create()
+    await asyncio.to_thread(site.ready, "/queues/", f'id="queue-{site.name}"')
+    await hand.go("Queues")
+    await hand.link(site.name)
+    await hand.page.get_by_label("Target drain time (seconds)").fill("30")
+    await hand.button("Scale by target")
+    await hand.told("uses the new rule")
+    return [f"/queues/{site.name}/rule"]
+
+
+async def find_the_owner_of_a_number(hand: Hand, site: Site) -> list[str]:
+    page = hand.page
+    await page.keyboard.press("/")
+    await expect(page.get_by_role("searchbox").first).to_be_focused()
+    await page.keyboard.type("orders-1")
+    await page.keyboard.press("Enter")
+    hand.clicks += 1
+    await expect(page.locator("main")).to_contain_text("orders-1", timeout=30_000)
+    return []
+
+
+async def see_what_a_worker_did(hand: Hand, site: Site) -> list[str]:
+    await hand.go("Workers")
+    await hand.link("orders-1")
+    await expect(hand.page.locator("main")).to_contain_text("orders-1")
+    return []
+
+
+async def add_a_person(hand: Hand, site: Site) -> list[str]:
+    await hand.go("Access")
+    await hand.page.get_by_label("Username").first.fill(site.name)
+    await hand.page.get_by_label("Role of the new person").select_option("operator")
+    await hand.button("Add person")
+    await expect(hand.page.locator("main")).to_contain_text(site.name)
+    return ["/access/people"]
+
+
+async def last_months_audit(hand: Hand, site: Site) -> list[str]:
+    await hand.go("Audit")
+    await hand.link("Last month")
+    await expect(hand.page.get_by_label("From (UTC)")).not_to_have_value("")
+    async with hand.page.expect_download() as download:
+        await hand.link("CSV")
+    assert (await download.value).suggested_filename == "audit.csv"
+    return []
+
+
+async def have_a_leader_step_down(hand: Hand, site: Site) -> list[str]:
+    await hand.go("Leaders")
+    card = hand.page.locator("#election-daily-report")
+    await expect(card.locator(".state").first).to_have_text("Leader active", timeout=60_000)
+    holder = await card.locator("dd").first.inner_text()
+    await hand.button("Step down (graceful)", card)
+    await expect(card.locator("dd").first).not_to_have_text(holder, timeout=60_000)
+    return ["/leaders/daily-report/step-down"]
+
+
+TASKS: dict[Task, tuple[str, str]] = {
+    unleash: ("operator", "viewer"),
+    schedule: ("operator", "viewer"),
+    leash_everything: ("operator", "viewer"),
+    why_not_draining: ("viewer", ""),
+    retry_one: ("operator", "viewer"),
+    delete_one: ("admin", "operator"),
+    retry_a_kind: ("operator", "viewer"),
+    drain_a_worker: ("operator", "viewer"),
+    change_the_rule: ("operator", "viewer"),
+    find_the_owner_of_a_number: ("viewer", ""),
+    see_what_a_worker_did: ("viewer", ""),
+    add_a_person: ("admin", "operator"),
+    last_months_audit: ("viewer", ""),
+    have_a_leader_step_down: ("operator", "viewer"),
+}
+
+
+@pytest.mark.parametrize("by", ["mouse", "keyboard"])
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
+async def test_a_task_of_every_day_takes_four_clicks_at_most_and_is_refused_to_others(
+    person: People, stack: LiveStack, site: Site, task: Task, by: str
+) -> None:
+    role, lesser = TASKS[task]
+    was_open = (await site.storage.gate(GATE).read()).state == "open"
+    hand = Hand(await person(role), by)
+    addresses = await task(hand, site)
+    assert hand.clicks <= MOST_CLICKS
+    if lesser:
+        assert addresses
+        other = await asyncio.to_thread(stack.sign_in, lesser)
+        for address in addresses:
+            refused = await asyncio.to_thread(other.post, address)
+            assert refused.status_code == 403, f"{address} for {lesser}"
+    if was_open:
+        await asyncio.to_thread(site.admin.post, f"/gates/{GATE}/unleash")
