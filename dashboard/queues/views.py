@@ -301,6 +301,21 @@ def _poison_page(name: str, only: Filter) -> str:
     return f"{address}?{only.query}" if only.query else address
 
 
+def _addresses(name: str, only: Filter) -> dict[str, str]:
+    """Where the page's forms go: they come back to the same messages."""
+    query = f"?{only.query}" if only.query else ""
+    every = f"?all=1&{only.query}" if only.query else "?all=1"
+    retry, delete = (reverse(f"queue-messages-{verb}", args=[name]) for verb in ("retry", "delete"))
+    return {
+        "read": reverse("queue-poison-read", args=[name]) + query,
+        "retry": retry + query,
+        "delete": delete + query,
+        "retry_all": retry + every,
+        "delete_all": delete + every,
+        "page": f"?{only.query}&page=" if only.query else "?page=",
+    }
+
+
 def _filter(request: HttpRequest) -> Filter:
     """What the address asks for; a time that is none is left out."""
     given = request.GET.dict()
@@ -335,6 +350,7 @@ def poison_messages(request: HttpRequest, name: str) -> HttpResponse:
         errors=sorted({kind.error for kind in found.kinds if kind.error}),
         handlers=sorted({kind.handler for kind in found.kinds if kind.handler}),
         acts=acts,
+        urls=_addresses(name, only),
         is_running=any(act.outcome == "running" for act in acts),
         may_delete=here == "admin",
     )

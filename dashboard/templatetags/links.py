@@ -12,6 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from dashboard.core.pages import Page
+from dashboard.live.fleet import QueueView
 from dashboard.pages.views import query_of
 from dashboard.templatetags.kennel import figure, icon
 
@@ -62,10 +63,13 @@ def queue_url(name: str) -> str:
     return _page("queue", name)
 
 
-@register.filter
-def poison_url(name: str) -> str:
-    """The poison messages of the queue of that name."""
-    return _page("queue-poison", name)
+@register.simple_tag
+def poison_count(queue: QueueView, may_act: bool) -> str:
+    """How many messages of a queue are in poison; for those who may see them a link to them."""
+    count = figure(queue.poison)
+    if not queue.poison or not may_act:
+        return count
+    return format_html('<a href="{}">{}</a>', _page("queue-poison", queue.name), count)
 
 
 @register.filter

@@ -35,6 +35,7 @@ VALUES = {
     "{batch}": "batch-1",
     "{saga}": "billing",
     "{key}": "order-1",
+    "{number}": "1",
 }
 
 
