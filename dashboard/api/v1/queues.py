@@ -10,6 +10,7 @@ from coordinator.errors import ConfigurationError
 from coordinator.queues.rules import Steps, TargetLatency, decode_rule
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import (
+    ActNumber,
     Chosen,
     Cursor,
     Fitting,
@@ -199,7 +200,7 @@ def poison_acts(request: HttpRequest, name: Name) -> HttpResponse:
 @router.post(
     "/queues/{name}/poison/acts/{number}/abort", **acts(Done, "abort_poison_act", action="queue.abort")
 )
-def abort_poison_act(request: HttpRequest, name: Name, number: int, body: Why) -> HttpResponse:
+def abort_poison_act(request: HttpRequest, name: Name, number: ActNumber, body: Why) -> HttpResponse:
     """Have an act stop after the messages it is at; 409 if it is over."""
     bulk_acts.abort(actor_of(request), name, number)
     return done("queue.abort", name)
