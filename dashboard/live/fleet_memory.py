@@ -85,6 +85,15 @@ def ended(source: str, *, before: float | None = None, limit: int = 50) -> list[
     return [PastWorkerView(row.ended, row.seen_at, hello) for row, hello in found if hello is not None]
 
 
+def one(source: str, instance: str) -> PastWorkerView | None:
+    """What is kept of one worker process; "lost" if it is not noted to have ended."""
+    row = PastWorker.objects.filter(source=source, instance=instance).first()
+    hello = _report(row) if row is not None else None
+    if row is None or hello is None:
+        return None
+    return PastWorkerView(row.ended or "lost", row.seen_at, hello)
+
+
 def _report(row: PastWorker) -> Hello | None:
     try:
         return msgspec.json.decode(row.report, type=Hello)

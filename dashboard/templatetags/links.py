@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote
 
 from django import template
 from django.urls import reverse
@@ -88,6 +89,12 @@ def act_on_selected_url(verb: str) -> str:
 def worker_url(name: str) -> str:
     """The worker of that name among the workers."""
     return f"{_page('workers')}?{query_of(q=name)}"
+
+
+@register.filter
+def instance_url(instance: str) -> str:
+    """The page of one worker process."""
+    return f"{_page('workers')}{quote(instance, safe='')}/"
 
 
 @register.filter

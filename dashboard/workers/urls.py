@@ -9,6 +9,7 @@ from dashboard.workers.actions import COMMANDS
 
 urlpatterns = [
     path("workers/", views.workers, name="workers"),
+    path("workers/<str:instance>/", views.worker, name="worker"),
     re_path(rf"^workers/(?P<instance>[^/]+)/(?P<verb>{'|'.join(COMMANDS)})$", views.do, name="worker-do"),
     *(
         path(f"several/workers/{verb}", views.do_to_selected, {"verb": verb}, name=f"workers-{verb}")

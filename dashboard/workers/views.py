@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.defaultfilters import pluralize
 from django.urls import reverse
@@ -12,6 +12,7 @@ from dashboard.live.conditions import first_of
 from dashboard.pages import queries as selectors
 from dashboard.pages.bulk import act_on_each, selected
 from dashboard.pages.views import act, confirm, is_confirmed, query_of, requires, show, text
+from dashboard.workers import timeline
 from dashboard.workers.actions import COMMANDS, worker_command
 
 ENDED_ROWS = 25
@@ -35,6 +36,16 @@ def workers(request: HttpRequest) -> HttpResponse:
         ended=ended[:ENDED_ROWS],
         ended_next=query_of(ended_before=more),
     )
+
+
+@require_safe
+@requires("page.view")
+def worker(request: HttpRequest, instance: str) -> HttpResponse:
+    """One worker process, also one that ended: its last report, and what it did when."""
+    life = timeline.life(selectors.fleet(), instance)
+    if life is None:
+        raise Http404(instance)
+    return show(request, "workers/worker.html", "other", live=False, life=life)
 
 
 def _moment(given: str) -> float | None:

@@ -33,7 +33,7 @@ OWN = {
     "mfa_view_recovery_codes", "mfa_generate_recovery_codes", "mfa_download_recovery_codes",
 }  # fmt: skip
 READ = {
-    "overview", "cost", "batches", "scaling", "tv", "help", "search", "ledger-csv", "audit-csv", "gates", "queues", "queue", "workers", "leaders", "sequences", "audit", "history", "table", "metrics",
+    "overview", "cost", "batches", "scaling", "tv", "help", "search", "ledger-csv", "audit-csv", "gates", "queues", "queue", "workers", "worker", "leaders", "sequences", "audit", "history", "table", "metrics",
     "gate-opening",
     "access", "alerts",
 }  # fmt: skip
@@ -98,6 +98,7 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
 ARGUMENTS = {
     "gate-opening": {"name": "start-it"},
     "queue": {"name": "orders-in"},
+    "worker": {"instance": "i-1"},
     "table": {"name": "queues", "form": "csv"},
 }
 ROLES = ("", "viewer", "operator", "admin")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 
 import msgspec
@@ -10,15 +11,19 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
+from coordinator.leadership.terms import TermRecord
 from coordinator.realtime.protocol import GateStatus, LeadershipStatus, ListenerStatus, Receipt, WorkerState
 from coordinator.testing.clock import ManualClock
+from dashboard.core import audit
+from dashboard.core.permissions import Actor
 from dashboard.hub import runtime
 from dashboard.hub.runtime import Runtime
 from dashboard.live import fleet_memory, fragments
 from dashboard.live.fleet import Sample, StorageView
 from dashboard.live.fleet_state import Rates, compose
 from dashboard.live.presence import FORGET_SECONDS, LATE_SECONDS, Presence
-from dashboard.models import PastRelease, PastWorker
+from dashboard.models import Outcome, PastRelease, PastWorker, PoisonMessage
+from dashboard.workers import timeline
 
 from .making import NOW, hello, releases_of, waiting, worker
 
@@ -193,3 +198,51 @@ def test_the_page_lists_those_that_ended(client: Client) -> None:
     assert "w-29" in first and "w-4" not in first and "?ended_before=1005" in first
     assert "w-4" in older and "w-29" not in older and odd.status_code == 200
     assert "orders-in: 5 in flight, 40 done" in " ".join(first.split()) and "led month-end" in first
+
+
+def test_a_worker_that_died_has_a_page_with_what_it_did(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = User.objects.create_user("vera")
+    user.groups.add(Group.objects.get(name="viewer"))
+    client.force_login(user)
+    made = Runtime(clock=ManualClock())
+    made.source = SOURCE
+    runtime.use(made)
+    started = hello("w-1", state=BUSY).started_at
+    terms = [
+        TermRecord("month-end", 4, "w-1", started + 10, started + 40, "lease lost"),
+        TermRecord("month-end", 3, "another", started + 5, started + 10),
+        TermRecord("month-end", 2, "w-1", started - 900, started - 800, "another process of that name"),
+    ]
+    monkeypatch.setattr(timeline, "look", lambda *_: runtime.Seen(terms))
+    audit.outcome(audit.intent(Actor("olga", "operator"), "worker.drain", "i-w-1"), Outcome.DONE)
+    PoisonMessage.objects.create(
+        source=SOURCE,
+        queue="orders-in",
+        message_id="m-1",
+        worker="w-1",
+        error="KeyError",
+        reason="'customer'",
+        first_at=1.0,
+        last_at=started + 30,
+        read_at=1.0,
+    )
+    try:
+        fate = {"i-w-1": fleet_memory.Fate(hello("w-1", state=BUSY), started + 50, "", "lost")}
+        fleet_memory.save_workers(SOURCE, fate)
+        page = " ".join(client.get("/workers/i-w-1/").content.decode().split())
+        missing = client.get("/workers/i-nobody/")
+    finally:
+        runtime.use(None)
+    assert missing.status_code == 404
+    assert "5 in flight, 40 done" in page and "passed epoch 3" in page
+    told = re.findall(r'data-label="What" class="wrap">([^<]+)<', page)
+    assert told == [
+        "worker.drain by olga: done",
+        "Last heartbeat: the process crashed, hung or lost its connection",
+        "Stopped leading: lease lost",
+        "Gave up a message: KeyError &#x27;customer&#x27;",
+        "Led, epoch 4",
+        "Started",
+    ]
