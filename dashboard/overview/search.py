@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
@@ -17,6 +17,7 @@ from dashboard.pages.views import query_of, requires, show, whole_number
 from dashboard.templatetags.links import election_url, gate_url, queue_url, worker_url
 
 MOST = 50
+LISTED = 10
 
 
 class Named(Protocol):
@@ -35,9 +36,12 @@ class Hit(NamedTuple):
 @require_safe
 @requires("page.view")
 def search(request: HttpRequest) -> HttpResponse:
-    """`q`: part of a name, or a whole order number. The only hit is opened at once."""
+    """`q`: part of a name, or a whole order number. The only hit is opened at once; with `list`, all are only listed."""
     q = request.GET.get("q", "").strip()[:200]
     hits, total = find(selectors.fleet(), q) if q else ([], 0)
+    if "list" in request.GET:
+        most = hits[:LISTED]
+        return render(request, "overview/search.html#hits", {"q": q, "hits": most, "more": total - len(most)})
     exact = [hit for hit in hits if hit.name == q]
     if total == 1 or len(exact) == 1:
         return redirect((exact or hits)[0].url)

@@ -68,20 +68,27 @@ class Site:
         wait_until(lambda: text in self.admin.get(path).text, f"{path} shows {text}", 60)
 
     async def gate(self, *, is_open: bool = False) -> str:
-        gate = self.storage.gate(self.name)
-        await (gate.open(by="a test") if is_open else gate.close(by="a test"))
+        await asyncio.to_thread(self.admin.post, "/gates/", name=self.name)
+        if is_open:
+            await asyncio.to_thread(self.admin.post, f"/gates/{self.name}/unleash")
         await asyncio.to_thread(self.ready, "/gates/", f'id="gate-{self.name}"')
+        return self.name
+
+    async def queue(self) -> str:
+        """Made on the page, so that the dashboard looks for new names at once."""
+        await asyncio.to_thread(self.admin.post, "/queues/", name=self.name)
+        await asyncio.to_thread(self.ready, "/queues/", f'id="queue-{self.name}"')
         return self.name
 
     async def poison(self, count: int = 3) -> str:
         queue = self.storage.queue(self.name, type=Any)
-        await queue.create()
         for n in range(count):
             failure = Failure("no stock", "ValueError", "Traceback …", "orders-1", 5, time.time(), 0, "bill")
             record = PoisonRecord(
                 self.name, f"m-{n}", f'{{"n":{n}}}', "no stock", [failure], 1.0, time.time(), 5
             )
             await queue.poison.put(record)
+        await self.queue()
         await asyncio.to_thread(self.ready, "/queues/", f"/queues/{self.name}/poison")
         return self.name
 
@@ -133,8 +140,8 @@ async def leash_everything(hand: Hand, site: Site) -> list[str]:
 
 
 async def why_not_draining(hand: Hand, site: Site) -> list[str]:
-    await site.storage.queue(site.name, type=Any).put(1)
-    await asyncio.to_thread(site.ready, "/queues/", f'id="queue-{site.name}"')
+    await site.queue()
+    await asyncio.to_thread(site.admin.post, f"/queues/{site.name}/put", body="1")
     await hand.go("Queues")
     await hand.link(site.name)
     await expect(hand.page.locator("#region-queue .banner")).to_contain_text("No consumers", timeout=30_000)
@@ -189,8 +196,7 @@ async def drain_a_worker(hand: Hand, site: Site) -> list[str]:
 
 
 async def change_the_rule(hand: Hand, site: Site) -> list[str]:
-    await site.storage.queue(site.name).create()
-    await asyncio.to_thread(site.ready, "/queues/", f'id="queue-{site.name}"')
+    await site.queue()
     await hand.go("Queues")
     await hand.link(site.name)
     await hand.page.get_by_label("Target drain time (seconds)").fill("30")
