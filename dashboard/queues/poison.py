@@ -35,7 +35,7 @@ from dashboard.pages.views import query_of
 
 MOST_READ = 20_000
 MOST_KINDS = 100
-A_PAGE = 50
+A_PAGE = 25
 MOST_CHARACTERS = 20_000
 MOST_PACKED_BYTES = 256 * 1024
 _UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"

@@ -78,7 +78,7 @@ def test_neither_a_search_nor_its_pages_read_the_whole_table() -> None:
     from dashboard.audit.search import _SQLITE
 
     with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN QUERY PLAN " + _SQLITE, ['"olga"*', 10, 50])
+        cursor.execute("EXPLAIN QUERY PLAN " + _SQLITE, ['"olga"*', 10, 0, 50])
         plan = [row[3] for row in cursor.fetchall()]
     assert any("VIRTUAL TABLE INDEX" in step for step in plan), plan
     assert not any("SCAN r" in step or "TEMP B-TREE" in step for step in plan), plan
