@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('dashboard', '0015_history_band'),
+        ('dashboard', '0016_alerts'),
     ]
 
     operations = [
