@@ -20,7 +20,19 @@ from coordinator.bounds import Figure, KeyText, Number, Remark
 from coordinator.errors import ApiError, ApiUnavailable, ConfigurationError
 from coordinator.queues.requeue import Moved
 
-__all__ = ["Act", "Audited", "Client", "Gate", "Grant", "Leader", "Queue", "Sequence", "Worker"]
+__all__ = [
+    "Act",
+    "Audited",
+    "Client",
+    "Gate",
+    "Grant",
+    "Leader",
+    "PoisonAct",
+    "PoisonKind",
+    "Queue",
+    "Sequence",
+    "Worker",
+]
 
 T = TypeVar("T")
 
@@ -120,6 +132,39 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     done: KeyText
     target: KeyText
     request_id: KeyText
+
+
+class PoisonKind(msgspec.Struct, frozen=True, kw_only=True):
+    """Poison messages that failed alike: the error's text is without what differs."""
+
+    kind: KeyText
+    error: Remark
+    reason: Remark
+    handler: Remark
+    messages: Number
+    first_at: Figure
+    last_at: Figure
+
+
+class PoisonAct(msgspec.Struct, frozen=True, kw_only=True):
+    """An act on many poison messages. `outcome` is running, done, aborted, interrupted or failed."""
+
+    id: Number
+    verb: KeyText
+    messages: Remark
+    outcome: KeyText
+    done: Number
+    left: Number
+    total: Number | None = None
+    problem: Remark = ""
+
+
+class _PoisonKinds(msgspec.Struct):
+    kinds: list[PoisonKind]
+
+
+class _PoisonActs(msgspec.Struct):
+    acts: list[PoisonAct]
 
 
 class _Moved(msgspec.Struct):
@@ -343,6 +388,81 @@ class Client:
         """
         answer = self._act("POST", f"/queues/{_part(name)}/requeue", _Moved, {"reason": reason})
         return Moved(answer.moved, left=answer.left, in_doubt=answer.in_doubt)
+
+    def poison(self, name: str) -> list[PoisonKind]:
+        """The poison messages by kind of failure: those that were read within the hour, otherwise the first 32.
+
+        Args:
+            name: The queue.
+
+        Returns:
+            The kinds, the most messages first.
+        """
+        return self._get(f"/queues/{_part(name)}/poison", _PoisonKinds).kinds
+
+    def read_poison(self, name: str) -> PoisonAct:
+        """Have all poison messages read, in the background; each is hidden for a second.
+
+        Args:
+            name: The queue.
+
+        Returns:
+            The act, as far as it has come.
+        """
+        return self._act("POST", f"/queues/{_part(name)}/poison/read", PoisonAct, {})
+
+    def retry_poison(self, name: str, *, reason: str = "", **fitting: str) -> PoisonAct:
+        """Put all poison messages that fit back to where they failed, in the background. They must have been read.
+
+        Args:
+            name: The queue.
+            reason: For the audit log (default "").
+            **fitting: `kind`, `error`, `handler`, `q` (part of a text), `since` and `until` (times in ISO 8601); none for all.
+
+        Returns:
+            The act, as far as it has come.
+        """
+        return self._act(
+            "POST", f"/queues/{_part(name)}/poison/retry", PoisonAct, {**fitting, "reason": reason}
+        )
+
+    def delete_poison(self, name: str, *, reason: str = "", **fitting: str) -> PoisonAct:
+        """Delete all poison messages that fit, in the background. This cannot be undone.
+
+        Args:
+            name: The queue.
+            reason: For the audit log (default "").
+            **fitting: As for `retry_poison`.
+
+        Returns:
+            The act, as far as it has come.
+        """
+        return self._act(
+            "POST", f"/queues/{_part(name)}/poison/delete", PoisonAct, {**fitting, "reason": reason}
+        )
+
+    def poison_acts(self, name: str) -> list[PoisonAct]:
+        """The newest acts on many poison messages, the newest first.
+
+        Args:
+            name: The queue.
+
+        Returns:
+            The acts, as far as they have come.
+        """
+        return self._get(f"/queues/{_part(name)}/poison/acts", _PoisonActs).acts
+
+    def abort_poison_act(self, name: str, number: int) -> Act:
+        """Have an act stop after the messages it is at.
+
+        Args:
+            name: The queue.
+            number: The act's `id`.
+
+        Returns:
+            What was done.
+        """
+        return self._act("POST", f"/queues/{_part(name)}/poison/acts/{number}/abort", Act, {})
 
     # --- workers and leaders --------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,12 +12,15 @@ import click
 import msgspec
 
 from coordinator.cli import remote
+from coordinator.client import Client, PoisonAct
 from coordinator.queues import requeue
 from coordinator.queues.azure import AzureQueue, list_queues
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.queues.requeue import Moved
 from coordinator.queues.sweeping import sweep as sweep_claims
 from coordinator.storage import Storage
+
+_POLL_SECONDS = 0.5
 
 
 @click.group()
@@ -173,6 +177,40 @@ def move(source: str, target: str, limit: int | None) -> None:
     moved = _with_storage(act)
     click.echo(f"\rMoved {moved} messages from {source} to {target}")
     _others(moved)
+
+
+@queue.command()
+@click.argument("name")
+@click.option(
+    "--read", is_flag=True, help="Read all messages first, each hidden for a second (default: the first 32)."
+)
+@click.option("--retry", metavar="KIND", help="Put all messages of this kind back to where they failed.")
+@click.option("--delete", metavar="KIND", help="Delete all messages of this kind.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def poison(name: str, read: bool, retry: str | None, delete: str | None, yes: bool) -> None:
+    """Print the kinds of failure in NAME's poison queue, through the API, and act on all messages of one."""
+    if (client := remote.api()) is None:
+        raise click.UsageError("this needs the dashboard: set KENNEL_API_URL and KENNEL_API_TOKEN")
+    if read:
+        _wait(client, name, client.read_poison(name))
+    if retry:
+        _wait(client, name, client.retry_poison(name, kind=retry))
+    if delete:
+        _confirm(f"This deletes all messages of kind {delete}.", name, yes)
+        _wait(client, name, client.delete_poison(name, kind=delete))
+    for each in client.poison(name):
+        said = f"{each.error}: {each.reason}" if each.error else each.reason
+        click.echo(f"{each.messages:>9}  {each.kind}  {said}  {each.handler}".rstrip())
+
+
+def _wait(client: Client, name: str, act: PoisonAct) -> None:
+    while act.outcome == "running":
+        click.echo(f"\r{act.done} of {act.total}", err=True, nl=False)
+        time.sleep(_POLL_SECONDS)
+        act = next((each for each in client.poison_acts(name) if each.id == act.id), act)
+    click.echo(f"\r{act.verb}: {act.done} messages {act.outcome}", err=True)
+    if act.problem:
+        click.echo(act.problem, err=True)
 
 
 @queue.command("requeue-poison")

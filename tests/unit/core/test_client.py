@@ -67,6 +67,7 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -
 
 
 DONE = {"done": "done", "target": "t", "request_id": "r"}
+ACT = {"id": 7, "verb": "read", "messages": "all", "outcome": "done", "done": 3, "left": 0, "total": 3}
 GATE = {"name": "g", "state": "open", "epoch": 3}
 
 ACTS: list[tuple[Callable[[Client], Any], Any, str, str]] = [
@@ -79,6 +80,12 @@ ACTS: list[tuple[Callable[[Client], Any], Any, str, str]] = [
     (lambda c: c.delete_queue("q"), DONE, "DELETE", "/queues/q"),
     (lambda c: c.clear_queue("q"), DONE, "POST", "/queues/q/clear"),
     (lambda c: c.put("q", {"n": 1}), DONE, "POST", "/queues/q/messages"),
+    (lambda c: c.poison("q"), {"kinds": []}, "GET", "/queues/q/poison"),
+    (lambda c: c.read_poison("q"), ACT, "POST", "/queues/q/poison/read"),
+    (lambda c: c.retry_poison("q", kind="k"), ACT, "POST", "/queues/q/poison/retry"),
+    (lambda c: c.delete_poison("q", error="E"), ACT, "POST", "/queues/q/poison/delete"),
+    (lambda c: c.poison_acts("q"), {"acts": [ACT]}, "GET", "/queues/q/poison/acts"),
+    (lambda c: c.abort_poison_act("q", 7), DONE, "POST", "/queues/q/poison/acts/7/abort"),
     (lambda c: c.drain_worker("w"), DONE, "POST", "/workers/w/drain"),
     (lambda c: c.resume_worker("w"), DONE, "POST", "/workers/w/resume"),
     (lambda c: c.stop_worker("w"), DONE, "POST", "/workers/w/stop"),

@@ -13,7 +13,7 @@ from coordinator import __main__ as shell
 from coordinator.cli import queue as queue_commands
 from coordinator.cli import remote
 from coordinator.cli.run import load
-from coordinator.client import Act, Client, Gate
+from coordinator.client import Act, Client, Gate, PoisonAct, PoisonKind
 from coordinator.queues.requeue import Moved
 from coordinator.worker import Worker
 
@@ -50,6 +50,24 @@ class Dashboard(Client):
     def requeue_poison(self, name: str, *, reason: str = "") -> Moved:
         self._did("requeue", name)
         return self.moved
+
+    def read_poison(self, name: str) -> PoisonAct:
+        self._did("read", name)
+        return PoisonAct(id=1, verb="read", messages="all", outcome="running", done=0, left=0)
+
+    def delete_poison(self, name: str, *, kind: str) -> PoisonAct:
+        self._did(f"delete {kind}", name)
+        return PoisonAct(id=2, verb="delete", messages=kind, outcome="done", done=4, left=0)
+
+    def poison_acts(self, name: str) -> list[PoisonAct]:
+        return [PoisonAct(id=1, verb="read", messages="all", outcome="done", done=9, left=0)]
+
+    def poison(self, name: str) -> list[PoisonKind]:
+        return [
+            PoisonKind(
+                kind="k1", error="KeyError", reason="x", handler="bill", messages=5, first_at=1.0, last_at=2.0
+            )
+        ]
 
     def _did(self, what: str, name: str) -> Act:
         self.asked.append((what, name))
@@ -102,6 +120,19 @@ def test_queues_are_changed_through_the_dashboard_where_it_is_known(
     result = kennel("queue", *words, **API)
     assert result.exit_code == 0 and said in result.stdout
     assert dashboard.asked == [(asked, "orders")]
+
+
+def test_kinds_of_poison_are_listed_read_and_deleted_through_the_dashboard(
+    dashboard: type[Dashboard],
+) -> None:
+    result = kennel("queue", "poison", "orders", "--read", "--delete", "k2", "--yes", **API)
+    assert result.exit_code == 0
+    assert result.stdout.split() == ["5", "k1", "KeyError:", "x", "bill"]
+    assert "read: 9 messages done" in result.stderr and "delete: 4 messages done" in result.stderr
+    assert dashboard.asked == [("read", "orders"), ("delete k2", "orders")]
+    assert kennel("queue", "poison", "orders").exit_code == 2, (
+        "without the dashboard there is nobody who keeps them"
+    )
 
 
 def test_what_stays_in_poison_is_named_for_the_dashboard_too(dashboard: type[Dashboard]) -> None:
