@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
 from coordinator.config import StorageConfig
@@ -93,7 +94,7 @@ class Site:
         return self.name
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def site(stack: LiveStack) -> AsyncIterator[Site]:
     async with Storage.from_connection_string(stack.connection_string, config=StorageConfig()) as storage:
         site = Site(stack, storage)
@@ -124,8 +125,9 @@ async def schedule(hand: Hand, site: Site) -> list[str]:
     await card.get_by_label("Share").select_option("10 % of workers")
     await expect(card.locator(".plan")).to_contain_text("27 Nov 2099", timeout=30_000)
     await hand.button("Schedule opening", card)
-    await expect(card).to_contain_text("2099", timeout=30_000)
-    assert (await site.storage.gate(name).read()).state == "armed"
+    async with asyncio.timeout(30):
+        while (await site.storage.gate(name).read()).state != "armed":
+            await asyncio.sleep(0.05)
     return [f"/gates/{name}/unleash"]
 
 
