@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 A_TURN = 32
 MOST_CHARACTERS = 128 * 1024 * 1024
 DEAD_SECONDS = 90.0
+MOST_AT_ONCE = 4
 SHOWN = 10
 ANSWER_SECONDS, SAVE_SECONDS = 1.5, 0.5
 VERBS = {"read": "queue.peek", "requeue": "queue.requeue", "delete": "queue.delete_messages"}
@@ -86,6 +87,8 @@ def _begin(actor: Actor, verb: str, queue: str, only: Filter | None, reason: str
             if not rows:
                 raise ActionFailed("No message fits the filter: nothing was done.")
         now = time.time()
+        if BulkAct.objects.filter(outcome="running", seen_at__gte=now - DEAD_SECONDS).count() >= MOST_AT_ONCE:
+            raise ActionFailed(f"{MOST_AT_ONCE} acts on poison queues are running: wait until one ends.")
         act = BulkAct.objects.create(
             source=source_of(storage()),
             queue=queue,
@@ -121,6 +124,8 @@ def _run(runtime: Runtime, actor: Actor, act: BulkAct, rows: list[int] | None) -
     except Exception as error:
         log.exception("The act #%d on the poison queue of %s failed", act.pk, act.queue)
         act.outcome, act.problem = "failed", f"{type(error).__name__}; see the dashboard's log"
+    if act.outcome == "failed" and runtime.is_running != was_running:
+        act.outcome, act.problem = "interrupted", "the dashboard ended"
     try:
         _save(act, "outcome", "problem")
         if act.verb != "read":
