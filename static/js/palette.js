@@ -4,11 +4,25 @@
 const field = document.getElementById("find");
 const list = document.getElementById("found");
 const WAIT_MS = 150;
+const GAP_PX = 8;
+const WIDTH_PX = 400;
 let timer = 0;
 let asked = 0;
 
 const links = () => [...list.querySelectorAll("a")];
-const show = (open) => { list.hidden = !open; };
+const isOpen = () => list.matches(":popover-open");
+
+function show(open) {
+  if (open === isOpen()) return;
+  if (!open) {
+    list.hidePopover();
+    return;
+  }
+  const place = field.getBoundingClientRect();
+  list.style.top = `${place.bottom + GAP_PX}px`;
+  list.style.left = `${Math.max(GAP_PX, Math.min(place.left, innerWidth - WIDTH_PX))}px`;
+  list.showPopover();
+}
 
 async function ask() {
   const q = field.value.trim();
@@ -39,7 +53,7 @@ if (field && list) {
     timer = setTimeout(ask, WAIT_MS);
   });
   field.form.addEventListener("keydown", (event) => {
-    if (event.isComposing || list.hidden) return;
+    if (event.isComposing || !isOpen()) return;
     const found = links();
     const at = found.indexOf(document.activeElement);
     if (event.key === "Escape") {
