@@ -85,7 +85,7 @@ def _begin(actor: Actor, verb: str, queue: str, only: Filter | None, reason: str
         if only is not None:
             rows = list(only.rows(queue).values_list("pk", flat=True))
             if not rows:
-                raise ActionFailed("No message fits the filter: nothing was done.")
+                raise ActionFailed("No message fits the filter: nothing changed.")
         now = time.time()
         if BulkAct.objects.filter(outcome="running", seen_at__gte=now - DEAD_SECONDS).count() >= MOST_AT_ONCE:
             raise ActionFailed(f"{MOST_AT_ONCE} acts on poison queues are running: wait until one ends.")
