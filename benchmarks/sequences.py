@@ -45,6 +45,8 @@ from tests.support.redis import running_redis
 RANGE = 1000
 PEERS = ("redis", "hilo", "sequence")
 CROWD_WARM_SECONDS = 3.0
+# More interpreters on a few cores would be what is measured.
+MOST_PROCESSES = 32
 SECTIONS = ("speed", "latency", "crowd", "economy", "peers")
 
 
@@ -183,7 +185,7 @@ def crowd(options: argparse.Namespace) -> dict[str, Any]:
         result[f"kennel_to_{kind}_at_8"] = [round(ratio, 2) for ratio in ratios]
     result["kennel_32"] = _alone("kennel", 32, seconds)
     if not options.quick:
-        result["kennel_300"] = _alone("kennel", 300, 3 * seconds)
+        result["kennel_300"] = _alone("kennel", 300, 5 * seconds)
     seconds = min(3.0, seconds)
     with running_redis() as url:
         result["redis_incrby_8"] = _crowd(url, "redis", 8, seconds)
@@ -203,13 +205,15 @@ def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return sorted(runs, key=lambda run: float(run["won_writes_per_second"]))[len(runs) // 2]
 
 
-def _alone(kind: str, processes: int, seconds: float) -> dict[str, Any]:
+def _alone(kind: str, writers: int, seconds: float) -> dict[str, Any]:
     """With an Azurite of its own: it slows down with what is in it."""
     with Azurite() as azurite:
-        return _crowd(azurite.connection_string, kind, processes, seconds)
+        return _crowd(azurite.connection_string, kind, writers, seconds)
 
 
-def _crowd(address: str, kind: str, processes: int, seconds: float) -> dict[str, Any]:
+def _crowd(address: str, kind: str, writers: int, seconds: float) -> dict[str, Any]:
+    """Each writer is a process, or one of several in a process if there are many: with a storage, connections and a
+    generator's allocator of its own it shares nothing with the others but the processor."""
     name = f"crowd-{secrets.token_hex(4)}"
     ours = kind not in PEERS
     if ours:
@@ -219,14 +223,20 @@ def _crowd(address: str, kind: str, processes: int, seconds: float) -> dict[str,
     fork = multiprocessing.get_context("fork")
     ready, go, answers = fork.Semaphore(0), fork.Event(), fork.SimpleQueue()
     warm = CROWD_WARM_SECONDS if ours else 1.0
-    args = (kind, address, name, warm, seconds, ready, go, answers)
-    running = [fork.Process(target=_write, args=args) for _ in range(processes)]
+    processes = min(writers, MOST_PROCESSES)
+    running = [
+        fork.Process(
+            target=_write_several,
+            args=(range(number, writers, processes), kind, address, name, warm, seconds, ready, go, answers),
+        )
+        for number in range(processes)
+    ]
     for process in running:
         process.start()
-    for _ in running:
+    for _ in range(writers):
         ready.acquire()
     go.set()
-    told = [answers.get() for _ in running]
+    told = [answers.get() for _ in range(writers)]
     for process in running:
         process.join()
     won, conflicts, requests, contended = (
@@ -237,6 +247,7 @@ def _crowd(address: str, kind: str, processes: int, seconds: float) -> dict[str,
         "conflicts_per_won_write": round(conflicts / max(1, won), 3),
         "fewest_and_most": [min(each["won"] for each in told), max(each["won"] for each in told)],
         "longest_wait_seconds": round(max(each["longest"] for each in told), 2),
+        "longest_wait_of_nine_in_ten": round(sorted(each["longest"] for each in told)[-len(told) // 10], 2),
     }
     if ours:
         result["requests_per_won_write"] = round(requests / max(1, won), 2)
@@ -244,6 +255,14 @@ def _crowd(address: str, kind: str, processes: int, seconds: float) -> dict[str,
         result["contended"] = contended
         result["ledger"] = open_book(storage, name).verify().summary
     return result
+
+
+def _write_several(writers: range, *args: Any) -> None:
+    threads = [threading.Thread(target=_write, args=args) for _ in writers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def _write(
@@ -338,6 +357,7 @@ class _Writer:
                 ended = time.monotonic()
                 won += ended < counted + seconds
                 longest, since = max(longest, ended - since), ended
+        longest = max(longest, now - since)  # who was not served to the end has waited, too
         self.told = {
             "won": won, "conflicts": self.conflicts - conflicts, "requests": self.requests() - requests,
             "longest": longest, "contended": self.contended,

@@ -140,6 +140,11 @@ class Candidate:
             await self._bus().publish(Hint(topic=self._topic, origin=self.identity))
         self._maybe_ours, self._lease_id = False, str(uuid.uuid4())
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the lease may be ours without a term, because a request failed on the way; trying again completes it."""
+        return self._maybe_ours
+
     async def _take(self) -> None:
         await self._ask(lambda: self._store.acquire(self._lease_id, self.config.lease_seconds))
 

@@ -110,8 +110,10 @@ class _Places:
 
     async def try_acquire(self) -> Won | None:
         taken = {info.name for info in await self._look() if info.is_held}
-        free = [name for name in self._places if name not in taken]
+        # A request whose answer was lost may have taken a place: asking for that one again completes it.
+        free = [name for name, place in self._places.items() if place.is_in_doubt or name not in taken]
         self._rng.shuffle(free)
+        free.sort(key=lambda name: not self._places[name].is_in_doubt)
         for name in free:
             if term := await self._places[name].try_acquire():
                 return self._places[name], term
@@ -130,10 +132,12 @@ class _Places:
         try:
             while True:
                 wake.clear()
-                with suppress(*TRANSIENT):
+                pause = self._config.renew_seconds * self._rng.uniform(0.5, 0.55)
+                try:
                     if won := await self.try_acquire():
                         return won
-                pause = self._config.renew_seconds * self._rng.uniform(0.5, 0.55)
+                except TRANSIENT:
+                    pause = self._config.retry_seconds * self._rng.uniform(0.5, 1.0)
                 if deadline is not None:
                     left = deadline - self._clock.monotonic()
                     if left <= 0:

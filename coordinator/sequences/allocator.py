@@ -53,7 +53,7 @@ from coordinator.sequences.grants import (
     read_counter,
 )
 from coordinator.sequences.pacing import ContentionBackoff
-from coordinator.sequences.store import Ledger, LedgerState, OptimisticSyncStore
+from coordinator.sequences.store import Ledger, LedgerState, OptimisticSyncStore, Snapshot
 
 R = TypeVar("R")
 
@@ -101,12 +101,13 @@ class RangeAllocator:
         pause: Callable[[float], bool] | None = None,
         sleep: Callable[[float], object] = time.sleep,
         nonces: Callable[[], str] = lambda: secrets.token_hex(8),
+        pace: ContentionBackoff | None = None,
     ) -> None:
         self.name, self._store, self._ledger, self._config = name, store, ledger, config
         self._owner, self._clock, self._nonces = owner, clock, nonces
         self._pause = pause or threading.Event().wait
         self._sleep = sleep
-        self._pace = ContentionBackoff()
+        self._pace = pace or ContentionBackoff()
         self._attempt: _Attempt | None = None
         self._known: Counter | None = None  # as our last write left it
         self._entered = (
@@ -245,6 +246,7 @@ class RangeAllocator:
                 attempt.in_doubt.pop()
             raise
         if etag is None:
+            self._pace.lost_write(self._clock.monotonic() - sent)
             if attempt is not None:
                 attempt.in_doubt.pop()
             return False
@@ -269,12 +271,15 @@ class RangeAllocator:
                     "put it back",
                     sequence=self.name,
                 ) from error
-        counter = read_counter(self.name, snapshot.data, snapshot.etag, snapshot.metadata)
+        counter = self._decoded(snapshot)
         if counter.value < self._high_water:
             raise lowered_error(self.name, counter.value, self._high_water, "this process's own grants")
         if self._known is not None and counter.etag != self._known.etag:
             self._pace.met()
         return counter
+
+    def _decoded(self, snapshot: Snapshot) -> Counter:
+        return read_counter(self.name, snapshot.data, snapshot.etag, snapshot.metadata)
 
     def _by_ledger(self) -> int:
         """A number below which the ledger knows grants; 0 if there are none."""
@@ -300,15 +305,15 @@ class RangeAllocator:
         if self._ledger is None or counter.etag is None:
             self._checked = True
             return
-        bare = counter.noted is None and counter.value > 0
-        row = next(self._ledger.rows(at_or_after=counter.value - bare, limit=1), None)
+        row = next(self._ledger.rows(at_or_after=counter.value - _is_bare(counter), limit=1), None)
         below = max(row.last + 1 if row else 0, 0 if self._checked else self._ledger.head())
-        if counter.value <= below and (bare or counter.value < below):
-            if self._store.get_data().etag != counter.etag:
-                raise StorageBusy(f"the counter of sequence {self.name} changes too fast", resource=self.name)
-            if counter.value == below:
-                raise overwritten_error(self.name, below)
-            raise lowered_error(self.name, counter.value, below, "the ledger")
+        if _goes_back(counter, below):
+            # Others may have written since it was read; what the ledger had then must be below what the counter says now.
+            counter = self._decoded(self._store.get_data())
+            if _goes_back(counter, below):
+                if counter.value == below:
+                    raise overwritten_error(self.name, below)
+                raise lowered_error(self.name, counter.value, below, "the ledger")
         self._checked = True
 
     def _desired(self, counter: Counter, lost: int) -> Counter:
@@ -457,6 +462,15 @@ class RangeAllocator:
         left = self._config.deadline_seconds - (self._clock.monotonic() - started)
         if seconds > 0 and left > 0:
             self._pause(min(seconds, left))
+
+
+def _is_bare(counter: Counter) -> bool:
+    """Whether it has no metadata: another program wrote it, or somebody removed it."""
+    return counter.noted is None and counter.value > 0
+
+
+def _goes_back(counter: Counter, below: int) -> bool:
+    return counter.value <= below and (_is_bare(counter) or counter.value < below)
 
 
 def _overlaps(grant: Grant, rows: Iterable[Grant]) -> bool:

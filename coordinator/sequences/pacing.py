@@ -4,10 +4,14 @@ A writer that has taken a range from a counter that others want as well stays aw
 for a random part of a share of it: a lost write makes nobody else's void, so its writer need not wait as long. The window is
 written with the counter, so that all writers use the same one and nobody is crowded out by luckier ones: a write that wins
 at the first try narrows it, a write that wins after lost races widens it. Both change it by a part of the time that a write
-takes, so that it changes as much in one turn of all writers, however many they are. As long as it stays about the same,
+takes, so that it changes as much while each writer writes once, however many they are. As long as it stays about the same,
 writers that did not meet in one window do not meet in the next, and each has found a moment of its own. A writer that
-meets nobody never waits, and writes on the ETag of its own last write without reading. `benchmarks/sequences.py` shows
-what the figures give.
+meets nobody never waits, and writes on the ETag of its own last write without reading.
+
+Each loss in a row makes a loser wait longer, but not longer than the window, or the unluckiest would wait longest: every
+other writer is served once in a window. Only where a try itself takes long, because a crowd has started at once and nobody
+has widened the window yet, a loser waits up to a multiple of that time. `benchmarks/sequences.py` shows what the figures
+give.
 """
 
 from __future__ import annotations
@@ -15,14 +19,14 @@ from __future__ import annotations
 import random
 
 NARROWEST_WINDOW_WRITES = 4
-LONGEST_WINDOW_SECONDS, LONGEST_WAIT_SECONDS = 4.0, 8.0
+LONGEST_WINDOW_SECONDS, LONGEST_WAIT_SECONDS = 8.0, 4.0
 WIDEN_WRITES, NARROW_WRITES, NARROW_CALM = 0.2, 0.1, 0.99
-MOST_LOSSES = 4
+MOST_LOSSES = 12
 """Lost races that count: a crowd that starts at once must not widen the window far beyond what it needs."""
 CALM_WRITES = 7
 """Writes in a row without a lost race after which the window narrows faster: the crowd has gone."""
 JITTER = 0.06
-LOSERS_SHARE, LOSERS_OWN = 0.3, 1.5
+LOSERS_SHARE, LOSERS_OWN, LOSERS_TRIES = 0.3, 2.0, 12
 
 
 class ContentionBackoff:
@@ -30,7 +34,7 @@ class ContentionBackoff:
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self._rng = rng or random.Random()
-        self._write_seconds = 0.005
+        self._write_seconds = self._lost_seconds = 0.005
         self._away_until = 0.0
         self._strangers = 0.0
         self._unbroken = 0
@@ -52,10 +56,13 @@ class ContentionBackoff:
         """Seconds to wait after losing so many races in a row, by the window that was to be written."""
         self.met()
         self._unbroken = 0
-        # Each loss in a row waits longer: a window that nobody has widened yet, since nobody wins, must not keep a crowd
-        # from parting.
         longest = window * LOSERS_SHARE * LOSERS_OWN ** min(times - 1, 60)
+        longest = min(longest, max(window, LOSERS_TRIES * self._lost_seconds))
         return self._rng.uniform(0.0, min(LONGEST_WAIT_SECONDS, self._at_least(longest)))
+
+    def lost_write(self, seconds: float) -> None:
+        """A write that lost took so long."""
+        self._lost_seconds += 0.3 * (min(1.0, seconds) - self._lost_seconds)
 
     def window_after(self, window: float, lost: int) -> float:
         """The window to write, after so many races lost for this write."""

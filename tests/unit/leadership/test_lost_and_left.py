@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import LeadershipLost, LockTimeout
+from coordinator.errors import LeadershipLost, LockTimeout, StorageUnreachable
 from coordinator.leadership.holding import Hold
 from coordinator.leadership.lease import LeaderInfo
 from coordinator.leadership.mutex import BlobDistributedMutex
@@ -239,3 +239,27 @@ async def test_who_waits_for_a_place_without_a_limit_gets_the_one_that_becomes_f
     await clock.advance(5)
     assert (await waiting).held
     await waiter.release()
+
+
+async def test_a_place_that_was_taken_without_an_answer_is_used_at_the_next_try() -> None:
+    clock, bus = ManualClock(), LocalBus()
+    stores = [MemoryLeaseStore(f"import-{place}", clock=clock) for place in range(2)]
+    holder = semaphore(clock, stores, bus)
+    held = await holder.acquire()
+    (free,) = (store for store in stores if store.name != held.name)
+    lost = 0
+
+    async def lose(operation: str) -> None:
+        nonlocal lost
+        if operation == "acquire" and not lost:
+            lost += 1
+            raise StorageUnreachable("connection reset", maybe_done=True)
+
+    free.after = lose  # type: ignore[method-assign]
+    waiter = semaphore(clock, stores, bus)
+    waiting = asyncio.ensure_future(waiter.acquire())
+    await clock.advance(2.1)
+    assert lost == 1
+    assert (await waiting).name == free.name
+    await waiter.release()
+    await holder.release()

@@ -458,3 +458,25 @@ def test_a_ledger_whose_rows_are_gone_repeats_no_number(bench: Bench) -> None:
         (11, 20),
         (21, 30),
     ]
+
+
+def test_a_new_process_starts_although_others_write_all_the_time() -> None:
+    """Between each of its looks at counter and ledger another has written."""
+    bench = Bench()
+    other, new = bench.writer("other"), bench.writer("new", max_retries=0)
+    other.reserve(10)
+    rows, is_busy = bench.ledger.rows, False
+
+    def meanwhile(**where: Any) -> Any:
+        nonlocal is_busy
+        if not is_busy:
+            is_busy = True
+            other.reserve(10)
+            is_busy = False
+        return rows(**where)
+
+    bench.ledger.rows = meanwhile  # type: ignore[method-assign]
+    with pytest.raises(SequenceContended):
+        new.reserve(10)  # its write has lost, and nothing is wrong
+    bench.ledger.rows = rows  # type: ignore[method-assign]
+    assert span(new.reserve(10)) == (21, 30)

@@ -9,6 +9,7 @@ from coordinator.sequences.pacing import (
     LONGEST_WAIT_SECONDS,
     LONGEST_WINDOW_SECONDS,
     LOSERS_SHARE,
+    LOSERS_TRIES,
     ContentionBackoff,
 )
 from coordinator.sequences.prefetch import Consumption, RefillTime, next_range_size, numbers_needed
@@ -38,11 +39,26 @@ def test_who_lost_stays_away_by_the_window_on_the_counter_whatever_it_met_before
     assert mean(1e9) <= LONGEST_WAIT_SECONDS
 
 
-def test_a_crowd_that_starts_at_once_parts_before_anybody_has_won() -> None:
+def longest_wait(pace: ContentionBackoff, window: float, times: int) -> float:
+    return max(pace.lost(window, times) for _ in range(200))
+
+
+def test_the_unluckiest_waits_no_longer_than_the_window_in_which_all_others_are_served() -> None:
     pace = ContentionBackoff(random.Random(1))
-    waits = [max(pace.lost(0.02, times) for _ in range(50)) for times in (1, 6, 12, 18)]
-    assert waits == sorted(waits)
-    assert waits[-1] > 5.0
+    assert 0.25 < longest_wait(pace, 1.0, 1) <= 0.3
+    for times in (3, 8, 25):
+        assert 0.9 < longest_wait(pace, 1.0, times) <= 1.0
+
+
+def test_a_crowd_that_starts_at_once_parts_before_anybody_has_won_as_its_tries_are_slow() -> None:
+    pace = ContentionBackoff(random.Random(1))
+    for _ in range(10):
+        pace.lost_write(0.25)
+    assert longest_wait(pace, 0.02, 1) <= 0.02
+    assert 2.0 < longest_wait(pace, 0.02, 12) <= LOSERS_TRIES * 0.25
+    for _ in range(50):
+        pace.lost_write(5.0)
+    assert longest_wait(pace, 0.02, 25) <= LONGEST_WAIT_SECONDS
 
 
 def test_the_window_narrows_faster_when_the_crowd_has_gone() -> None:
