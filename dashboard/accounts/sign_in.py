@@ -1,7 +1,8 @@
 """Signing in, with a lock-out that grows: guessing passwords and codes is slow, and seen in the audit.
 
-Guarantees that after five wrong tries for a name from one address the next one waits, for 15 s, then twice as long each
-time, up to 15 min. A try is counted before the password is looked at, so that tries sent at once are no more than tries
+Guarantees that after four wrong tries for a name from one address the next one waits, for 15 s, then twice as long each
+time, up to 15 min. One more is kept for a browser that has had the page open for `PAGE_SECONDS`: a program that tries
+passwords as fast as it can does not get that, a person does, behind the same address and in a browser never seen before. A try is counted before the password is looked at, so that tries sent at once are no more than tries
 sent one after the other. However a name is spelled, it is one name; an IPv6 network of 64 bits is one address, and a
 network of 48 bits (24 of IPv4) has 20 tries for a name. Does not lock anybody out from elsewhere: where an address or
 the whole world has tried too much, each name still has one try from each address, so that the right password, and the
@@ -17,7 +18,7 @@ import ipaddress
 import secrets
 import time
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from allauth.account.internal.flows.login import perform_password_login
@@ -46,7 +47,11 @@ from dashboard.core.middleware import request_id_var
 from dashboard.core.permissions import Actor
 from dashboard.models import Outcome, SignInTries
 
-FREE_TRIES = 5
+FREE_TRIES = 4
+RESERVED_TRIES = 1
+PAGE_COOKIE = "kennel_page"
+PAGE_SECONDS = 3.0
+PAGE_VALID_SECONDS = 3600
 FREE_TRIES_OF_NETWORK = 20
 FREE_TRIES_OF_ADDRESS = 30
 FREE_TRIES_OF_NAME = 50
@@ -59,13 +64,16 @@ KNOWN_SECONDS = 180 * 86400
 UNKNOWN_NAME = "nobody"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tries:
     """What a try counts for: `locks` are keys with their free tries, the first of which gets but one while any of
-    `pressure` (keys with what they bear) has had too many."""
+    `pressure` (keys with what they bear) has had too many. `reserved` is a key with `RESERVED_TRIES` of its own, which count
+    when a lock is closed; "" for none."""
 
     locks: tuple[tuple[str, int], ...]
     pressure: tuple[tuple[str, int], ...] = ()
+    reserved: str = ""
+    is_reserved: bool = field(default=False, init=False)
 
     def reserve(self) -> float:
         """Count a try before it is looked at; how long it has to wait instead, 0 for not at all."""
@@ -77,7 +85,8 @@ class Tries:
             }
             waits = max(rows[key].locked_until - now for key, _ in self.locks)
             if waits > 0:
-                return waits
+                self.is_reserved = self._may_use_reserved(now)
+                return 0.0 if self.is_reserved else waits
             is_hot = any(rows[key].tries >= most for key, most in self.pressure)
             for number, (key, free) in enumerate(self.locks):
                 row = rows[key]
@@ -90,14 +99,26 @@ class Tries:
 
     def forget(self) -> None:
         """It was right: the name's tries begin again, and the others are as if it had not been."""
-        SignInTries.objects.filter(key__in=[key for key, _ in self.locks]).delete()
-        self._less(key for key, _ in self.pressure)
+        SignInTries.objects.filter(key__in=[self.reserved, *(key for key, _ in self.locks)]).delete()
+        if not self.is_reserved:
+            self._less(key for key, _ in self.pressure)
 
     def undo(self) -> None:
         """It was not looked at."""
-        own = [key for key, _ in self.locks]
+        own = [self.reserved] if self.is_reserved else [key for key, _ in self.locks]
         SignInTries.objects.filter(key__in=own).update(locked_until=0.0)
-        self._less((*own, *(key for key, _ in self.pressure)))
+        self._less(own if self.is_reserved else (*own, *(key for key, _ in self.pressure)))
+
+    def _may_use_reserved(self, now: float) -> bool:
+        if not self.reserved:
+            return False
+        row = self._row(self.reserved, now)
+        if row.locked_until > now:
+            return False
+        row.locked_until = now + lock_seconds(row.tries + 1, RESERVED_TRIES)
+        row.tries, row.last_at = row.tries + 1, now
+        row.save()
+        return True
 
     def _row(self, key: str, now: float) -> SignInTries:
         return SignInTries.objects.select_for_update().get_or_create(key=key, defaults={"last_at": now})[0]
@@ -115,8 +136,9 @@ def lock_seconds(tries: int, free: int) -> float:
     return min(LONGEST_LOCK_SECONDS, FIRST_LOCK_SECONDS * 2.0 ** min(tries - free, 20))
 
 
-def tries_of(name: str, address: str, known: str = "") -> Tries:
-    """What a try of a name from an address counts for; `known` is the browser, if it has signed in with it before."""
+def tries_of(name: str, address: str, known: str = "", *, is_page_open: bool = False) -> Tries:
+    """What a try of a name from an address counts for; `known` is the browser, if it has signed in with it before,
+    `is_page_open` whether it has had the page open for a while."""
     if known:
         return Tries(((_key("known", known), FREE_TRIES),))
     who = one_name(name)
@@ -124,6 +146,8 @@ def tries_of(name: str, address: str, known: str = "") -> Tries:
     return Tries(
         ((_key("name", who, block), FREE_TRIES), (_key("name", who, network), FREE_TRIES_OF_NETWORK)),
         ((_key("address", block), FREE_TRIES_OF_ADDRESS), (_key("name", who), FREE_TRIES_OF_NAME)),
+        # Of the whole network: who can choose among addresses must not multiply it.
+        _key("page", who, network) if is_page_open else "",
     )
 
 
@@ -213,8 +237,16 @@ class SignIn(ThrottledFormMixin, LoginView):
     template_name = "accounts/sign_in.html"
     redirect_authenticated_user = True
 
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        answer: HttpResponse = super().get(request, *args, **kwargs)
+        if not _page_opened_at(request):
+            _set_cookie(answer, PAGE_COOKIE, {"at": time.time()}, PAGE_VALID_SECONDS)
+        return answer
+
     def tries(self) -> Tries:
-        return tries_of(self.name(), address_of(self.request), _known(self.request, self.person()))
+        opened_at, known = _page_opened_at(self.request), _known(self.request, self.person())
+        is_open = 0 < opened_at <= time.time() - PAGE_SECONDS
+        return tries_of(self.name(), address_of(self.request), known, is_page_open=is_open)
 
     def name(self) -> str:
         """As Django's form takes it."""
@@ -361,6 +393,28 @@ def _known(request: HttpRequest, user: Any) -> str:
     return str(fields.get("browser", "")) if same else ""
 
 
+def _page_opened_at(request: HttpRequest) -> float:
+    """When this browser opened the page; 0 if that is not known, or long ago."""
+    given = request.COOKIES.get(PAGE_COOKIE, "")
+    try:
+        return float(signing.loads(given, salt=PAGE_COOKIE, max_age=PAGE_VALID_SECONDS)["at"])
+    except signing.BadSignature:
+        return 0.0
+
+
+def _set_cookie(answer: HttpResponse, name: str, fields: dict[str, Any], seconds: int) -> None:
+    """Signed, and sent back to the pages of signing in alone."""
+    answer.set_cookie(
+        name,
+        signing.dumps(fields, salt=name),
+        max_age=seconds,
+        path=reverse("account_login").removesuffix("login/"),
+        secure=settings.SESSION_COOKIE_SECURE,
+        httponly=True,
+        samesite="Lax",
+    )
+
+
 def _remembered(request: HttpRequest, answer: HttpResponse) -> HttpResponse:
     """Let the browser show next time that this person has signed in with it, once they are in by all factors."""
     user = request.user
@@ -370,13 +424,5 @@ def _remembered(request: HttpRequest, answer: HttpResponse) -> HttpResponse:
             "since": user.get_session_auth_hash()[:20],
             "browser": secrets.token_hex(8),
         }
-        answer.set_cookie(
-            KNOWN_COOKIE,
-            signing.dumps(fields, salt=KNOWN_COOKIE),
-            max_age=KNOWN_SECONDS,
-            path=reverse("account_login").removesuffix("login/"),
-            secure=settings.SESSION_COOKIE_SECURE,
-            httponly=True,
-            samesite="Lax",
-        )
+        _set_cookie(answer, KNOWN_COOKIE, fields, KNOWN_SECONDS)
     return answer

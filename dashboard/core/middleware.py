@@ -50,11 +50,11 @@ def _refusal(request: HttpRequest) -> HttpResponse | None:
     """An address with NUL: PostgreSQL keeps no such text, and nothing here is called so."""
     if "\0" not in request.path_info and "%00" not in request.META.get("QUERY_STRING", ""):
         return None
-    detail = "the address holds NUL"
+    detail = "the address contains NUL"
     if request.path_info.startswith("/api/"):
         problem = {"type": "about:blank", "title": "Bad request", "status": 400, "detail": detail}
         return JsonResponse(problem, status=400, content_type="application/problem+json")
-    return HttpResponse(f"{detail}\n", status=400, content_type="text/plain; charset=utf-8")
+    return HttpResponse(render_to_string("400.html", {"detail": detail}), status=400)
 
 
 class Compressed(GZipMiddleware):

@@ -56,9 +56,23 @@ def test_the_page_that_asks_for_the_password_once_more_says_why_and_names_the_pe
     assert "Too many failed attempts" in locked.content.decode()
 
 
-@pytest.mark.parametrize("template", ["500.html", "503.html"])
+@pytest.mark.parametrize("template", ["400.html", "500.html", "503.html"])
 def test_what_is_shown_when_nothing_works_has_the_look_of_the_rest(template: str) -> None:
     page = render_to_string(template)
     for part in ("tokens.css", "base.css", "layout.css", "parts.css", "theme.js", "<span>Kennel</span>"):
         assert part in page
     assert "plain-card" in page
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [("/gates/?at=%00", "testserver"), ("/gates/", "somebody-else.example")],
+    ids=["NUL", "host"],
+)
+def test_a_request_that_cannot_be_read_is_answered_with_a_page_of_ours(address: str, host: str) -> None:
+    answer = Client(raise_request_exception=False).get(address, headers={"host": host})
+    page = answer.content.decode()
+    assert answer.status_code == 400
+    assert "<h1>Bad request</h1>" in page
+    assert "Nothing changed" in page
+    assert "css/tokens" in page

@@ -106,7 +106,7 @@ def test_a_code_opens_once() -> None:
         assert client.post(reverse("mfa_authenticate"), {"code": code}).status_code == expected
 
 
-def test_after_five_wrong_codes_even_the_right_one_has_to_wait_from_wherever() -> None:
+def test_after_the_free_tries_even_the_right_one_has_to_wait_from_wherever() -> None:
     secret = activate(Client())
     client = Client()
     sign_in(client)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.hashers import PBKDF2PasswordHasher, make_password
@@ -23,6 +26,9 @@ from dashboard.accounts.sign_in import (
     FREE_TRIES_OF_NETWORK,
     KNOWN_COOKIE,
     LONGEST_LOCK_SECONDS,
+    PAGE_COOKIE,
+    PAGE_SECONDS,
+    RESERVED_TRIES,
     lock_seconds,
 )
 from dashboard.models import AuditRow, SignInTries
@@ -51,7 +57,7 @@ def test_the_wait_doubles_up_to_a_quarter_of_an_hour() -> None:
     assert lock_seconds(1000, 5) == LONGEST_LOCK_SECONDS
 
 
-def test_after_five_wrong_tries_even_the_right_password_has_to_wait(client: Client) -> None:
+def test_after_the_free_tries_even_the_right_password_has_to_wait(client: Client) -> None:
     for _ in range(FREE_TRIES):
         assert sign_in(client, "olga", "wrong").status_code == 200
     locked = sign_in(client, "Olga", PASSWORD)
@@ -148,6 +154,88 @@ def test_the_cookie_of_a_known_browser_cannot_be_made_up(client: Client) -> None
     for value in ("x", "eyJ1c2VyIjoxfQ:1:x", ""):
         client.cookies[KNOWN_COOKIE] = value
         assert sign_in(client, "olga", PASSWORD).status_code == 429
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Lets the clock of signing in go on."""
+    ahead = [0.0]
+    clock = SimpleNamespace(time=lambda: time.time() + ahead[0])
+    monkeypatch.setattr("dashboard.accounts.sign_in.time", clock)
+
+    def wait(seconds: float) -> None:
+        ahead[0] += seconds
+
+    return wait
+
+
+def test_a_person_in_a_new_browser_gets_in_while_a_stranger_behind_the_same_address_tries_sixty_times(
+    client: Client, later: Callable[[float], None]
+) -> None:
+    client.get(reverse("account_login"))
+    later(PAGE_SECONDS + 1)
+    answers = []
+    for number in range(60):
+        stranger = Client()
+        stranger.get(reverse("account_login"))
+        answers.append(sign_in(stranger, "olga", f"guess-{number}").status_code)
+    assert answers == [200] * FREE_TRIES + [429] * (60 - FREE_TRIES)
+    assert sign_in(client, "olga", PASSWORD).status_code == 302
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda number: "10.0.0.1",
+        lambda number: f"10.0.0.{number}",
+        lambda number: f"2001:db8:1:{number:x}::1",
+    ],
+    ids=["one address", "24 bits", "48 bits"],
+)
+def test_open_pages_are_one_try_in_all_and_then_wait_longer_each_time(
+    client: Client, later: Callable[[float], None], network: Callable[[int], str]
+) -> None:
+    strangers = [Client() for _ in range(60)]
+    for stranger in strangers:
+        stranger.get(reverse("account_login"))
+    later(PAGE_SECONDS + 1)
+    answers = [
+        sign_in(each, "olga", "wrong", network(number + 1)).status_code
+        for number, each in enumerate(strangers)
+    ]
+    free = FREE_TRIES if network(1) == network(2) else FREE_TRIES_OF_NETWORK
+    assert answers.count(200) == free + RESERVED_TRIES
+    later(10)
+    assert sign_in(strangers[0], "olga", PASSWORD, network(1)).status_code == 429
+
+
+def test_the_cookie_of_an_open_page_cannot_be_made_up_or_be_new(client: Client) -> None:
+    for _ in range(FREE_TRIES):
+        sign_in(client, "olga", "wrong")
+    for value in ("x", "eyJhdCI6MX0:1:x", ""):
+        client.cookies[PAGE_COOKIE] = value
+        assert sign_in(client, "olga", PASSWORD).status_code == 429
+    client.get(reverse("account_login"))
+    assert client.cookies[PAGE_COOKIE].value.count(":") == 2
+    assert sign_in(client, "olga", PASSWORD).status_code == 429
+
+
+def test_a_reserved_try_that_was_not_looked_at_is_kept_and_opens_no_lock(
+    client: Client, later: Callable[[float], None], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.PASSWORD_HASHERS = ["dashboard.accounts.hashing.PooledHasher"]
+    monkeypatch.setattr(PooledHasher, "iterations", 1000)
+    User.objects.create_user("otto", password=PASSWORD)
+    client.get(reverse("account_login"))
+    later(PAGE_SECONDS + 1)
+    stranger = Client()
+    for _ in range(FREE_TRIES):
+        sign_in(stranger, "otto", "wrong")
+    monkeypatch.setattr(hashing._pool, "waiting", hashing.MOST_WAITING + hashing.THREADS)
+    assert sign_in(client, "otto", PASSWORD).status_code == 503
+    monkeypatch.setattr(hashing._pool, "waiting", 0)
+    assert sign_in(stranger, "otto", PASSWORD).status_code == 429
+    assert sign_in(client, "otto", PASSWORD).status_code == 302
 
 
 def test_what_was_typed_for_a_name_that_nobody_has_is_not_in_the_audit(client: Client) -> None:
