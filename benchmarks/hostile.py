@@ -1,12 +1,16 @@
 """What one socket at the limit of its rate costs the others: presses of *Unleash*, and the live updates of a browser.
 
-    python benchmarks/hostile.py [--presses 100] [--quick] [--json]
+    python benchmarks/hostile.py [--presses 100] [--flood] [--blobs 300] [--quick] [--json]
 
 One dashboard, Azurite, 50 good workers and one browser's socket share this machine. The hostile worker sends 48 frames a second,
 as many as its token allows: states of 200 gates each, receipts and announcements of about 40 KB together. Presses are paced, four
 a second, so that they say what an operator meets, not how fast one can click. A press is timed whole: the page with the form, the act, and the
 page that answers; the act alone is shorter. Quiet and hostile presses take turns in
 blocks, so that the rest of the machine disturbs both alike. Ratios are what counts: p99 at most 1.5 times the quiet one is the aim.
+
+With `--flood`, four sockets of another process send generated frames as fast as they can, most of them beyond the bounds, and
+come back whenever they are closed; before them, so many blobs and rows of garbage are put into each container and table. Three kinds of
+presses are compared: quiet on a clean account, then in turns with the garbage alone, and with garbage and flood (aim: 2).
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
+import random
 import secrets
 import sys
 import tempfile
@@ -27,11 +33,13 @@ import websockets
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from coordinator.config import StorageConfig
+from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite
 from tests.support.crowd import quantile_ms
 from tests.support.dashboard import BareWorker, Dashboard, Person, until
+from tests.support.hostile import GATE, flood, litter, post_odd_messages
 
-GATE = "on-sale"
 WORKERS = 50
 BLOCK = 10
 FRAMES_PER_SECOND = 48
@@ -69,6 +77,74 @@ class Loud:
             if not self.on.is_set():
                 await asyncio.sleep(0.5)
                 await self.worker.send(json.dumps({"type": "state", "state": {"gates": []}}))
+
+
+def flood_while(port: int, prefix: str, on: Any, over: Any, sent: Any) -> None:
+    """Send frames while `on` is set, until `over` is. It steps back for others: attackers have machines of their own."""
+    os.nice(10)
+    dashboard = Dashboard(Path(), "", prefix, port=port)
+    rng = random.Random(7)
+
+    async def crew(name: str) -> None:
+        while not over.is_set():
+            if on.is_set():
+                await flood(dashboard, rng, 80, name)
+                sent.value += 80
+            else:
+                await asyncio.sleep(0.05)
+
+    async def run() -> None:
+        await asyncio.gather(*(crew(f"hostile-{n}") for n in range(4)))
+
+    asyncio.run(run())
+
+
+async def measure_flood(dashboard: Dashboard, presses: int, blobs: int) -> dict[str, Any]:
+    took: dict[str, list[float]] = {"quiet": [], "garbage": [], "flood": []}
+    spawn, rng = multiprocessing.get_context("spawn"), random.Random(7)
+    on, over, sent = spawn.Event(), spawn.Event(), spawn.Value("i", 0)
+    process = spawn.Process(target=flood_while, args=(dashboard.port, dashboard.prefix, on, over, sent))
+    config = StorageConfig(prefix=dashboard.prefix)
+    async with Storage.from_connection_string(dashboard.connection_string, config=config) as storage:
+        with Person(dashboard, "olga") as olga:
+            async with BareWorker(dashboard, "good") as good:
+                good.beat(1.0)
+
+                def press() -> float:
+                    olga.post(f"/gates/{GATE}/leash", {"reason": "again"})
+                    began = time.perf_counter()
+                    answer = olga.post(f"/gates/{GATE}/unleash")
+                    assert answer.status_code == 200, answer.text[:200]
+                    return time.perf_counter() - began
+
+                async def block(name: str, number: int) -> None:
+                    for _ in range(number):
+                        took[name].append(await asyncio.to_thread(press))
+                        await asyncio.sleep(PACE_SECONDS / 2)
+
+                for _ in range(BLOCK):
+                    await asyncio.to_thread(press)
+                await block("quiet", presses)
+                await litter(storage, rng, blobs)
+                await post_odd_messages(storage, rng, blobs)
+                process.start()
+                while len(took["flood"]) < presses:
+                    for name in ("garbage", "flood"):
+                        on.set() if name == "flood" else on.clear()
+                        await asyncio.sleep(1.5)
+                        await block(name, min(2 * BLOCK if name == "flood" else BLOCK, presses))
+                over.set()
+                process.join(30)
+                assert good.closed is None, good.closed
+    rows = {
+        name: {"p50_ms": quantile_ms(some, 0.5), "p99_ms": quantile_ms(some, 0.99), "presses": len(some)}
+        for name, some in took.items()
+    }
+    ratios = {
+        f"{name}_p99_ratio": round(rows[name]["p99_ms"] / rows["quiet"]["p99_ms"], 2)
+        for name in ("garbage", "flood")
+    }
+    return {"frames": sent.value, **rows, **ratios, "load": round(os.getloadavg()[0], 1)}
 
 
 async def measure(dashboard: Dashboard, presses: int) -> dict[str, Any]:
@@ -135,15 +211,32 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--presses", type=int, default=100, help="of each kind")
+    parser.add_argument("--flood", action="store_true", help="by another process, and garbage in storage")
+    parser.add_argument("--blobs", type=int, default=300, help="of garbage, in each container")
     parser.add_argument("--quick", action="store_true", help="10 presses of each kind")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, Azurite() as azurite:
         prefix = f"b{secrets.token_hex(4)}-"
         with Dashboard(Path(folder), azurite.connection_string, prefix) as dashboard:
-            found = asyncio.run(measure(dashboard, 10 if options.quick else options.presses))
+            presses = 10 if options.quick else options.presses
+            if options.flood:
+                found = asyncio.run(measure_flood(dashboard, presses, options.blobs))
+            else:
+                found = asyncio.run(measure(dashboard, presses))
     if options.json:
         print(json.dumps(found))
+        return
+    if options.flood:
+        for name in ("quiet", "garbage", "flood"):
+            row = found[name]
+            print(
+                f"{name:8} press p50 {row['p50_ms']:7.1f} ms, p99 {row['p99_ms']:7.1f} ms, {row['presses']} presses"
+            )
+        print(
+            f"ratios   p99 {found['garbage_p99_ratio']} and {found['flood_p99_ratio']} (aim: 2); {found['frames']} frames, "
+            f"{options.blobs} blobs in each container, load {found['load']}"
+        )
         return
     for name in ("quiet", "hostile"):
         row = found[name]
