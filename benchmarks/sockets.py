@@ -31,6 +31,7 @@ from websockets.asyncio.client import connect
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.gates import ALLOW
 from benchmarks.peers.light_workers import GATE, QUEUE
 from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import Announce
@@ -43,11 +44,6 @@ PEERS = Path(__file__).parent / "peers"
 CLIENT_PROCESSES = 3
 PATIENCE_SECONDS = 120.0
 PAGES = ("/", "/gates/", "/workers/", "/queues/")
-ALLOW = f"""
-from dashboard.core import tokens
-from dashboard.core.permissions import Allowance
-tokens.create("tests", token={TOKEN!r}, allowance=Allowance(connections=20_000, instances=50_000))
-"""
 
 
 class Clients:

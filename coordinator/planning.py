@@ -19,6 +19,7 @@ _RANGE_SECONDS = 12.0
 _USUAL_RANGE = 1000
 _VERIFY_SECONDS = 60.0
 _REPORT_SECONDS = 10.0
+_HUB_WORKERS = 5_000
 _IDLE_REQUESTS = 264.0
 """Of an idle worker with push, a day."""
 _BASE64 = 4 / 3
@@ -266,6 +267,11 @@ def _notes(load: Load, layout: Layout, limits: Limits) -> tuple[str, ...]:
         fit = int(limits.message_bytes / _BASE64 / load.item_bytes)
         if fit > 1:
             found.append(f"up to {fit} items fit into a message: a put of several costs one request")
+    if load.workers > _HUB_WORKERS:
+        hubs = math.ceil(load.workers / _HUB_WORKERS)
+        found.append(
+            f"run {hubs} dashboard processes over Redis, one for each {_HUB_WORKERS:,} workers: docs/capacity.md"
+        )
     if load.workers / _VERIFY_SECONDS > limits.blob * limits.share:
         found.append("so many workers read a gate too often: raise GateConfig(verify_seconds=)")
     return tuple(found)

@@ -56,6 +56,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "errors.md",
         "reliability.md",
         "performance.md",
+        "capacity.md",
     ),
     "Inside": ("architecture.md", "wire-format.md", "sources.md"),
 }

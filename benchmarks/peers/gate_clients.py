@@ -35,6 +35,7 @@ class Client:
     """One who waits."""
 
     requests = 0
+    is_settled = True
 
     async def connect(self) -> None: ...
 
@@ -61,6 +62,12 @@ class GateClient(Client):
     @property
     def requests(self) -> int:  # type: ignore[override]
         return self.storage.meter.total
+
+    @property
+    def is_settled(self) -> bool:  # type: ignore[override]
+        """It has looked, and found the gate closed."""
+        gate = self.gate
+        return gate.waiting > 0 and gate.error is None and gate.state is not None and not gate.is_open()
 
     def hello(self) -> protocol.Hello:
         state = protocol.WorkerState(gates=(self.gate.status(),))
@@ -146,9 +153,11 @@ async def main(kind: str, url: str, number: int, start: int) -> None:
         gc.collect()
         waits = [asyncio.create_task(client.passed()) for client in clients]
         settled = 0
-        while (now := sum(client.requests for client in clients)) != settled or (not now and kind == "gate"):
+        while (now := sum(client.requests for client in clients)) != settled or not all(
+            client.is_settled for client in clients
+        ):
             settled = now
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1.0)
         before = settled
         say(event="waiting")
         passed = await asyncio.gather(*waits)

@@ -99,7 +99,8 @@ class GateCache:
     however often its answer is lost. `confirmed` is the number of the newest request that was answered: a caller that needs
     the truth as of now waits until it reaches `sends` + 1. `failed` is that of the newest that ended in `error`.
 
-    `unverified` is a state that came by push and that no read has confirmed yet. `disproved` counts the pushes that storage
+    `unverified` has the states that came by push and that no read has confirmed yet, each with the number of the newest request
+    that was sent before it. `disproved` counts the pushes that storage
     did not confirm; `disproof` says what the newest of them was, until the gate changes.
 
     `highest` is the highest epoch that storage ever said here, of those that counting reaches (`COUNTED`). A gate below it
@@ -120,7 +121,7 @@ class GateCache:
         self.confirmed = 0
         self.failed = 0
         self.pushes = 0
-        self.unverified: GateState | None = None
+        self.unverified: list[tuple[int, GateState]] = []
         self.disproved = 0
         self.disproof = ""
         self._store = store
@@ -128,7 +129,6 @@ class GateCache:
         self._etag = ""
         self._applied = 0
         self._stored: GateState | None = None
-        self._pushed_after = 0
         self._events: set[asyncio.Event] = set()
 
     @property
@@ -192,39 +192,52 @@ class GateCache:
                     extra={"action": "read", "resource": self.name, "epoch": state.epoch},
                 )
 
-    def take_push(self, pushed: GateState) -> None:
-        """Take a state that storage is said to have confirmed, if it is newer than all that is known."""  # 6
+    def take_push(self, pushed: GateState) -> bool:
+        """Take a state that storage is said to have confirmed, if it is newer than all that is known.
+
+        False if it cannot be taken on its word: too many others are not verified yet, or its nonce is that of another state.
+        """  # 6
         if pushed.epoch <= max(self.highest, self.state.epoch if self.state else 0):
-            return
-        self.state = self.unverified = pushed
+            return True
+        used = {*self.state.recent} if self.state else set()
+        if len(self.unverified) >= REMEMBERED or used & {*pushed.recent[:1]}:
+            return False
+        self.unverified.append((self.sends, pushed))
+        self.state = pushed
         self.source, self.error = "push", None
-        self._applied = self._pushed_after = self.sends
+        self._applied = self.sends
         self.pushes += 1
         self.notify()
+        return True
 
     def _verify(self, number: int, stored: GateState | None) -> None:
         """Compare what was pushed with what storage said in the answer to that request."""  # 9
-        pushed = self.unverified
-        if pushed is None or stored is None:
+        if stored is None:
             return
-        if number <= self._pushed_after and stored.epoch < pushed.epoch:
-            return  # the request may have been answered before the change was stored
-        self.unverified = None
-        since = stored.epoch - pushed.epoch
-        if stored == pushed or since >= REMEMBERED or (since > 0 and {*pushed.recent[:1]} & {*stored.recent}):
-            return
-        self.state = stored
-        self.disproved += 1
-        self.disproof = (
-            f"a push said epoch {pushed.epoch}, {pushed.state}, which storage does not have: the hub pushed what was not "
-            "stored, or the gate was restored since"
-        )
-        _log.error(
-            "Gate %s: %s",
-            self.name,
-            self.disproof,
-            extra={"action": "verify", "resource": self.name, "epoch": pushed.epoch},
-        )
+        for pushed_after, pushed in list(self.unverified):
+            if number <= pushed_after and stored.epoch < pushed.epoch:
+                continue  # the request may have been answered before the change was stored
+            self.unverified.remove((pushed_after, pushed))
+            since = stored.epoch - pushed.epoch
+            if (
+                stored == pushed
+                or since >= REMEMBERED
+                or (since > 0 and {*pushed.recent[:1]} & {*stored.recent})
+            ):
+                continue
+            if self.state == pushed:
+                self.state = stored
+            self.disproved += 1
+            self.disproof = (
+                f"a push said epoch {pushed.epoch}, {pushed.state}, which storage does not have: the hub pushed what was not "
+                "stored, or the gate was restored since"
+            )
+            _log.error(
+                "Gate %s: %s",
+                self.name,
+                self.disproof,
+                extra={"action": "verify", "resource": self.name, "epoch": pushed.epoch},
+            )
 
     def _seen(self, epoch: int) -> None:
         if epoch <= COUNTED:
@@ -332,7 +345,7 @@ class GateCache:
 
     def _from_known(self, transition: Transition, nonce: str) -> GateState | None:
         """The change of the gate as it is known; None if only storage can say what becomes of it."""
-        if self.state is None or self.unverified is not None:
+        if self.state is None or self.unverified:
             return None
         try:
             desired = transition(self.state, self.now(), nonce)
@@ -819,20 +832,22 @@ class Gate:
         known = self.state
         if known is not None and pushed.epoch == known.epoch and pushed != known:
             return False
-        self._cache.take_push(pushed)
-        if self._cache.unverified is not None and (self._verifier is None or self._verifier.done()):
+        if not self._cache.take_push(pushed):
+            return False
+        if self._cache.unverified and (self._verifier is None or self._verifier.done()):
             self._verifier = asyncio.create_task(self._verify(), name=f"verify gate {self.name}")
             self._keep(self._verifier)
         return True
 
     async def _verify(self) -> None:
         """Read the gate until what was pushed is confirmed or disproved."""  # 9
-        while (pushed := self._cache.unverified) is not None:
+        while self._cache.unverified:
+            epoch = self._cache.unverified[0][1].epoch
             # The gates of one process look at the same moment, and share the read.
-            moment = random.Random(f"{self._group} {self.name} {pushed.epoch}")
+            moment = random.Random(f"{self._group} {self.name} {epoch}")
             most = self.config.verify_seconds
             await self._clock.sleep(moment.uniform(min(1.0, most / 2), most))
-            if self._cache.unverified is not None:
+            if self._cache.unverified:
                 await self._step()
 
     async def _step(self) -> None:

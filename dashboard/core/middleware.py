@@ -61,7 +61,7 @@ class Compressed(GZipMiddleware):
     """Compresses what is text. Each answer gets a random length of its own, and CSRF tokens are masked differently in each, so that
     lengths tell nothing of what is secret in a page (BREACH).
 
-    An answer of the API with an ETag stays as it is: its tag is sent back to change what it names. A static file that
+    An answer of the API with a strong ETag stays as it is: its tag is sent back to change what it names. A static file that
     `collectstatic` has not compressed loses its tag: browsers ask by its time of change then, and get 304.
     """
 
@@ -72,9 +72,11 @@ class Compressed(GZipMiddleware):
         ):
             return response
         if response.has_header("ETag"):
-            if request.path_info.startswith("/api/") or response.has_header("Content-Encoding"):
+            is_api = request.path_info.startswith("/api/")
+            if response.has_header("Content-Encoding") or (is_api and not response["ETag"].startswith("W/")):
                 return response
-            del response["ETag"]
+            if not is_api:
+                del response["ETag"]
         return super().process_response(request, response)
 
 

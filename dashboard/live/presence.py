@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 SUMMARY_SECONDS = 1.0
 MOST_NEWS = 1_000
 """Reports in one summary; the others follow in the next ones."""
-WORKERS_PER_SECOND = 1_000
+WORKERS_PER_SECOND = 500
 MOST_PACE_SECONDS = 10
 AWAY_SECONDS = 5.0
 OK_SECONDS = 3.0
@@ -158,7 +158,7 @@ class Presence:
         return self._by_token[token]
 
     def set_pace(self) -> bool:
-        """Choose how often workers report, by how many there are: in all about a thousand reports a second. True if it changed.
+        """Choose how often workers report, by how many there are: in all about 500 reports a second. True if it changed.
 
         It is lowered only when a quarter more workers would still do with it.
         """

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from django.conf import settings
 from django.http import QueryDict
 
 from coordinator.pipelines.status import BatchStatus
-from dashboard.live.fleet import Fleet, GateView, QueueView
+from dashboard.live.fleet import Fleet, GateView, QueueView, WorkerView
 
 ANNOUNCED_STEPS = 4
 ROWS = 50
@@ -45,6 +45,19 @@ def busiest(queues: Iterable[QueueView], figure: str = "depth") -> list[QueueVie
 def summary_queues(fleet: Fleet, most: int) -> list[QueueView]:
     """The busiest queues, by name: so that rows do not change places with each message."""
     return sorted(busiest(fleet.queues)[:most], key=lambda queue: queue.name)
+
+
+def matching(fleet: Fleet, wanted: str, presence: str) -> Iterator[WorkerView]:
+    """The workers of that presence ("": any) with that text in their name or host, or in a queue that they listen to."""
+    wanted = wanted.strip().lower()
+    for worker in fleet.workers:
+        if (not presence or worker.presence == presence) and (
+            not wanted
+            or wanted in worker.name.lower()
+            or wanted in worker.host.lower()
+            or any(wanted in listener.queue for listener in worker.state.listeners)
+        ):
+            yield worker
 
 
 def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from functools import lru_cache, partial
+from itertools import groupby
 from typing import NamedTuple
 
 from django.http import QueryDict
@@ -11,8 +14,11 @@ from django.http import QueryDict
 from dashboard.core.csv import moment
 from dashboard.core.pages import Badge, Page, Table, attributes, joined, with_reason
 from dashboard.live.fleet import Fleet, WorkerView
-from dashboard.live.view_models import ROWS
+from dashboard.live.view_models import ROWS, matching
 from dashboard.workers.actions import COMMANDS, worker_command
+
+MOST_GROUPS = 12
+MAP_COLUMNS, SQUARE = 100, 10
 
 
 class WorkerRows(NamedTuple):
@@ -29,21 +35,7 @@ class WorkerRows(NamedTuple):
 
 def sorted_workers(fleet: Fleet, query: QueryDict, limit: int = ROWS) -> WorkerRows:
     """The workers that the query asks for: `q` is part of name, host or queue, `presence` ok, late or lost."""
-    wanted, presence = query.get("q", "").strip().lower(), query.get("presence", "")
-    found = sorted(
-        (
-            worker
-            for worker in fleet.workers
-            if (not presence or worker.presence == presence)
-            and (
-                not wanted
-                or wanted in worker.name.lower()
-                or wanted in worker.host.lower()
-                or any(wanted in listener.queue for listener in worker.state.listeners)
-            )
-        ),
-        key=_key,
-    )
+    found = sorted(matching(fleet, query.get("q", ""), query.get("presence", "")), key=_key)
     after = query.get("after", "")
     rows = [worker for worker in found if _key(worker) > after] if after else found
     shown = rows[:limit]
@@ -52,12 +44,81 @@ def sorted_workers(fleet: Fleet, query: QueryDict, limit: int = ROWS) -> WorkerR
     return WorkerRows(shown, len(found), following, frozenset(first.values()))
 
 
+class Group(NamedTuple):
+    """Workers that have something in common, by presence."""
+
+    name: str
+    ok: int
+    late: int
+    lost: int
+
+
+class Crowd(NamedTuple):
+    """A fleet too large to be read row by row. `hidden_kinds` and `hidden_hosts` are how many groups are not shown.
+
+    `squares` are the paths of the map by presence: a line for each run of equal workers, which is drawn dashed, a dash for each.
+    """
+
+    kinds: list[Group]
+    hosts: list[Group]
+    hidden_kinds: int
+    hidden_hosts: int
+    squares: list[tuple[str, str]]
+    width: int
+    height: int
+
+
+def crowd(fleet: Fleet, query: QueryDict) -> Crowd | None:
+    """The workers by kind and by host, those with the most trouble first, and the map; None for a fleet that fits on one page."""
+    if len(fleet.workers) <= ROWS:
+        return None
+    kinds = _grouped((kind_of(worker), worker.presence) for worker in fleet.workers)
+    hosts = _grouped((worker.host, worker.presence) for worker in fleet.workers)
+    ordered = sorted(fleet.workers, key=lambda worker: (_padded(worker.name), worker.instance))
+    paths: dict[str, list[str]] = {"ok": [], "late": [], "lost": []}
+    for start in range(0, len(ordered), MAP_COLUMNS):
+        column, y = 0, start // MAP_COLUMNS * SQUARE + SQUARE // 2
+        for presence, run in groupby(ordered[start : start + MAP_COLUMNS], lambda worker: worker.presence):
+            length = sum(1 for _ in run)
+            paths[presence].append(f"M{column * SQUARE} {y}h{length * SQUARE}")
+            column += length
+    rows = -(-len(ordered) // MAP_COLUMNS)
+    return Crowd(
+        kinds[:MOST_GROUPS],
+        hosts[:MOST_GROUPS],
+        max(0, len(kinds) - MOST_GROUPS),
+        max(0, len(hosts) - MOST_GROUPS),
+        [(presence, "".join(path)) for presence, path in paths.items() if path],
+        MAP_COLUMNS * SQUARE,
+        rows * SQUARE,
+    )
+
+
+def _grouped(members: Iterable[tuple[str, str]]) -> list[Group]:
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for name, presence in members:
+        counts[name][presence] += 1
+    groups = [Group(name, each["ok"], each["late"], each["lost"]) for name, each in counts.items()]
+    return sorted(groups, key=lambda each: (-each.lost, -each.late, -each.ok, each.name))
+
+
+def kind_of(worker: WorkerView) -> str:
+    """What workers of one program have in common: the name without host, process id and number at its end."""
+    name = worker.name.removesuffix(f"-{worker.host}-{worker.pid}")
+    return _without_number(name)
+
+
 def _key(worker: WorkerView) -> str:
     rank = {"lost": 0, "late": 1}.get(worker.presence, 2)
     return f"{rank}:{_padded(worker.name)}:{worker.instance}"
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=16_384)
+def _without_number(name: str) -> str:
+    return re.sub(r"[-_.:@]?\d+$", "", name) or name
+
+
+@lru_cache(maxsize=16_384)
 def _padded(name: str) -> str:
     """Digits are padded so that worker-10 comes after worker-9."""
     return re.sub(r"\d+", lambda digits: digits[0].zfill(9), name)
@@ -78,7 +139,7 @@ PAGES = (
         "Workers",
         "w",
         (Badge("lost", "lost", "red"), Badge("late", "late", "amber")),
-        context={"found": sorted_workers, "worker_commands": lambda fleet, query: COMMANDS},
+        context={"found": sorted_workers, "crowd": crowd, "worker_commands": lambda fleet, query: COMMANDS},
         tables={
             "workers": Table(
                 lambda fleet, query: sorted_workers(fleet, query, ALL).rows,

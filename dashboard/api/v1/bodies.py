@@ -57,9 +57,13 @@ Instance = Annotated[
 Text = Annotated[str, StringConstraints(pattern=_STORABLE, max_length=500), AfterValidator(_printable)]
 Search = Annotated[str, StringConstraints(pattern=_STORABLE, max_length=200)]
 Limit = Annotated[int, Query(ge=1, le=500, description="At most so many in one page.")]
+FleetLimit = Annotated[
+    int | None, Query(ge=1, le=500, description="At most so many workers; all if left out.")
+]
 # All in one: beside constraints of its own, ninja drops the default of a parameter, and demands it.
 Cursor = Annotated[str, Query(pattern=_STORABLE, max_length=300, description="`next` of the page before.")]
 ActNumber = Annotated[int, Path(ge=1, le=2**63 - 1, description="The `id` of an act on poison messages.")]
+Presence = Annotated[Literal["", "ok", "late", "lost"], Query(description="Only workers of this presence.")]
 Number = Annotated[int, Query(ge=1, le=2**63 - 1, description="Only the range that holds this number.")]
 
 

@@ -10,7 +10,7 @@ from ninja import Query, Router
 
 from coordinator.cost import Prices
 from dashboard.api.v1 import responses as answering
-from dashboard.api.v1.bodies import Cursor, Limit, Name, NewPrices, Number, Search, Text
+from dashboard.api.v1.bodies import Cursor, FleetLimit, Limit, Name, NewPrices, Number, Presence, Search, Text
 from dashboard.api.v1.operations import actor_of, acts, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import described, page_of
@@ -21,6 +21,7 @@ from dashboard.core.prices import PriceSettings
 from dashboard.cost import actions
 from dashboard.live import spending as cost
 from dashboard.live.fleet import Attention, Fleet, GrantView, Headline, SequenceView
+from dashboard.live.view_models import matching
 from dashboard.pages import queries as selectors
 from dashboard.sequences import queries as ledger_queries
 
@@ -45,10 +46,32 @@ class Points(msgspec.Struct, frozen=True):
     points: tuple[tuple[float | None, ...], ...]
 
 
-@router.get("/fleet", **reads(Fleet, "fleet", tagged=True))
-def fleet(request: HttpRequest) -> HttpResponse:
-    """Everything the pages show; null means unknown, moments are seconds since 1970."""
-    return answering.state(request, selectors.fleet())
+class FleetPage(Fleet, frozen=True):
+    """Everything at one moment; of the workers those that were asked for. `next` is the cursor of the page after it."""
+
+    next: str | None = None
+
+
+@router.get("/fleet", **reads(FleetPage, "fleet", tagged=True))
+def fleet(
+    request: HttpRequest,
+    q: Search = "",
+    presence: Presence = "",
+    cursor: Cursor = "",
+    limit: FleetLimit = None,
+) -> HttpResponse:
+    """Everything the pages show; null means unknown, moments are seconds since 1970.
+
+    Of the workers those whose name, host or queue has `q` in it, in pages of `limit`; without a limit all of them.
+    """
+    now = selectors.fleet()
+    if not (q or presence or cursor) and limit is None:
+        return answering.state(request, now)
+    found = list(matching(now, q, presence))
+    most = len(found) if limit is None else limit
+    page = answering.page(found, lambda each: each.instance, cursor=cursor, limit=most)
+    rest = {name: getattr(now, name) for name in Fleet.__struct_fields__ if name != "workers"}
+    return answering.state(request, {**rest, "workers": page["items"], "next": page["next"]})
 
 
 @router.get("/attention", **reads(Look, "attention", tagged=True))

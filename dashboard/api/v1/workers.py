@@ -7,13 +7,14 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dashboard.api.v1 import responses as answering
-from dashboard.api.v1.bodies import Cursor, Instance, Limit, Name, Why
+from dashboard.api.v1.bodies import Cursor, Instance, Limit, Name, Presence, Search, Why
 from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import page_of
 from dashboard.leaders import actions as leader_actions
 from dashboard.leaders import queries as terms
 from dashboard.live.fleet import LeaderView, WorkerView
+from dashboard.live.view_models import matching
 from dashboard.pages import queries as selectors
 from dashboard.workers import actions
 
@@ -38,11 +39,13 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 @router.get("/workers", **reads(page_of(WorkerView), "workers", tagged=True))
-def workers(request: HttpRequest, cursor: Cursor = "", limit: Limit = 100) -> HttpResponse:
-    """All workers by instance, with all that each reports."""
+def workers(
+    request: HttpRequest, q: Search = "", presence: Presence = "", cursor: Cursor = "", limit: Limit = 100
+) -> HttpResponse:
+    """Workers by instance, with all that each reports; `q` is part of name, host or queue."""
+    found = matching(selectors.fleet(), q, presence)
     return answering.state(
-        request,
-        answering.page(selectors.fleet().workers, lambda each: each.instance, cursor=cursor, limit=limit),
+        request, answering.page(found, lambda each: each.instance, cursor=cursor, limit=limit)
     )
 
 

@@ -142,3 +142,11 @@ def test_the_command_says_what_is_needed_why_and_by_which_limits() -> None:
 )
 def test_the_command_refuses_or_notes_what_cannot_be(words: list[str], said: str) -> None:
     assert said in CliRunner().invoke(shell.main, ["plan", *words]).output
+
+
+@pytest.mark.parametrize(("workers", "processes"), [(5_000, 0), (5_001, 2), (10_000, 2), (10_001, 3)])
+def test_a_fleet_that_one_hub_does_not_hold_gets_the_number_of_processes(workers: int, processes: int) -> None:
+    notes = plan(replace(HUNDRED_MILLION, workers=workers)).notes
+    found = [note for note in notes if "dashboard processes" in note]
+    assert len(found) == bool(processes)
+    assert not processes or found[0].startswith(f"run {processes} dashboard processes over Redis")

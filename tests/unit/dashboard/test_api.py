@@ -22,6 +22,8 @@ from dashboard.live.history import LEVELS, Recorder
 from dashboard.models import Chunk, Scope
 from dashboard.pages import queries as selectors
 
+from .making import worker
+
 pytestmark = pytest.mark.django_db
 
 PATHS = ["/metrics", "/api/v1/fleet", "/api/v1/attention", "/api/v1/history?series=workers"]
@@ -158,3 +160,25 @@ async def test_history_older_than_its_level_keeps_is_removed() -> None:
     kept_for = {seconds: kept + seconds * size for seconds, size, kept in LEVELS}
     assert all(start >= now - kept_for[seconds] - 1 for seconds, start in oldest)
     assert {seconds for seconds, _ in oldest} == {1, 10, 60}
+
+
+def test_workers_are_filtered_and_paged_in_the_fleet_and_in_their_list(
+    client: Client, reader: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = (worker("a-1"), worker("a-2", presence="lost"), worker("a-3"), worker("b-1"))
+    fleet = Fleet(taken_at=1.0, headline=Headline("idle", ""), storage=StorageView(), workers=workers)
+    monkeypatch.setattr(selectors, "fleet", lambda: fleet)
+
+    def get(path: str, key: str) -> tuple[list[str], str | None]:
+        answer = client.get(f"/api/v1/{path}", headers=reader)
+        assert answer.status_code == 200, answer.content
+        body = answer.json()
+        return [each["name"] for each in body[key]], body.get("next")
+
+    assert get("fleet", "workers") == (["a-1", "a-2", "a-3", "b-1"], None)
+    assert get("fleet?q=a-&limit=2", "workers") == (["a-1", "a-2"], "i-a-2")
+    assert get("fleet?q=a-&limit=2&cursor=i-a-2", "workers") == (["a-3"], None)
+    assert get("fleet?presence=lost", "workers") == (["a-2"], None)
+    assert get("workers?q=b", "items") == (["b-1"], None)
+    assert get("workers?presence=ok&limit=1", "items") == (["a-1"], "i-a-1")
+    assert client.get("/api/v1/fleet?presence=tired", headers=reader).status_code == 422

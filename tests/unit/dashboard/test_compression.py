@@ -6,9 +6,11 @@ import gzip
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.test import Client
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, RequestFactory
 
 from dashboard.core import tokens
+from dashboard.core.middleware import Compressed
 from dashboard.models import Scope
 
 pytestmark = pytest.mark.django_db
@@ -42,12 +44,22 @@ def test_a_file_is_compressed_as_it_streams(vera: Client) -> None:
     assert answer.status_code == 200
 
 
-def test_an_answer_with_a_tag_keeps_it(client: Client) -> None:
-    token = tokens.create("ci", scope=Scope.READ, role="viewer")
-    answer = client.get("/api/v1/fleet", headers={**ASKS, "authorization": f"Bearer {token}"})
+def test_an_answer_with_a_weak_tag_is_compressed_and_keeps_it(client: Client) -> None:
+    headers = {**ASKS, "authorization": f"Bearer {tokens.create('ci', scope=Scope.READ, role='viewer')}"}
+    answer = client.get("/api/v1/fleet", headers=headers)
     assert answer.status_code == 200, answer.content
-    assert "Content-Encoding" not in answer.headers
-    assert answer.headers["ETag"]
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert answer.headers["ETag"].startswith("W/")
+
+
+@pytest.mark.parametrize(("tag", "is_packed"), [('"e7-abc"', False), ('W/"abc"', True)])
+def test_only_an_answer_whose_tag_is_sent_back_to_change_it_stays_as_it_is(tag: str, is_packed: bool) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("x" * 1000, content_type="application/json", headers={"ETag": tag})
+
+    answer = Compressed(view)(RequestFactory().get("/api/v1/gates/sale", headers=ASKS))
+    assert ("Content-Encoding" in answer.headers) is is_packed
+    assert answer.headers["ETag"] == tag
 
 
 @pytest.mark.parametrize(

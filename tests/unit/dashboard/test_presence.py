@@ -98,11 +98,11 @@ async def test_the_larger_the_fleet_the_less_often_each_worker_reports_and_is_mi
 ) -> None:
     presence = Presence("here", clock=clock)
     paces = []
-    for number in range(2_600):
+    for number in range(1_300):
         presence.joined(hello(f"w-{number}"))
         if presence.set_pace():
             paces.append((number + 1, presence.pace))
-    assert paces == [(1_001, 2.0), (2_001, 3.0)]
+    assert paces == [(501, 2.0), (1_001, 3.0)]
     assert {pace_of(1), pace_of(100), pace_of(10_000), pace_of(99_999)} == {1.0, 10.0}
     await clock.advance(6.9)
     assert {view.presence for view in presence.workers()} == {"ok"}
@@ -110,12 +110,12 @@ async def test_the_larger_the_fleet_the_less_often_each_worker_reports_and_is_mi
     assert {view.presence for view in presence.workers()} == {"late"}
     await clock.advance(2.0)
     assert {view.presence for view in presence.workers()} == {"lost"}
-    for number in range(850):  # 1,750 are left: with a quarter more it is still 3
+    for number in range(425):  # 875 are left: with a quarter more it is still 3
         presence.report(f"i-w-{number}", WorkerState(mode="stopping"))
         presence.left(f"i-w-{number}")
         presence.set_pace()
     assert presence.pace == 3.0
-    for number in range(850, 1_100):
+    for number in range(425, 550):
         presence.report(f"i-w-{number}", WorkerState(mode="stopping"))
         presence.left(f"i-w-{number}")
         presence.set_pace()

@@ -6,10 +6,12 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator import metrics
 from coordinator.errors import StorageUnreachable
 from coordinator.gates import state as rules
 from coordinator.gates.gate import Gate, GateConfig, Release
@@ -20,6 +22,7 @@ from coordinator.testing.gates import MemoryGateStore
 from tests.unit.gates.test_gate import PushBus
 
 TOPIC = "gate:test-gate"
+DISPROVED = "kennel.gate.pushes.disproved"
 
 
 class Fleet:
@@ -72,6 +75,10 @@ def false_state(epoch: int, name: str = "test-gate") -> GateState:
     return GateState(name=name, epoch=epoch, state="open", by="mallory", recent=("never-stored",))
 
 
+def nonced(epoch: int) -> GateState:
+    return msgspec.structs.replace(false_state(epoch), recent=(f"never-stored-{epoch}",))
+
+
 async def test_a_pushed_opening_is_passed_without_a_read_and_verified_within_the_time(fleet: Fleet) -> None:
     gates = [await fleet.worker(f"worker-{index}") for index in range(20)]
     opened = await fleet.operator.open(by="olga")
@@ -116,6 +123,53 @@ async def test_a_push_of_what_storage_does_not_have_is_noticed_and_reported(
     await fleet.operator.open(by="olga")
     await gate.read()
     assert gate.problem == ""
+
+
+async def test_every_worker_of_a_fleet_reports_a_false_push_in_its_metrics_and_follows_storage(
+    fleet: Fleet,
+) -> None:
+    gates = [await fleet.worker(f"worker-{index}") for index in range(20)]
+    await fleet.push(false_state(5))
+    assert all(task.done() for task in fleet.waiting)
+    await fleet.clock.advance(60)
+    assert [gate.is_open() for gate in gates] == [False] * 20
+    counted = [sample.value for sample in metrics.samples(gates) if sample.metric.name == DISPROVED]
+    assert sum(counted) == 20
+
+
+async def test_a_true_push_does_not_hide_the_false_one_before_it(fleet: Fleet) -> None:
+    gate = await fleet.worker()
+    await fleet.push(false_state(1))
+    await fleet.operator.open(by="olga")
+    closed = await fleet.operator.close(by="olga")
+    await fleet.push(closed)
+    await fleet.clock.advance(60)
+    assert gate.status().disproved == 1
+    assert gate.state == closed
+
+
+async def test_a_push_with_the_nonce_of_an_earlier_state_is_not_believed(fleet: Fleet) -> None:
+    await fleet.operator.open(by="olga")
+    closed = await fleet.operator.close(by="olga")
+    await fleet.worker()
+    reads = fleet.store.reads
+    await fleet.push(msgspec.structs.replace(closed, state="open", epoch=closed.epoch + 1))
+    assert not fleet.waiting[0].done()
+    assert fleet.store.reads == reads + 1
+
+
+async def test_many_pushes_that_are_not_verified_yet_cause_a_read(fleet: Fleet) -> None:
+    gate = fleet.gate("worker-1")
+    async with gate.watch():
+        await fleet.clock.advance(0.1)
+        reads = fleet.store.reads
+        for epoch in range(1, 9):
+            await fleet.push(nonced(epoch))
+        assert fleet.store.reads == reads
+        await fleet.push(nonced(9))
+        assert fleet.store.reads == reads + 1
+        assert gate.status().disproved == 8
+        assert not gate.is_open()
 
 
 async def test_a_real_change_of_the_same_epoch_shows_that_a_push_was_false(fleet: Fleet) -> None:
@@ -243,6 +297,43 @@ def test_pushes_late_twice_or_out_of_order_never_take_a_gate_back(
                     assert gate.state == newest
         await fleet.clock.advance(60)
         assert gate.status().disproved == 0
+        await fleet.end()
+
+    asyncio.run(play())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["change", "silent", "lie", "rest"]), min_size=1, max_size=12))
+def test_whatever_is_pushed_storage_is_followed_and_each_lie_that_was_believed_is_counted(
+    acts: list[str],
+) -> None:
+    async def play() -> None:
+        fleet = Fleet()
+        gate = fleet.gate("worker-1")
+        stored, lies = GateState(name="test-gate"), 0
+        async with gate.watch():
+            await fleet.clock.advance(0.1)
+            for number, act in enumerate(acts):
+                match act:
+                    case "rest":
+                        await fleet.clock.advance(61)
+                    case "lie":
+                        assert gate.state is not None
+                        lie = nonced(gate.state.epoch + 1)
+                        await fleet.push(msgspec.structs.replace(lie, recent=(f"lie-{number}",)))
+                        lies += gate.state.recent[:1] == (f"lie-{number}",)
+                    case _:
+                        change = fleet.operator.open if stored.state == "closed" else fleet.operator.close
+                        stored = await change(by="olga")
+                        if act == "change":
+                            await fleet.push(stored)
+            await fleet.clock.advance(130)
+            assert gate.state is not None
+            assert gate.state.epoch == stored.epoch
+            assert gate.is_open() == (stored.state == "open")
+            # Of a lie that eight changes followed before the read, storage has forgotten whether it was one.
+            if acts.count("change") + acts.count("silent") < 8:
+                assert gate.status().disproved == lies
         await fleet.end()
 
     asyncio.run(play())

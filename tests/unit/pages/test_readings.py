@@ -23,7 +23,7 @@ from dashboard.pages.views import cards_query
 from dashboard.queues.page import sorted_queues
 from dashboard.sequences.page import found_sequences
 from dashboard.templatetags import kennel
-from dashboard.workers.page import sorted_workers
+from dashboard.workers.page import Group, crowd, sorted_workers
 from tests.unit.pages.fleets import full
 
 
@@ -45,6 +45,50 @@ def test_pages_of_workers_continue_where_the_last_one_ended() -> None:
     second = sorted_workers(full(), query, limit=2)
     assert [worker.name for worker in first.rows + second.rows] == ["w-4", "w-2", "w-10"]
     assert second.next == ""
+
+
+def _many(count: int) -> Fleet:
+    """Workers on 20 hosts; every tenth late, the last one lost."""
+    first = full().workers[0]
+    return msgspec.structs.replace(
+        full(),
+        workers=tuple(
+            msgspec.structs.replace(
+                first,
+                name=f"billing-{n}" if n % 2 else f"orders-host-{n % 20}-{n}",
+                host=f"host-{n % 20}",
+                pid=n,
+                instance=f"i-{n}",
+                presence="lost" if n == count - 1 else "late" if n % 10 == 0 else "ok",
+            )
+            for n in range(count)
+        ),
+    )
+
+
+def test_a_large_fleet_is_counted_by_kind_and_host_those_in_trouble_first() -> None:
+    assert crowd(_many(50), QueryDict()) is None
+    found = crowd(_many(300), QueryDict())
+    assert found is not None
+    assert found.kinds == [Group("billing", 149, 0, 1), Group("orders", 120, 30, 0)]
+    assert found.hosts[:3] == [
+        Group("host-19", 14, 0, 1),
+        Group("host-0", 0, 15, 0),
+        Group("host-10", 0, 15, 0),
+    ]
+    assert (len(found.hosts), found.hidden_hosts) == (12, 8)
+
+
+def test_the_map_has_one_square_for_each_worker() -> None:
+    found = crowd(_many(300), QueryDict())
+    assert found is not None
+    squares = {}
+    for presence, path in found.squares:
+        squares[presence] = sum(int(length) // 10 for length in re.findall(r"h(\d+)", path))
+    assert squares == {"ok": 269, "late": 30, "lost": 1}
+    assert (found.width, found.height) == (1000, 30)
+    assert "crowd-map" in drawn("workers", "workers", _many(300), "viewer")
+    assert "crowd-map" not in drawn("workers", "workers", full(), "viewer")
 
 
 def _gates(*gates: GateView) -> Fleet:
