@@ -145,7 +145,9 @@ def test_the_command_refuses_or_notes_what_cannot_be(words: list[str], said: str
 
 
 @pytest.mark.parametrize(("workers", "processes"), [(5_000, 0), (5_001, 2), (10_000, 2), (10_001, 3)])
-def test_a_fleet_that_one_hub_does_not_hold_gets_the_number_of_processes(workers: int, processes: int) -> None:
+def test_a_fleet_that_one_hub_does_not_hold_gets_the_number_of_processes(
+    workers: int, processes: int
+) -> None:
     notes = plan(replace(HUNDRED_MILLION, workers=workers)).notes
     found = [note for note in notes if "dashboard processes" in note]
     assert len(found) == bool(processes)
