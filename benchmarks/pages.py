@@ -62,6 +62,7 @@ PAGES = (
     "/cost/",
     "/search/?q=order",
     "/search/?q=s-0",
+    "/throughput/",
     "/alerts/",
     "/access/",
     "/help/",

@@ -27,6 +27,7 @@ from coordinator.leadership.election import Election
 from coordinator.leadership.every import Job, run_every
 from coordinator.leadership.repeating import Again, OnError, lead_on
 from coordinator.leadership.schedule import Missed, Schedule
+from coordinator.queues.figures import bounded
 from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.queue import Queue
 from coordinator.realtime import protocol
@@ -382,7 +383,7 @@ class Worker:
         return protocol.WorkerState(
             mode=self.mode,
             gates=tuple(gate.status() for gate in self._gates.values()),
-            listeners=tuple(listener.status() for listener in self._listeners),
+            listeners=bounded(tuple(listener.status() for listener in self._listeners)),
             elections=tuple(election.status() for election in self._campaigns()),
             sequences=tuple(sequence.status() for sequence in self._sequences.values()),
             requests=self.storage.meter.by_operation(),

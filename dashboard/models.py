@@ -477,3 +477,47 @@ class AlertDelivery(models.Model):
 
     def __str__(self) -> str:
         return f"{self.key}: {self.state}"
+
+
+class Tally(models.Model):
+    """What handlers did within a minute or an hour, by listener: `durations` and `waits` (JSON) count items by bucket of time."""
+
+    source = models.CharField(max_length=300)
+    queue = models.CharField(max_length=200)
+    handler = models.CharField(max_length=200, blank=True)
+    seconds = models.PositiveSmallIntegerField()
+    start = models.BigIntegerField()
+    done = models.BigIntegerField(default=0)
+    failed = models.BigIntegerField(default=0)
+    retried = models.BigIntegerField(default=0)
+    durations = models.TextField(default="{}")
+    waits = models.TextField(default="{}")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["source", "seconds", "start", "queue", "handler"], name="tally_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.queue} from {self.start} for {self.seconds} s"
+
+
+class TallyMark(models.Model):
+    """How much of what a listener of a worker process reported is in the tallies (JSON)."""
+
+    source = models.CharField(max_length=300)
+    instance = models.CharField(max_length=200)
+    queue = models.CharField(max_length=200)
+    handler = models.CharField(max_length=200, blank=True)
+    counted = models.TextField()
+    at = models.FloatField(db_index=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["source", "instance", "queue", "handler"], name="tally_mark_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.queue} of {self.instance}"

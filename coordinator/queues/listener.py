@@ -30,6 +30,7 @@ from coordinator.queues.concurrency import (
     depth_of,
 )
 from coordinator.queues.fetching import MessageFetcher, PrefetchPolicy
+from coordinator.queues.figures import HandlerCounts
 from coordinator.queues.handlers import Handler, Middleware, Runner, handler_name
 from coordinator.queues.leases import End, LeaseManager
 from coordinator.queues.notifications import Subscriptions, follow, wait_any
@@ -234,6 +235,7 @@ class QueueListener(Generic[T]):
             queue.name,
             self._runner,
             self.throughput,
+            HandlerCounts(one_line(self._runner.name)),
             slots=slots,
             batch=batch,
             clock=queue.clock,
@@ -577,6 +579,7 @@ def listener_status(listener: QueueListener[Any]) -> ListenerStatus:
         state=listener.state,
         # A rule may be the user's own, with words of any length.
         reason=one_line(listener.reason or listener.decision.reason, MAX_REASON),
+        figures=listener.pool.counts.figures(),
     )
 
 

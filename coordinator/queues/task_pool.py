@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from coordinator.clock import Clock
 from coordinator.queues.delivery import Delivery, Outcome, WorkItem
+from coordinator.queues.figures import HandlerCounts
 from coordinator.queues.handlers import Runner
 
 _log = logging.getLogger("coordinator.queues")
@@ -31,6 +32,7 @@ class TaskPool:
         name: str,
         runner: Runner,
         throughput: ThroughputEstimator,
+        counts: HandlerCounts,
         *,
         slots: int,
         batch: int,
@@ -47,6 +49,7 @@ class TaskPool:
         self.desired = 0
         self.slots = slots
         self._runner, self._throughput, self._clock = runner, throughput, clock
+        self.counts = counts
         self._most = max(1, batch)
         self._settle, self._on_low_buffer = settle, on_low_buffer
         self._begin, self._expired, self._dropped = begin, expired, dropped
@@ -90,16 +93,28 @@ class TaskPool:
                 if work_items[0].delivery.suspect and not await self._begin(work_items[0]):
                     self._drop(work_items)
                     continue
+                self.counts.began(self._waited(work_items))
                 outcomes = await self._runner.run(work_items, me, started)
             except BaseException:
                 self._drop(work_items)
                 raise
             finally:
                 self.busy -= 1
-            self._throughput.handled(len(work_items), self._clock.monotonic() - started)
+            took = self._clock.monotonic() - started
+            self._throughput.handled(len(work_items), took)
+            self.counts.ended(outcomes, took)
             for work_item, outcome in zip(work_items, outcomes, strict=True):
                 work_item.running = False
                 self._settle(work_item, outcome)
+
+    def _waited(self, work_items: list[WorkItem]) -> list[float]:
+        """How long those that run for the first time have waited since they were put."""
+        now = self._clock.time()
+        return [
+            now - (delivery.envelope.at or delivery.message.inserted_at)
+            for delivery in (work_item.delivery for work_item in work_items)
+            if delivery.attempt == 1
+        ]
 
     def _drop(self, work_items: list[WorkItem]) -> None:
         for work_item in work_items:

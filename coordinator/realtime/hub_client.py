@@ -280,7 +280,9 @@ class HubConnection(LocalBus):
         """Give what is unsent a moment to go out before the worker ends."""
         self.refresh()
         deadline = self._clock.monotonic() + 1.0
-        while self._connected and self._has_unsent and self._clock.monotonic() < deadline:
+        while (
+            self._connected and (self._has_unsent or self._state_due) and self._clock.monotonic() < deadline
+        ):
             await self._clock.sleep(0.02)
 
     def _set_connected(self, connected: bool) -> None:

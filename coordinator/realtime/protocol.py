@@ -77,6 +77,24 @@ class GateStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     disproved: Count = 0
 
 
+Bucket = Annotated[int, Meta(ge=0, le=1_000)]
+
+
+class HandlerFigures(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What the handler of a listener did since the listener was made; every number only grows.
+
+    An item counts each time that the handler ran for it. `durations` and `waits` count items by bucket of time: how long
+    the handler took, and how long the item had waited before its first attempt (`coordinator.queues.figures`).
+    """
+
+    handler: Text = ""
+    done: Count = 0
+    failed: Count = 0
+    retried: Count = 0
+    durations: Annotated[dict[Bucket, Count], Few] = {}
+    waits: Annotated[dict[Bucket, Count], Few] = {}
+
+
 class ListenerStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A queue listener. `oldest_seconds` is how long the longest-held message has been invisible."""
 
@@ -92,6 +110,7 @@ class ListenerStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     oldest_seconds: Duration = 0.0
     state: Word = "stopped"
     reason: Reason = ""
+    figures: HandlerFigures = HandlerFigures()
 
 
 class LeadershipStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

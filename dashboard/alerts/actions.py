@@ -79,10 +79,10 @@ def check_patterns(names: str) -> None:
     """Raise `ActionFailed` unless these are patterns."""
     try:
         msgspec.convert(names, Patterns)
-    except msgspec.ValidationError as error:
+    except msgspec.ValidationError:
         raise ActionFailed(
             "Names are patterns such as orders-*, with single spaces between several."
-        ) from error
+        ) from None
 
 
 def delete_rule(actor: Actor, name: str, *, reason: str = "") -> None:

@@ -35,6 +35,7 @@ from django.core.validators import validate_email
 from django.db.models import Exists, F, OuterRef, Q
 
 from coordinator.backoff import Backoff
+from coordinator.errors import ConfigurationError
 from dashboard.core.sealing import Unreadable, seal, unseal
 from dashboard.models import Alert, AlertChannel, AlertDelivery
 
@@ -78,7 +79,7 @@ class Channel(NamedTuple):
     secret: str
 
 
-class Refused(ValueError):
+class Refused(ConfigurationError):
     """An address that is none, or that nothing is sent to."""
 
 
@@ -236,6 +237,8 @@ async def send(channel: AlertChannel, message: Message) -> str:
         return f"no answer within {DEADLINE_SECONDS:g} s"
     except Refused as error:
         return str(error)
+    except (aiohttp.ClientConnectionError, ConnectionError):
+        return "no connection"
     except (aiohttp.ClientError, smtplib.SMTPException, OSError, ValueError) as error:
         # Its text has the address, and that may hold a secret.
         return type(error).__name__

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 PACKAGES = (
-    "overview", "gates", "queues", "workers", "leaders", "sequences", "batches", "scaling", "cost", "alerts", "audit", "access",
+    "overview", "gates", "queues", "throughput", "workers", "leaders", "sequences", "batches", "scaling", "cost", "alerts", "audit", "access",
 )  # fmt: skip
 
 

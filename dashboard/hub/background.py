@@ -4,6 +4,7 @@ payloads, sending webhooks, alerts."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import time
@@ -30,7 +31,7 @@ from dashboard.core.permissions import Actor, Role, role_of, teams_of
 from dashboard.core.retention import DAY_SECONDS, prune_audit, remove_expired
 from dashboard.core.webhooks import send_due
 from dashboard.hub.runtime import Runtime, current
-from dashboard.live import alerting, fleet_memory
+from dashboard.live import alerting, fleet_memory, tallies
 from dashboard.live.releases import ReleaseNews, load_peaks, save_peaks, source_of
 from dashboard.models import AlertDelivery, AuditRow
 
@@ -41,6 +42,7 @@ HOUSEKEEPING_SECONDS = 2.0
 WEBHOOKS_SECONDS = 0.5
 MEMORY_SECONDS = 1.0
 ALERTS_SECONDS = 1.0
+TALLY_SECONDS = 2.0
 DELIVERIES_SECONDS = 0.5
 STILL_THERE_SECONDS = 60.0
 RECONCILE_TURNS = 15
@@ -56,6 +58,7 @@ def start(runtime: Runtime) -> None:
         runtime.loops.start("claims", partial(_sweep_claims, runtime))
     if settings.WEBHOOKS:
         runtime.loops.start("webhooks", partial(_webhooks, runtime))
+    runtime.loops.start("tallies", partial(_tally, runtime))
     runtime.loops.start("alerts", partial(_alerts, runtime))
     runtime.loops.start("deliveries", partial(_deliveries, runtime))
 
@@ -144,6 +147,33 @@ async def _webhooks(runtime: Runtime) -> None:
         await runtime.clock.sleep(WEBHOOKS_SECONDS)
 
 
+async def _tally(runtime: Runtime) -> None:
+    """What handlers did, as the workers of this process reported it; once more when it ends."""
+    source = runtime.source = source_of(runtime.storage)
+
+    async def save() -> None:
+        reports = runtime.reported.due()
+        try:
+            if reports:
+                await _in_thread(tallies.save, source, reports, runtime.clock.time())
+        except BaseException:
+            runtime.reported.put_back(reports)
+            raise
+
+    try:
+        while True:
+            runtime.loops.alive("tallies")
+            try:
+                await save()
+            except Exception as error:
+                log.exception("What handlers did was not saved; trying again")
+                runtime.loops.failed("tallies", error)
+            await runtime.clock.sleep(TALLY_SECONDS)
+    finally:
+        with contextlib.suppress(Exception):
+            await asyncio.shield(save())
+
+
 async def _alerts(runtime: Runtime) -> None:
     """Each process shows the alerts; the one that samples, or each where none does, finds them."""
     began = runtime.clock.monotonic()
@@ -210,6 +240,7 @@ async def _housekeeping(runtime: Runtime) -> None:
                 await database_sync_to_async(reconcile_and_prune)()
                 await database_sync_to_async(remove_expired)()
                 await database_sync_to_async(fleet_memory.forget_old)()
+                await database_sync_to_async(tallies.forget_old)()
                 await keep_audit_head(runtime)
             await sweep(runtime)
         except Exception as error:

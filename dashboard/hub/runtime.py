@@ -38,6 +38,7 @@ from dashboard.live.fleet_state import FleetState
 from dashboard.live.presence import Presence, PresenceExchange
 from dashboard.live.releases import KnownGates, ReleaseTracker, StoredGates
 from dashboard.live.sampler import Sampler
+from dashboard.live.tallies import Reported
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -73,6 +74,7 @@ class Runtime:
         self.act_threads = ThreadPoolExecutor(ACT_THREADS, thread_name_prefix="act")
         self.loops = Loops(clock=clock)
         self.backplane = Backplane(clock=clock)
+        self.reported = Reported()
         self.presence = Presence(self.backplane.process_id, clock=clock)
         self.sockets = WorkerSockets(clock=clock)
         self.consumers: set[Socket] = set()

@@ -147,13 +147,14 @@ class WorkerConsumer(Socket):
             case protocol.State() as beat:
                 # What is over the rate is not shown, but the next frame builds on it.
                 state = self.state = protocol.whole(self.state, beat)
+                shown = runtime.reported.take(instance, self.hello.started_at, within(state, allowed))
                 allows = self._states.allows(now)
                 if beat.follows is not None:
                     runtime.sockets.follow(instance, beat.follows, catch_up=allows)
                 if allows or state.mode != self.mode:
                     self.mode = state.mode
                     self._note_disproved(runtime.presence.entries.get(instance), state)
-                    runtime.presence.report(instance, within(state, allowed))
+                    runtime.presence.report(instance, shown)
             case protocol.Receipt() as receipt:
                 if self._receipts.allows(now) and matches(allowed.gates, receipt.gate):
                     runtime.gate_news.passed(instance, receipt)
@@ -210,7 +211,8 @@ class WorkerConsumer(Socket):
         older = runtime.sockets.join(hello.instance, send_queue, follows, takes_pace=version >= 2)
         runtime.consumers.add(self)
         runtime.connections[self.token_id] += 1
-        runtime.presence.joined(hello, token=token)
+        shown = runtime.reported.take(hello.instance, hello.started_at, hello.state)
+        runtime.presence.joined(msgspec.structs.replace(hello, state=shown), token=token)
         if older is not None:
             self._note(hello, "worker.replaced", "its older socket was closed")
             await older.end(protocol.CLOSE_REPLACED, "this worker has connected again")
@@ -267,6 +269,7 @@ class WorkerConsumer(Socket):
         if self.send_queue is not None and self.hello is not None:
             if runtime.sockets.leave(self.hello.instance, self.send_queue):
                 runtime.presence.left(self.hello.instance)
+                runtime.reported.forget(self.hello.instance)
                 runtime.announcements.forget(self.hello.instance)
             await self.send_queue.stop()
 

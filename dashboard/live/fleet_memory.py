@@ -94,6 +94,11 @@ def one(source: str, instance: str) -> PastWorkerView | None:
     return PastWorkerView(row.ended or "lost", row.seen_at, hello)
 
 
+def lost_since(source: str, at: float) -> int:
+    """How many worker processes ended since then without saying so."""
+    return PastWorker.objects.filter(source=source, ended="lost", seen_at__gte=at).count()
+
+
 def _report(row: PastWorker) -> Hello | None:
     try:
         return msgspec.json.decode(row.report, type=Hello)

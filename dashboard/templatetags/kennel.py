@@ -148,6 +148,12 @@ def milliseconds(value: float | None) -> str:
 
 
 @register.filter
+def took(seconds: float | None) -> str:
+    """A time that may be short: milliseconds below a second."""
+    return duration(seconds) if seconds is None or seconds >= 1 else f"{seconds * 1000:.0f}{NARROW_SPACE}ms"
+
+
+@register.filter
 def duration(seconds: float | None) -> str:
     """A length of time in its two largest units."""
     if seconds is None or not isfinite(seconds):

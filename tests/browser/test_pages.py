@@ -21,6 +21,7 @@ PATHS = (
     "/batches/",
     "/scaling/",
     "/cost/",
+    "/throughput/",
     "/alerts/",
     "/alerts/new",
     "/audit/",

@@ -18,6 +18,7 @@ from dashboard.api.v1 import batches as work
 from dashboard.api.v1 import idempotency as replays
 from dashboard.api.v1 import reads as records
 from dashboard.api.v1 import scaling as pools
+from dashboard.api.v1 import throughput as handlers
 from dashboard.api.v1 import workers as machines
 from dashboard.api.v1.method_support import spoken
 from dashboard.api.v1.operations import problem_responses
@@ -107,7 +108,7 @@ def _api() -> NinjaAPI:
     )
     api.add_decorator(_enveloped, mode="view")
     api.add_decorator(replays.once, mode="operation")
-    for room in (records, gates, queues, machines, work, pools, alerts, keys):
+    for room in (records, gates, queues, machines, work, handlers, pools, alerts, keys):
         api.add_router("", room.router)
     return api
 

@@ -81,3 +81,37 @@ def _fresh_database(url: str) -> str:
         connection.execute(f"CREATE DATABASE {name}".encode())
     base, _, query = url.partition("?")
     return base.rsplit("/", 1)[0] + "/" + name + ("?" + query if query else "")
+
+
+_AT_ONCE = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+from coordinator.realtime.protocol import HandlerFigures
+from dashboard.alerts import actions
+from dashboard.core import alert_channels as channels
+from dashboard.core.permissions import Actor
+from dashboard.live import alerting, tallies
+from dashboard.live.fleet import Fleet, Headline, QueueView, StorageView
+from dashboard.models import Alert, AlertDelivery, Tally
+adam, now = Actor("adam", "admin"), time.time()
+actions.save_channel(adam, "ops-mail", "email", "ops@example.org")
+actions.save_rule(adam, "deep-queues", actions.RuleForm("queue.depth", 10, names="deep-*", channels=("ops-mail",)))
+queues = tuple(QueueView(f"deep-{n}", 11, as_of=now) for n in range(5))
+fleet = Fleet(now, Headline("running", ""), StorageView(now), queues=queues)
+figures = HandlerFigures("process", 7, 2, 1, {8: 10}, {9: 7})
+reports = {(f"i-{n}", f"queue-{n % 3}", "process"): tallies.Report(figures, now - 60) for n in range(30)}
+def look(n):
+    alerting.evaluate(fleet, may_resolve=False)
+    tallies.save("account/", reports, now)
+with ThreadPoolExecutor(8) as pool:
+    list(pool.map(look, range(8)))
+fired = AlertDelivery.objects.filter(alert__rule_name="deep-queues", event="fired")
+print(Alert.objects.filter(rule_name="deep-queues").count(), fired.count(),
+      sum(Tally.objects.filter(source="account/", seconds=3600).values_list("done", flat=True)))
+"""
+
+
+def test_processes_that_find_the_same_at_once_make_each_alert_and_count_each_report_once(
+    on_database: Dashboard,
+) -> None:
+    assert on_database.manage(code=_AT_ONCE).split() == ["5", "5", str(30 * 7)]

@@ -1,0 +1,275 @@
+"""What handlers did, summed up over all workers so that nothing is counted twice, and nothing that was reported is lost.
+
+1. A worker reports counts that only grow from the start of its process on, with each heartbeat and once more when it stops.
+2. The hub keeps the newest report of each process until it is in the database.
+3. In one transaction, what is more than the process's mark is added to the tallies of this minute and hour, and the mark is
+   set. A report that is not above its mark adds nothing: it was counted, by whichever dashboard process.
+
+So a sum holds everything that was reported, across restarts of workers and dashboards. It lacks what a process did after its
+last report: nothing if it stopped by itself; what it did within a heartbeat if it was killed, which nobody knows. If a
+dashboard is killed, what ended in the seconds before is missing, too, if its worker ended as well. The numbers are repeated at the lines.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+from django.db import transaction
+
+from coordinator.queues.figures import quantile
+from coordinator.realtime.protocol import HandlerFigures, WorkerState
+from dashboard.models import Tally, TallyMark
+
+MINUTE, HOUR = 60, 3600
+KEPT = {MINUTE: 86_400.0, HOUR: 31 * 86_400.0}
+MOST_LISTENERS = 1_000
+OTHER = "other"
+MOST_A_SECOND = 100_000
+AHEAD_SECONDS = 10.0
+AT_ONCE = 200
+NOTHING = HandlerFigures()
+
+Key = tuple[str, str, str]
+"""Instance, queue, handler."""
+
+
+class Report(NamedTuple):
+    """What a listener has done, as its process says that started then."""
+
+    figures: HandlerFigures
+    started_at: float
+
+
+class Reported:
+    """The newest reports that are not in the database yet (2). Used on the event loop."""
+
+    def __init__(self) -> None:
+        self._fresh: dict[Key, Report] = {}
+        self._seen: dict[str, dict[tuple[str, str], int]] = {}
+
+    def take(self, instance: str, started_at: float, state: WorkerState) -> WorkerState:
+        """Keep the figures of a report; returns the rest of it, which is all that pages and other processes need."""
+        if not any(_ran(each.figures) for each in state.listeners):
+            return state
+        seen = self._seen.setdefault(instance, {})
+        for each in state.listeners:
+            figures, name = each.figures, (each.queue, each.figures.handler)
+            total = _ran(figures)
+            if total > seen.get(name, 0):
+                seen[name] = total
+                self._fresh[(instance, *name)] = Report(figures, started_at)
+        listeners = tuple(msgspec.structs.replace(each, figures=NOTHING) for each in state.listeners)
+        return msgspec.structs.replace(state, listeners=listeners)
+
+    def forget(self, instance: str) -> None:
+        """Its socket has closed."""
+        self._seen.pop(instance, None)
+
+    def due(self) -> dict[Key, Report]:
+        """What is to be saved; it is the caller's now."""
+        fresh, self._fresh = self._fresh, {}
+        return fresh
+
+    def put_back(self, reports: Mapping[Key, Report]) -> None:
+        """They could not be saved."""
+        self._fresh = dict(reports) | self._fresh
+
+
+def save(source: str, reports: Mapping[Key, Report], now: float) -> None:
+    """Add what is new to the tallies (3). Blocking."""
+    keys = sorted(reports)
+    for start in range(0, len(keys), AT_ONCE):
+        _save(source, {key: reports[key] for key in keys[start : start + AT_ONCE]}, now)
+
+
+@transaction.atomic
+def _save(source: str, reports: Mapping[Key, Report], now: float) -> None:
+    TallyMark.objects.bulk_create(
+        [
+            TallyMark(source=source, instance=instance, queue=queue, handler=handler, counted="{}", at=now)
+            for instance, queue, handler in reports
+        ],
+        ignore_conflicts=True,
+    )
+    marks = TallyMark.objects.select_for_update().filter(
+        source=source, instance__in={key[0] for key in reports}
+    )
+    sums: dict[tuple[str, str], _Sum] = {}
+    changed = []
+    for mark in marks.order_by("pk"):
+        report = reports.get((mark.instance, mark.queue, mark.handler))
+        if report is None:
+            continue
+        before = msgspec.json.decode(mark.counted, type=HandlerFigures)
+        if not _is_above(report.figures, before):
+            continue
+        most = MOST_A_SECOND * (max(0.0, now - report.started_at) + AHEAD_SECONDS)
+        if _ran(report.figures) <= most:
+            sums.setdefault((mark.queue, mark.handler), _Sum()).add(report.figures, before)
+        mark.counted, mark.at = msgspec.json.encode(report.figures).decode(), now
+        changed.append(mark)
+    TallyMark.objects.bulk_update(changed, ["counted", "at"], batch_size=100)
+    for seconds in KEPT:
+        _add(source, sums, seconds, int(now) // seconds * seconds)
+
+
+def _ran(figures: HandlerFigures) -> int:
+    return figures.done + figures.failed + figures.retried
+
+
+def _is_above(now: HandlerFigures, before: HandlerFigures) -> bool:
+    counts = ((now.done, before.done), (now.failed, before.failed), (now.retried, before.retried))
+    return all(new >= old for new, old in counts) and any(new > old for new, old in counts)
+
+
+class _Sum:
+    """What several reports add."""
+
+    def __init__(self) -> None:
+        self.done = self.failed = self.retried = 0
+        self.durations: Counter[int] = Counter()
+        self.waits: Counter[int] = Counter()
+
+    def add(self, now: HandlerFigures, before: HandlerFigures) -> None:
+        self.done += now.done - before.done
+        self.failed += now.failed - before.failed
+        self.retried += now.retried - before.retried
+        # Counter's own "-" leaves out what is not above 0.
+        self.durations += Counter(now.durations) - Counter(before.durations)
+        self.waits += Counter(now.waits) - Counter(before.waits)
+
+
+def _add(source: str, sums: Mapping[tuple[str, str], _Sum], seconds: int, start: int) -> None:
+    if not sums:
+        return
+    there = Tally.objects.filter(source=source, seconds=seconds, start=start)
+    room = MOST_LISTENERS - there.count()
+    known = set(there.values_list("queue", "handler")) if room < len(sums) else set(sums)
+    folded: dict[tuple[str, str], _Sum] = {}
+    for name in sorted(sums):
+        kept = name if name in known or room > 0 else (OTHER, "")
+        room -= name not in known
+        total = folded.setdefault(kept, _Sum())
+        each = sums[name]
+        total.done, total.failed, total.retried = (
+            total.done + each.done, total.failed + each.failed, total.retried + each.retried,
+        )  # fmt: skip
+        total.durations += each.durations
+        total.waits += each.waits
+    values = {"source": source, "seconds": seconds, "start": start}
+    Tally.objects.bulk_create(
+        [Tally(queue=queue, handler=handler, **values) for queue, handler in folded], ignore_conflicts=True
+    )
+    rows = there.select_for_update().filter(queue__in={queue for queue, _ in folded}).order_by("pk")
+    changed = []
+    for row in rows:
+        more = folded.get((row.queue, row.handler))
+        if more is None:
+            continue
+        row.done, row.failed, row.retried = (
+            row.done + more.done,
+            row.failed + more.failed,
+            row.retried + more.retried,
+        )
+        row.durations = _packed(_unpacked(row.durations) + more.durations)
+        row.waits = _packed(_unpacked(row.waits) + more.waits)
+        changed.append(row)
+    Tally.objects.bulk_update(changed, ["done", "failed", "retried", "durations", "waits"], batch_size=100)
+
+
+def _packed(buckets: Counter[int]) -> str:
+    return json.dumps(dict(sorted(buckets.items())), separators=(",", ":"))
+
+
+def _unpacked(text: str) -> Counter[int]:
+    return Counter({int(bucket): count for bucket, count in json.loads(text).items()})
+
+
+def forget_old() -> None:
+    """Remove what is older than `KEPT`; marks of processes that have not reported for a month."""
+    now = time.time()
+    for seconds, kept in KEPT.items():
+        Tally.objects.filter(seconds=seconds, start__lt=now - kept).delete()
+    TallyMark.objects.filter(at__lt=now - KEPT[HOUR]).delete()
+
+
+class Throughput(msgspec.Struct, frozen=True):
+    """What the handler of a queue did within a span. Times are in seconds, no more than a fifth too long; None: nothing ran.
+
+    `done_before` is the same a week before, None where no tallies of it are kept.
+    """
+
+    queue: str
+    handler: str
+    done: int
+    failed: int
+    retried: int
+    seconds: float
+    handler_p50: float | None
+    handler_p95: float | None
+    handler_p99: float | None
+    wait_p50: float | None
+    wait_p95: float | None
+    wait_p99: float | None
+    done_before: int | None = None
+
+    @property
+    def per_minute(self) -> float:
+        return self.done * 60 / self.seconds
+
+    @property
+    def failed_share(self) -> float | None:
+        ran = self.done + self.failed + self.retried
+        return self.failed / ran if ran else None
+
+
+WEEK = 7 * 86_400.0
+
+
+def throughput(source: str, seconds: float, now: float) -> tuple[Throughput, ...]:
+    """Each listener's handlers over the last `seconds`, by queue and handler. A span begins with a whole minute, or hour if it is long."""
+    step = MINUTE if seconds <= KEPT[MINUTE] / 2 else HOUR
+    since = int(now - seconds) // step * step
+    sums = _sums(Tally.objects.filter(source=source, seconds=step, start__gte=since).iterator())
+    earlier: dict[tuple[str, str], int] | None = None
+    if step == HOUR and seconds <= KEPT[HOUR] - WEEK:
+        rows = Tally.objects.filter(
+            source=source, seconds=HOUR, start__gte=since - WEEK, start__lt=now - WEEK
+        )
+        if rows.exists():
+            earlier = {name: total.done for name, total in _sums(rows.iterator()).items()}
+    return tuple(
+        Throughput(
+            queue=queue,
+            handler=handler,
+            done=total.done,
+            failed=total.failed,
+            retried=total.retried,
+            seconds=max(1.0, now - since),
+            handler_p50=quantile(total.durations, 0.5),
+            handler_p95=quantile(total.durations, 0.95),
+            handler_p99=quantile(total.durations, 0.99),
+            wait_p50=quantile(total.waits, 0.5),
+            wait_p95=quantile(total.waits, 0.95),
+            wait_p99=quantile(total.waits, 0.99),
+            done_before=None if earlier is None else earlier.get((queue, handler), 0),
+        )
+        for (queue, handler), total in sorted(sums.items())
+    )
+
+
+def _sums(rows: Iterable[Tally]) -> dict[tuple[str, str], _Sum]:
+    sums: dict[tuple[str, str], _Sum] = {}
+    for row in rows:
+        total = sums.setdefault((row.queue, row.handler), _Sum())
+        total.done, total.failed, total.retried = (
+            total.done + row.done, total.failed + row.failed, total.retried + row.retried,
+        )  # fmt: skip
+        total.durations += _unpacked(row.durations)
+        total.waits += _unpacked(row.waits)
+    return sums

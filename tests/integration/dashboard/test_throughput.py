@@ -1,0 +1,154 @@
+"""What the dashboard says that handlers did, against what the handlers themselves counted, with kills and a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from coordinator import Storage
+from coordinator.config import StorageConfig
+from tests.support.dashboard import TOKEN, Dashboard, Person, until
+
+QUEUE = "counted"
+AHEAD = 400
+WORDS = ("done", "failed", "retried")
+# By process: what is in the sums of it. And the sums by minute and by hour.
+READ = """
+import json
+from dashboard.models import PastWorker, Tally, TallyMark
+pids = dict(PastWorker.objects.values_list("instance", "name"))
+marks = {pids[m.instance].removeprefix("counted-"): json.loads(m.counted) for m in TallyMark.objects.all()}
+sums = {s: {w: sum(t[w] for t in Tally.objects.filter(seconds=s).values()) for w in ("done", "failed", "retried")} for s in (60, 3600)}
+timed = sum(sum(json.loads(t).values()) for t in Tally.objects.filter(seconds=60).values_list("durations", flat=True))
+print(json.dumps([marks, sums, timed]))
+"""
+
+
+def _counted(log: Path) -> Counter[tuple[str, str]]:
+    """How often each process noted each word."""
+    lines = (line.split() for line in log.read_text().splitlines()) if log.exists() else ()
+    return Counter((word, pid) for word, _item, pid in lines)
+
+
+async def _run(tmp_path: Path, connection_string: str, prefix: str, *, count: int, kills: int) -> None:
+    log = tmp_path / "counted.log"
+    config = StorageConfig(prefix=prefix)
+    environment = {
+        **os.environ,
+        "AZURE_STORAGE_CONNECTION_STRING": connection_string,
+        "KENNEL_PREFIX": prefix,
+        "KENNEL_WORKER_TOKEN": TOKEN,
+    }
+    running: list[subprocess.Popen[bytes]] = []
+    killed: set[str] = set()
+
+    with Dashboard(tmp_path, connection_string, prefix) as dashboard:
+        environment["KENNEL_HUB_URL"] = dashboard.hub_url
+
+        def start() -> None:
+            command = [sys.executable, "-m", "tests.support.counted_worker", QUEUE, str(log)]
+            running.append(subprocess.Popen(command, env=environment))
+
+        def done() -> int:
+            return len({line.split()[1] for line in log.read_text().splitlines() if line.startswith("done")})
+
+        try:
+            async with Storage.from_connection_string(connection_string, config=config) as storage:
+                queue = storage.queue(QUEUE, type=int)
+                await queue.create()
+                for _ in range(3):
+                    start()
+                put, left, restarted = 0, kills, False
+                while True:
+                    finished = done() if log.exists() else 0
+                    if finished >= count:
+                        break
+                    more = min(count - put, AHEAD - (put - finished))
+                    if more > 0:
+                        for number in range(put, put + more, 20):
+                            items = range(number, min(number + 20, put + more))
+                            await asyncio.gather(*(queue.put(item) for item in items))
+                        put += more
+                    if left and finished >= count * (kills - left + 1) / (kills + 2):
+                        victim = running.pop(0)
+                        victim.kill()
+                        victim.wait()
+                        killed.add(str(victim.pid))
+                        start()
+                        left -= 1
+                    elif not restarted and finished >= count * (kills + 1) / (kills + 2):
+                        dashboard.stop(kill=True)
+                        dashboard.start()
+                        restarted = True
+                    await asyncio.sleep(0.05)
+                assert (left, restarted) == (0, True), "the work was over too early: nothing was tested"
+            # What a worker did while it heard no dashboard is in its next report.
+            with Person(dashboard, "vera") as vera:
+                await until(lambda: _present(vera) >= {f"counted-{process.pid}" for process in running})
+            for process in running:
+                process.terminate()
+            for process in running:
+                await asyncio.to_thread(process.wait, 60)
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+        said = _counted(log)
+        living = {pid for _, pid in said} - killed
+
+        def agrees() -> bool:
+            marks = json.loads(dashboard.manage(code=READ))[0]
+            return all(_of(marks, word, pid) == said[word, pid] for word in WORDS for pid in living)
+
+        await until(agrees, seconds=30, what=f"{said} {dashboard.manage(code=READ)}")
+        marks, sums, timed = json.loads(dashboard.manage(code=READ))
+        unreported = 0
+        for pid in killed:
+            for word in WORDS:
+                missing = said[word, pid] - _of(marks, word, pid)
+                assert missing >= 0, "more was counted than handlers did"
+                unreported += missing
+        for word in WORDS:
+            total = sum(_of(marks, word, pid) for pid in marks)
+            assert [sums["60"][word], sums["3600"][word]] == [total, total]
+        everything = sum(said.values())
+        assert sum(sums["60"].values()) == everything - unreported
+        assert timed == everything - unreported
+        with Person(dashboard, "vera") as vera:
+            [row] = vera.get("/api/v1/throughput?seconds=3600").json()["throughput"]
+            assert (row["queue"], row["handler"]) == (QUEUE, "count")
+            assert [row[word] for word in WORDS] == [sums["60"][word] for word in WORDS]
+            assert 0.002 <= row["handler_p50"] <= row["handler_p99"]
+            said_so = f"{kills} worker processes ended without a last report"
+            await until(lambda: said_so in vera.get("/throughput/").text)
+
+
+def _present(person: Person) -> set[str]:
+    workers = person.get("/api/v1/fleet").json()["workers"]
+    return {each["name"] for each in workers if each["presence"] == "ok"}
+
+
+def _of(marks: dict[str, dict[str, int]], word: str, pid: str) -> int:
+    return int(marks.get(pid, {}).get(word, 0))
+
+
+@pytest.mark.timeout(300)
+async def test_sums_agree_with_what_handlers_counted_with_kills_and_a_restart(
+    tmp_path: Path, connection_string: str, storage_prefix: str
+) -> None:
+    await _run(tmp_path, connection_string, storage_prefix, count=800, kills=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+async def test_sums_agree_with_what_handlers_counted_in_a_run_of_20_000(
+    tmp_path: Path, connection_string: str, storage_prefix: str
+) -> None:
+    await _run(tmp_path, connection_string, storage_prefix, count=20_000, kills=8)

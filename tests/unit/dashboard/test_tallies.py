@@ -1,0 +1,126 @@
+"""Promises of the sums of what handlers did: nothing is counted twice, nothing that was reported is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.queues.delivery import DONE, Reject, Retry
+from coordinator.queues.figures import BUCKETS, HandlerCounts, bounded, bucket_of, quantile
+from coordinator.realtime.protocol import (
+    MAX_FRAME_BYTES,
+    HandlerFigures,
+    ListenerStatus,
+    State,
+    WorkerState,
+    encode,
+)
+from dashboard.live import tallies
+from dashboard.live.tallies import Report, Reported
+from dashboard.models import Tally, TallyMark
+
+NOW = 1_800_000_000.0
+SOURCE = "account/prefix"
+
+
+def figures(done: int, **more: Any) -> HandlerFigures:
+    return HandlerFigures("process", done, durations={8: done}, waits={20: done}, **more)
+
+
+def save(instance: str, now: HandlerFigures, *, at: float = NOW, queue: str = "orders-in") -> None:
+    tallies.save(SOURCE, {(instance, queue, now.handler): Report(now, NOW - 60)}, at)
+
+
+def total(word: str = "done", seconds: int = tallies.HOUR) -> int:
+    return sum(Tally.objects.filter(seconds=seconds).values_list(word, flat=True))
+
+
+@pytest.mark.django_db
+def test_each_report_adds_what_is_new_in_it_whoever_saves_it_and_in_whatever_order() -> None:
+    for count in (3, 3, 7, 5, 7):  # twice the same; an older one that came late
+        save("i-1", figures(count, failed=count // 2))
+    save("i-2", figures(4))
+    assert (total(), total("failed"), total(seconds=tallies.MINUTE)) == (11, 3, 11)
+    [row] = tallies.throughput(SOURCE, 3600, NOW + 1)
+    assert (row.done, row.failed, row.queue, row.handler) == (11, 3, "orders-in", "process")
+    assert row.failed_share == 3 / 14
+    assert row.handler_p50 == pytest.approx(0.004)
+    assert row.wait_p99 == pytest.approx(0.032)
+    assert tallies.throughput("another/", 3600, NOW + 1) == ()
+
+
+@pytest.mark.django_db
+def test_more_than_a_process_can_have_done_is_not_counted_and_names_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save("i-1", figures(10**12))
+    assert total() == 0
+    monkeypatch.setattr(tallies, "MOST_LISTENERS", 3)
+    for n in range(6):
+        save("i-2", figures(1), queue=f"queue-{n}")
+    names = set(Tally.objects.filter(seconds=tallies.HOUR).values_list("queue", flat=True))
+    assert names == {"queue-0", "queue-1", "queue-2", "other"}
+    assert total() == 6
+
+
+@pytest.mark.django_db
+def test_a_day_has_the_same_of_a_week_before_beside_it_and_old_sums_go() -> None:
+    save("i-1", figures(5), at=NOW - 7 * 86_400 - 7200)
+    save("i-1", figures(8))
+    [row] = tallies.throughput(SOURCE, 86_400, NOW)
+    assert (row.done, row.done_before) == (3, 5)
+    tallies.forget_old()  # by the real clock, which is before NOW
+    assert TallyMark.objects.count() == 1
+
+
+def test_a_report_is_kept_until_it_is_saved_and_its_figures_go_no_further() -> None:
+    reported = Reported()
+    state = WorkerState(listeners=(ListenerStatus("orders-in", 2, figures=figures(3)),))
+    shown = reported.take("i-1", NOW, state)
+    assert shown.listeners == (ListenerStatus("orders-in", 2),)
+    due = reported.due()
+    assert due == {("i-1", "orders-in", "process"): Report(figures(3), NOW)}
+    reported.take("i-1", NOW, state)
+    assert reported.due() == {}  # nothing new
+    newer = WorkerState(listeners=(ListenerStatus("orders-in", 2, figures=figures(4)),))
+    reported.take("i-1", NOW, newer)
+    reported.put_back(due)
+    assert reported.due() == {("i-1", "orders-in", "process"): Report(figures(4), NOW)}
+    idle = WorkerState(listeners=(ListenerStatus("orders-in", 2),))
+    assert reported.take("i-1", NOW, idle) is idle
+
+
+def test_a_quantile_is_at_most_a_fifth_too_long() -> None:
+    for seconds in (0.0, 0.0005, 0.001, 0.0123, 1.0, 59.9, 86_400.0):
+        found = quantile({bucket_of(seconds): 1}, 0.5)
+        assert found is not None
+        assert max(seconds, 0.001) * 0.999 <= found <= max(seconds, 0.001) * 1.2
+    assert bucket_of(1e12) == BUCKETS
+    assert quantile({}, 0.5) is None
+    assert quantile({0: 99, 40: 1}, 0.99) == pytest.approx(0.001)
+    assert quantile({0: 98, 40: 2}, 0.99) == pytest.approx(1.024)
+
+
+def test_an_item_counts_by_how_its_handler_ended() -> None:
+    counts = HandlerCounts("process")
+    counts.began([0.5, 0.5])
+    counts.ended([DONE, Retry(), ValueError(), Reject("no")], 0.004)
+    counts.ended([DONE], 0.001)
+    said = counts.figures()
+    assert (said.done, said.failed, said.retried) == (2, 2, 1)
+    assert (sum(said.durations.values()), sum(said.waits.values())) == (5, 2)
+
+
+def test_a_report_of_many_listeners_fits_in_a_frame() -> None:
+    times = dict.fromkeys(range(100), 10**9)
+    for number in (9, 200):
+        said = HandlerFigures("a_handler_of_a_usual_name", 10**9, 10**9, 10**9, times, times)
+        listeners = bounded(
+            tuple(
+                ListenerStatus(f"queue-of-usual-length-{n:03}", 50, 50, figures=said) for n in range(number)
+            )
+        )
+        assert len(encode(State(WorkerState(listeners=listeners)))) < MAX_FRAME_BYTES
+        assert bool(listeners[0].figures.durations) == (number == 9)
+        assert listeners[0].figures.done == 10**9
