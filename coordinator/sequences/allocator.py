@@ -38,17 +38,17 @@ from coordinator.errors import (
 )
 from coordinator.sequences.grants import (
     GRANTED,
-    MOST_TAILS,
+    MOST_RETURNED_RANGES,
     RETURNED,
     USED,
     Counter,
+    ExternalAdvance,
     Grant,
-    Jump,
     Owner,
     SequenceConfig,
     lowered_error,
     metadata_bytes,
-    note_jump,
+    note_advance,
     overwritten_error,
     read_counter,
 )
@@ -201,9 +201,9 @@ class RangeAllocator:
             self._looked = now
         desired = self._desired(counter, lost)
         attempt.window = desired.window
-        if counter.tails and self._ledger is not None and self._config.return_tails:  # 4
+        if counter.returned_ranges and self._ledger is not None and self._config.return_tails:  # 4
             desired = replace(desired, grants=desired.grants or counter.grants[-1:])
-            return self._try_tail(self._ledger, attempt, desired) or self._try(
+            return self._try_returned(self._ledger, attempt, desired) or self._try(
                 attempt, count, lost, fresh=True
             )
         grant = desired.granting(
@@ -222,15 +222,15 @@ class RangeAllocator:
         attempt.won = grant
         return True
 
-    def _try_tail(self, ledger: Ledger, attempt: _Attempt, desired: Counter) -> bool:
+    def _try_returned(self, ledger: Ledger, attempt: _Attempt, desired: Counter) -> bool:
         """Take the first key off the counter, then its numbers in the ledger: both must offer them."""
-        ledger.record([], desired.jumps)
-        if not self._write(None, replace(desired, tails=desired.tails[1:])):
+        ledger.record([], desired.advances)
+        if not self._write(None, replace(desired, returned_ranges=desired.returned_ranges[1:])):
             return False
         ends = self._clock.monotonic() + 2.0
         owner, at = self._owner(), self._clock.time()
         (attempt.won,) = self._retry_until(
-            ends, lambda: (ledger.take(desired.tails[0], owner, attempt.nonce, at),)
+            ends, lambda: (ledger.take(desired.returned_ranges[0], owner, attempt.nonce, at),)
         )
         return attempt.won is not None
 
@@ -319,22 +319,24 @@ class RangeAllocator:
     def _desired(self, counter: Counter, lost: int) -> Counter:
         """The counter as it is to be written, without what the ledger has, but for the grant."""
         config, known = self._config, self._known
-        counter = note_jump(counter, known_next=max(self._high_water, config.start))
+        counter = note_advance(counter, known_next=max(self._high_water, config.start))
         counter = replace(
             counter,
             start=config.start if counter.start is None else counter.start,
             since=counter.value if counter.since is None else counter.since,
             window=self._pace.window_after(counter.window, lost),
-            # With our last grant the ledger got the jumps that were on the counter then.
-            jumps=tuple(jump for jump in counter.jumps if known is None or jump not in known.jumps),
+            # With our last grant the ledger got the advances that were on the counter then.
+            advances=tuple(
+                advance for advance in counter.advances if known is None or advance not in known.advances
+            ),
         )
         counter = replace(counter, grants=self._not_entered(counter.grants))
         if self._ledger is None:
             return replace(counter, grants=counter.grants[-KEPT_WITHOUT_LEDGER:])
         if counter.grants and metadata_bytes(counter.metadata()) > METADATA_LIMIT:
             *before, newest = counter.grants
-            self._enter_late(self._ledger, before, newest, [], counter.jumps)
-            counter = replace(counter, jumps=(), grants=())
+            self._enter_late(self._ledger, before, newest, [], counter.advances)
+            counter = replace(counter, advances=(), grants=())
         return counter
 
     def _not_entered(self, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
@@ -348,7 +350,7 @@ class RangeAllocator:
         """Write the grant that was won into the ledger; only then it may be issued."""
         grant = attempt.won
         assert grant is not None
-        if self._ledger is not None and grant.turn == 0:
+        if self._ledger is not None and grant.generation == 0:
             try:
                 self._enter_new(self._ledger, grant, attempt.after)
             except SequenceLowered:
@@ -363,9 +365,9 @@ class RangeAllocator:
         counter = self._known
         assert counter is not None
         used = self._used if after == self._entered or len(self._used) >= SETTLE_AFTER else []
-        if not after or not ledger.enter([grant], after=after, others=used, jumps=counter.jumps):  # 6
+        if not after or not ledger.enter([grant], after=after, others=used, advances=counter.advances):  # 6
             before = [one for one in counter.grants if one.last < grant.first]
-            self._enter_late(ledger, before, grant, used, counter.jumps)  # 7
+            self._enter_late(ledger, before, grant, used, counter.advances)  # 7
         self._entered = grant.nonce
         self._used = [] if used else self._used
 
@@ -375,7 +377,7 @@ class RangeAllocator:
         before: Sequence[Grant],
         grant: Grant,
         used: Sequence[Grant],
-        jumps: Sequence[Jump],
+        advances: Sequence[ExternalAdvance],
     ) -> None:
         """Enter a grant that was won, and those before it that nobody has entered; unless the counter went backwards."""
         lowest = min([grant.first, *(one.first for one in before)])
@@ -393,19 +395,21 @@ class RangeAllocator:
                     raise lowered_error(
                         self.name, grant.first, grant.last + 1, "the ledger, which refused the grant"
                     )
-                ledger.record(used, jumps)  # by an earlier try that was carried out, or by another for us
+                ledger.record(used, advances)  # by an earlier try that was carried out, or by another for us
                 return
             if (lowered := self._lowered(state, grant)) is not None:
                 # Nobody issues ours: let the ledger say so, and that nothing is missing there.
                 unused = [] if same is not None else [grant.settled(RETURNED, grant.first - 1)]
                 if unused and not ledger.enter(unused, after=state, is_newest=False):
                     continue
-                ledger.record([], [Jump(grant.first, grant.last)])
+                ledger.record([], [ExternalAdvance(grant.first, grant.last)])
                 raise lowered
             missing = [one for one in before if one.key not in rows and not _overlaps(one, rows.values())]
             others = [*used, *(one for one in before if one.outcome != GRANTED and one not in missing)]
             above = any(row.first > grant.last for row in state.rows)
-            if ledger.enter([*missing, grant], after=state, is_newest=not above, others=others, jumps=jumps):
+            if ledger.enter(
+                [*missing, grant], after=state, is_newest=not above, others=others, advances=advances
+            ):
                 return
         raise StorageBusy(f"the ledger of sequence {self.name} changes too fast", resource=self.name)
 
@@ -424,10 +428,10 @@ class RangeAllocator:
         counter = self._known if next(tries) == 0 and self._known is not None else self._read()
         if counter.noted is None:
             self._check(counter)
-        offered = tuple(dict.fromkeys([*counter.tails, *keys]))[:MOST_TAILS]
-        if counter.etag is None or offered == counter.tails:
+        offered = tuple(dict.fromkeys([*counter.returned_ranges, *keys]))[:MOST_RETURNED_RANGES]
+        if counter.etag is None or offered == counter.returned_ranges:
             return True
-        desired = replace(note_jump(counter, known_next=self._high_water), tails=offered)
+        desired = replace(note_advance(counter, known_next=self._high_water), returned_ranges=offered)
         return bool(
             self._store.try_optimistic_write(desired.text(), etag=counter.etag, metadata=desired.metadata())
         )

@@ -30,13 +30,13 @@ from coordinator.sequences.grants import (
     GRANTED,
     RETURNED,
     Counter,
+    ExternalAdvance,
     Grant,
-    Jump,
     Owner,
     SequenceConfig,
     read_counter,
     row_key,
-    tail_of,
+    unused_end_of,
 )
 from coordinator.sequences.store import LedgerState, Snapshot
 
@@ -45,8 +45,8 @@ READ_BYTES = 128
 """No counter is as long."""
 BATCH = 100
 """The most operations the service takes in one transaction."""
-JUMP_PREFIX, HEAD, AFTER_HEADS = "!", "0!head", "0!heae"
-"""Keys of release 0.1: grants are digits, jumps begin with "!". It reads neither of the ranges that the heads' keys are in."""
+ADVANCE_PREFIX, HEAD, AFTER_HEADS = "!", "0!head", "0!heae"
+"""Keys of release 0.1: grants are digits, advances begin with "!". It reads neither of the ranges that the heads' keys are in."""
 AFTER_GRANTS = "~"
 METADATA = "x-ms-meta-"
 TABLE_HEADERS = {
@@ -184,14 +184,14 @@ class TableLedger:
         after: str | LedgerState,
         is_newest: bool = True,
         others: Sequence[Grant] = (),
-        jumps: Sequence[Jump] = (),
+        advances: Sequence[ExternalAdvance] = (),
     ) -> bool:
-        rows = self._rows_of(others, jumps)
+        rows = self._rows_of(others, advances)
         newest = grants[-1]
         operations = self._exchange(after, newest if is_newest else None)
         operations += [_Operation("POST", {**_entity(self._name, each), **_outcome(each)}) for each in grants]
         if len(operations) + len(rows) > BATCH:
-            self.record(others, jumps)
+            self.record(others, advances)
             rows = []
         try:
             self._transact([*operations, *(_Operation("PATCH", row) for row in rows)])
@@ -253,8 +253,8 @@ class TableLedger:
         query = f"PartitionKey eq '{self._name}' and RowKey ge '{HEAD}' and RowKey lt '{AFTER_HEADS}'"
         return max((int(entity["next"]) for entity in self._query(query, None)), default=0)
 
-    def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
-        rows = self._rows_of(grants, jumps)
+    def record(self, grants: Sequence[Grant], advances: Sequence[ExternalAdvance] = ()) -> None:
+        rows = self._rows_of(grants, advances)
         for place in range(0, len(rows), BATCH):
             batch = [_Operation("PATCH", row) for row in rows[place : place + BATCH]]
             # Said twice is said once; and a connection that was idle for long breaks at its first use.
@@ -262,14 +262,14 @@ class TableLedger:
                 partial(self._transact, batch), backoff=Backoff(cap_seconds=0.2, deadline_seconds=1.0)
             )
 
-    def _rows_of(self, grants: Sequence[Grant], jumps: Sequence[Jump]) -> list[dict[str, Any]]:
+    def _rows_of(self, grants: Sequence[Grant], advances: Sequence[ExternalAdvance]) -> list[dict[str, Any]]:
         return [{**_entity(self._name, grant), **_outcome(grant)} for grant in grants] + [
             {
                 "PartitionKey": self._name,
-                "RowKey": JUMP_PREFIX + row_key(jump.last),
-                **_int64("first", jump.first),
+                "RowKey": ADVANCE_PREFIX + row_key(advance.last),
+                **_int64("first", advance.first),
             }
-            for jump in jumps
+            for advance in advances
         ]
 
     def row(self, key: str) -> Grant | None:
@@ -290,35 +290,46 @@ class TableLedger:
             if number == limit:
                 return
 
-    def jumps(self, *, at_or_after: int = 0) -> Iterator[Jump]:
-        bottom = JUMP_PREFIX + row_key(at_or_after)
+    def advances(self, *, at_or_after: int = 0) -> Iterator[ExternalAdvance]:
+        bottom = ADVANCE_PREFIX + row_key(at_or_after)
         query = f"PartitionKey eq '{self._name}' and RowKey ge '{bottom}' and RowKey lt '0'"
         for entity in self._query(query, None):
-            yield Jump(int(entity["first"]), int(entity["RowKey"][len(JUMP_PREFIX) :]))
+            yield ExternalAdvance(int(entity["first"]), int(entity["RowKey"][len(ADVANCE_PREFIX) :]))
 
     def give_back(self, grant: Grant, issued_through: int, others: Sequence[Grant] = ()) -> str:
         if len(others) > BATCH - 2:
             self.record(others)
             others = ()
-        settled, tail = grant.settled(RETURNED, issued_through), tail_of(grant, issued_through)
+        settled, unused_end = grant.settled(RETURNED, issued_through), unused_end_of(grant, issued_through)
         operations = [
             _Operation("PATCH", {**_entity(self._name, settled), **_outcome(settled)}),
-            _Operation("POST", {**_entity(self._name, tail), **_outcome(tail)}),
+            _Operation("POST", {**_entity(self._name, unused_end), **_outcome(unused_end)}),
             *(_Operation("PATCH", row) for row in self._rows_of(others, ())),
         ]
         with suppress(AlreadyExists):  # an earlier try was carried out although its answer was lost
             self._transact(operations)
-        return tail.key
+        return unused_end.key
 
     def take(self, key: str, owner: Owner, nonce: str, at: float) -> Grant | None:
         try:
             entity, etag = self._get(key)
         except NotFound:
             return None
-        tail = _grant(entity)
-        if tail.outcome != FREE:
-            return tail if tail.nonce == nonce else None  # or an earlier try of ours was carried out
-        mine = Grant(tail.first, tail.last, owner, nonce, at, tail.step, tail.turn, GRANTED)
+        unused_end = _grant(entity)
+        if unused_end.outcome != FREE:
+            return (
+                unused_end if unused_end.nonce == nonce else None
+            )  # or an earlier try of ours was carried out
+        mine = Grant(
+            unused_end.first,
+            unused_end.last,
+            owner,
+            nonce,
+            at,
+            unused_end.step,
+            unused_end.generation,
+            GRANTED,
+        )
         try:
             self._transact([_Operation("PATCH", {**_entity(self._name, mine), "outcome": GRANTED}, etag)])
         except (NotFound, PreconditionFailed):

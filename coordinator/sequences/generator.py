@@ -27,7 +27,7 @@ from coordinator.sequences.allocator import RangeAllocator
 from coordinator.sequences.forking import watch
 from coordinator.sequences.grants import Grant, Owner, SequenceConfig
 from coordinator.sequences.prefetch import Consumption, RefillTime, next_range_size, numbers_needed
-from coordinator.sequences.stock import Block, RangeBuffer
+from coordinator.sequences.range_buffer import Block, RangeBuffer
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 
 R = TypeVar("R")
@@ -107,8 +107,8 @@ class UniqueIdGenerator:
         now = self._clock.monotonic()
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
-        self._stock = RangeBuffer()
-        self._take = self._stock.take
+        self._buffer = RangeBuffer()
+        self._take = self._buffer.take
         self._consumption = Consumption(now)
         self._refill_time = RefillTime()
         self._stopping = threading.Event()
@@ -149,14 +149,14 @@ class UniqueIdGenerator:
         try:
             return self._take()  # 1
         except StopIteration:
-            return self._next_aside() if self._is_inside() else self._wait_for(self._next_from_stock)
+            return self._next_aside() if self._is_inside() else self._wait_for(self._next_from_buffer)
 
     async def next_id_async(self) -> int:
         """`next_id`, but awaits instead of blocking when a refill is late."""
         try:
             return self._take()
         except StopIteration:
-            return await self._wait_for_async(self._next_from_stock)
+            return await self._wait_for_async(self._next_from_buffer)
 
     def next_ids(self, count: int) -> Block:
         """Several numbers at once, all or none. One write takes what is not in memory, however much it is.
@@ -173,7 +173,7 @@ class UniqueIdGenerator:
         _at_least_one(count)
         if self._is_inside():
             return Block((self._reserve_aside(count).numbers,))
-        return self._wait_for(lambda: self._block_from_stock(count), demand=count)
+        return self._wait_for(lambda: self._block_from_buffer(count), demand=count)
 
     async def next_ids_async(self, count: int) -> Block:
         """`next_ids`, but awaits instead of blocking.
@@ -184,7 +184,7 @@ class UniqueIdGenerator:
         Returns:
             As for `next_ids`.
         """
-        return await self._wait_for_async(lambda: self._block_from_stock(count), demand=_at_least_one(count))
+        return await self._wait_for_async(lambda: self._block_from_buffer(count), demand=_at_least_one(count))
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -197,15 +197,15 @@ class UniqueIdGenerator:
         """What a worker reports of this sequence. No I/O."""
         with self._lock:
             self._account()
-            grant = self._stock.current
+            grant = self._buffer.current
             if grant is not None:
                 self._range = (grant.first, grant.last)
             return SequenceStatus(
                 self.name,
                 first=self._range[0],
                 last=self._range[1],
-                last_issued=self._stock.last_issued,
-                issued=self._stock.issued,
+                last_issued=self._buffer.last_issued,
+                issued=self._buffer.issued,
                 per_second=self._consumption.now(self._clock.monotonic()),
                 runway_seconds=self._runway().seconds,
                 conflicts=self._allocator.conflicts,
@@ -240,9 +240,9 @@ class UniqueIdGenerator:
                 log.warning("sequence %s: a refill does not end; unused numbers are lost", self.name)
                 return []
         with self._lock:
-            rest = self._stock.empty_out()
-            self._take = self._stock.take
-            used = self._stock.finished
+            rest = self._buffer.empty_out()
+            self._take = self._buffer.take
+            used = self._buffer.finished
         for grant, numbers in self._aside:
             left = list(numbers)
             if left:
@@ -273,23 +273,23 @@ class UniqueIdGenerator:
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    def _next_from_stock(self) -> int | None:
+    def _next_from_buffer(self) -> int | None:
         while True:
             try:
                 return self._take()
             except StopIteration:
                 self._account()
-                more = self._stock.open_next(self._needed(self._clock.monotonic()) - 1)  # 2
-                self._take = self._stock.take
+                more = self._buffer.open_next(self._needed(self._clock.monotonic()) - 1)  # 2
+                self._take = self._buffer.take
                 if self._is_short():
                     self._work.notify_all()
                 if not more:
                     return None
 
-    def _block_from_stock(self, count: int) -> Block | None:
+    def _block_from_buffer(self, count: int) -> Block | None:
         self._account()
-        block = self._stock.take_block(count)
-        self._take = self._stock.take
+        block = self._buffer.take_block(count)
+        self._take = self._buffer.take
         if block is not None:
             # A block is no rate: more than a range of it says nothing of what comes next.
             self._consumption.took(min(count, self._last_size), self._clock.monotonic())
@@ -331,7 +331,7 @@ class UniqueIdGenerator:
     def _step(
         self, take: Callable[[], R | None], since: float, wake: Callable[[], object], demand: int
     ) -> R | None:
-        """Take from stock, or raise what stands in the way, or ask for a refill and be woken."""
+        """Take from the buffer, or raise what stands in the way, or ask for a refill and be woken."""
         with self._lock:
             if self._closed:
                 raise SequenceClosed(
@@ -365,11 +365,11 @@ class UniqueIdGenerator:
             return None
 
     def _is_inside(self) -> bool:
-        """Whether this thread is in the middle of a change of the stock: this is a signal handler, or a finalizer."""
+        """Whether this thread is in the middle of a change of the buffer: this is a signal handler, or a finalizer."""
         return bool(cast(Any, self._lock)._is_owned())
 
     def _next_aside(self) -> int:
-        """A number for a caller that cannot wait for the stock, since its own thread's frame below has the lock."""
+        """A number for a caller that cannot wait for the buffer, since its own thread's frame below has the lock."""
         while True:
             for _, numbers in self._aside:
                 for number in numbers:
@@ -404,19 +404,19 @@ class UniqueIdGenerator:
         return got[0]
 
     def _account(self) -> None:
-        taken = self._stock.count()
+        taken = self._buffer.count()
         self._consumption.took(taken, self._clock.monotonic())
 
     def _runway(self) -> Runway:
         rate = self._consumption.peak(self._clock.monotonic())
-        left = self._stock.left
+        left = self._buffer.left
         return Runway(left, left / rate if rate > 0.001 else None)
 
     def _needed(self, now: float) -> int:
         return numbers_needed(self._consumption.peak(now), self._refill_time.seconds)
 
     def _is_short(self) -> bool:
-        return not self._halted and self._stock.left < max(
+        return not self._halted and self._buffer.left < max(
             self._needed(self._clock.monotonic()), self._demand
         )
 
@@ -426,7 +426,7 @@ class UniqueIdGenerator:
             wake()
 
     def _run(self) -> None:
-        """The refill thread: one refill after another while stock is short, then wait to be asked."""
+        """The refill thread: one refill after another while the buffer is short, then wait to be asked."""
         failures = 0
         patience = Backoff(base_seconds=0.1, cap_seconds=5.0)
         while True:
@@ -436,7 +436,7 @@ class UniqueIdGenerator:
                 if self._closed:
                     return
                 size = self._size_of_next()
-                finished, self._stock.finished = self._stock.finished, []
+                finished, self._buffer.finished = self._buffer.finished, []
                 self._halted = False
             failed = not self._refill(size, finished)
             failures = failures + 1 if failed else 0
@@ -461,7 +461,7 @@ class UniqueIdGenerator:
         such blocks."""
         now = self._clock.monotonic()
         self._last_size = next_range_size(self.config, self._consumption.now(now), self._last_size)
-        left = self._stock.left
+        left = self._buffer.left
         missing = min(self._needed(now) - left, self.config.sizes[1])
         return max(self._last_size, missing, self._demand - left)
 
@@ -482,8 +482,8 @@ class UniqueIdGenerator:
         ended = self._clock.monotonic()
         with self._lock:
             self._refill_time.took(ended - began)
-            self._stock.add(grant)
-            if self._stock.left >= self._demand:
+            self._buffer.add(grant)
+            if self._buffer.left >= self._demand:
                 self._demand = 0
             self._failure = None
             self._wake()

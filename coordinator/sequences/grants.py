@@ -29,7 +29,7 @@ _FORMER = ("kennel_mover",)
 _OURS = (_GRANTS, _OWNERS, _NEXT, _START, _JUMPS, _TAILS, _SINCE, _WINDOW, _HEAD, *_FORMER)
 _KEY = re.compile(r"[0-9]{20}-[0-9]{4,}")
 _NONCE = re.compile(r"[A-Za-z0-9.-]{1,64}")
-MOST_TAILS = 40
+MOST_RETURNED_RANGES = 40
 """How many returned ends a counter offers; more are not used again."""
 
 
@@ -51,7 +51,7 @@ NOBODY = Owner("")
 class Grant:
     """The numbers `first`, `first` + `step`, … up to `last`, given to one owner by one conditional write.
 
-    `last` closes the span: the next grant begins at `last` + 1. `turn` is 0 for a grant from the counter, 1, 2, … when
+    `last` closes the span: the next grant begins at `last` + 1. `generation` is 0 for a grant from the counter, 1, 2, … when
     the unused end of a grant was returned and granted again. `outcome` is "granted" (in use, or lost with its owner),
     "used" (issued to the end), "returned" (issued up to `issued_through`) or "free" (returned, nobody has it yet).
     """
@@ -62,14 +62,14 @@ class Grant:
     nonce: str
     granted_at: float
     step: int = 1
-    turn: int = 0
+    generation: int = 0
     outcome: str = GRANTED
     issued_through: int | None = None
 
     @property
     def key(self) -> str:
-        """The ledger's row key: sorts by number, then by turn."""
-        return row_key(self.last, self.turn)
+        """The ledger's row key: sorts by number, then by generation."""
+        return row_key(self.last, self.generation)
 
     @property
     def covers_to(self) -> int:
@@ -88,22 +88,22 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Jump:
+class ExternalAdvance:
     """A stretch in which somebody else moved the counter: numbers inside without a grant are unattributed."""
 
     first: int
     last: int
 
 
-def tail_of(grant: Grant, issued_through: int) -> Grant:
+def unused_end_of(grant: Grant, issued_through: int) -> Grant:
     """What is left of a grant that was returned: free, behind the grant it came from."""
     return Grant(
-        issued_through + 1, grant.last, grant.owner, "", grant.granted_at, grant.step, grant.turn + 1, FREE
+        issued_through + 1, grant.last, grant.owner, "", grant.granted_at, grant.step, grant.generation + 1, FREE
     )  # fmt: skip
 
 
-def row_key(last: int, turn: int = 0) -> str:
-    return f"{last:020d}-{turn:04d}" if turn else f"{last:020d}"
+def row_key(last: int, generation: int = 0) -> str:
+    return f"{last:020d}-{generation:04d}" if generation else f"{last:020d}"
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Counter:
     """A counter as read: the next free number, and what its metadata says.
 
     `grants` are those that may not be in the ledger yet. `noted` is the next number by the metadata; it differs from
-    `value` only if a writer that knows no metadata was there (or left none: None). `tails` are the ledger's keys of
+    `value` only if a writer that knows no metadata was there (or left none: None). `returned_ranges` are the ledger's keys of
     returned ends that may be granted again. `head` is the nonce of the newest grant, if its writer keeps the head of the
     ledger. `others` is metadata that is not ours and is kept.
     """
@@ -119,10 +119,10 @@ class Counter:
     value: int
     etag: str | None
     grants: tuple[Grant, ...] = ()
-    jumps: tuple[Jump, ...] = ()
+    advances: tuple[ExternalAdvance, ...] = ()
     noted: int | None = None
     start: int | None = None
-    tails: tuple[str, ...] = ()
+    returned_ranges: tuple[str, ...] = ()
     since: int | None = None
     window: float = 0.0
     others: Mapping[str, str] = field(default_factory=dict)
@@ -183,10 +183,10 @@ class Counter:
         }
         if self.start is not None:
             metadata[_START] = str(self.start)
-        if self.jumps:
-            metadata[_JUMPS] = _pack([[jump.first, jump.last] for jump in self.jumps])
-        if self.tails:
-            metadata[_TAILS] = ",".join(self.tails)
+        if self.advances:
+            metadata[_JUMPS] = _pack([[advance.first, advance.last] for advance in self.advances])
+        if self.returned_ranges:
+            metadata[_TAILS] = ",".join(self.returned_ranges)
         if self.since is not None:
             metadata[_SINCE] = str(self.since)
         if self.window:
@@ -248,7 +248,9 @@ def read_counter(sequence: str, text: str, etag: str | None, metadata: Mapping[s
                 lasts if isinstance(lasts, list) else [lasts],
             )
         )
-        jumps = tuple(Jump(int(first), int(last)) for first, last in _unpack(lowered.get(_JUMPS)))
+        advances = tuple(
+            ExternalAdvance(int(first), int(last)) for first, last in _unpack(lowered.get(_JUMPS))
+        )
         noted = int(lowered[_NEXT]) if _NEXT in lowered else None
         start = int(lowered[_START]) if _START in lowered else None
         window = float(lowered.get(_WINDOW, 0))
@@ -265,9 +267,9 @@ def read_counter(sequence: str, text: str, etag: str | None, metadata: Mapping[s
     if value < max(highest, noted or 0):
         raise lowered_error(sequence, value, max(highest, noted or 0), "its own metadata")
     # Release 0.1 wrote "1" for "there are some": those are not used again.
-    tails = tuple(key for key in lowered.get(_TAILS, "").split(",") if _KEY.fullmatch(key))
+    returned_ranges = tuple(key for key in lowered.get(_TAILS, "").split(",") if _KEY.fullmatch(key))
     head = head if _NONCE.fullmatch(head) else ""
-    return Counter(value, etag, grants, jumps, noted, start, tails, since, window, others, head)
+    return Counter(value, etag, grants, advances, noted, start, returned_ranges, since, window, others, head)
 
 
 def lowered_error(sequence: str, found: int, expected: int, witness: str) -> SequenceLowered:
@@ -289,7 +291,7 @@ def overwritten_error(sequence: str, found: int) -> SequenceOverwritten:
     )
 
 
-def note_jump(counter: Counter, *, known_next: int) -> Counter:
+def note_advance(counter: Counter, *, known_next: int) -> Counter:
     """Record that somebody else moved the counter, if its metadata does not account for its value.
 
     `known_next` is the lowest next number that is certain from elsewhere, for when no metadata was left.
@@ -297,7 +299,9 @@ def note_jump(counter: Counter, *, known_next: int) -> Counter:
     before = counter.noted if counter.noted is not None else known_next
     if before >= counter.value:
         return counter
-    return replace(counter, jumps=(*counter.jumps, Jump(before, counter.value - 1)), noted=counter.value)
+    return replace(
+        counter, advances=(*counter.advances, ExternalAdvance(before, counter.value - 1)), noted=counter.value
+    )
 
 
 class SequenceOptions(TypedDict, total=False):

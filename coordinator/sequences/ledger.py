@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from coordinator.azure.account import Account
 from coordinator.errors import NotFound, SequenceMissing
 from coordinator.sequences.azure import BlobCounterStore, TableLedger
-from coordinator.sequences.grants import Counter, Grant, Jump, lowered_error, read_counter
+from coordinator.sequences.grants import Counter, ExternalAdvance, Grant, lowered_error, read_counter
 from coordinator.sequences.repair import Repair, carry_out, plan_repair
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 from coordinator.sequences.verify import Report, all_grants, merged, verify
@@ -66,13 +66,19 @@ class LedgerReader:
                 f"sequence {self.name}: there is no counter, and {found}: {cure}", sequence=self.name
             ) from error
         start = self._start if counter.start is None else counter.start
-        jumps = [*self._ledger.jumps(), *counter.jumps]
+        advances = [*self._ledger.advances(), *counter.advances]
         if counter.noted is None and counter.value > start:
-            jumps.append(Jump(start, counter.value - 1))  # a plain counter: nobody wrote down a thing
+            advances.append(
+                ExternalAdvance(start, counter.value - 1)
+            )  # a plain counter: nobody wrote down a thing
         elif counter.noted is not None and counter.noted < counter.value:
-            jumps.append(Jump(counter.noted, counter.value - 1))
+            advances.append(ExternalAdvance(counter.noted, counter.value - 1))
         return verify(
-            self.name, all_grants(self._ledger.rows(), counter), jumps, start=start, next_number=counter.value
+            self.name,
+            all_grants(self._ledger.rows(), counter),
+            advances,
+            start=start,
+            next_number=counter.value,
         )
 
     def holder(self, number: int) -> Grant | None:
@@ -88,7 +94,8 @@ class LedgerReader:
         """Whether the number lies where others moved the counter."""
         counter = self._counter_or_new()
         return any(
-            jump.first <= number <= jump.last for jump in merged([*self._ledger.jumps(), *counter.jumps])
+            advance.first <= number <= advance.last
+            for advance in merged([*self._ledger.advances(), *counter.advances])
         )
 
     def rows(self, *, at_or_after: int = 0, owner: str = "") -> Iterator[Grant]:

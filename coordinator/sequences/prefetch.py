@@ -61,7 +61,7 @@ class RefillTime:
 
 
 def numbers_needed(rate: float, refill_seconds: float) -> int:
-    """How many numbers must be in stock so that a refill started now comes in time."""
+    """How many numbers must be in the buffer so that a refill started now comes in time."""
     return int(SAFETY * rate * refill_seconds) + 1
 
 

@@ -11,7 +11,7 @@ from coordinator.errors import (
     SequenceError,
     SequenceMissing,
 )
-from coordinator.sequences.grants import HIGHEST, Counter, Jump, read_counter
+from coordinator.sequences.grants import HIGHEST, Counter, ExternalAdvance, read_counter
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 
 
@@ -62,8 +62,12 @@ def plan_repair(
                 f"sequence {name}: the next number must be at least {proposed}, got {next_number}"
             )
         proposed, reason = next_number, "as you asked"
-    jumps = salvaged.jumps if proposed == granted else (*salvaged.jumps, Jump(granted, proposed - 1))
-    counter = replace(salvaged, value=proposed, noted=proposed, jumps=jumps)
+    advances = (
+        salvaged.advances
+        if proposed == granted
+        else (*salvaged.advances, ExternalAdvance(granted, proposed - 1))
+    )
+    counter = replace(salvaged, value=proposed, noted=proposed, advances=advances)
     return Repair(problem, reason, counter)
 
 

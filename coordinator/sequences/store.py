@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from coordinator.sequences.grants import Grant, Jump, Owner
+from coordinator.sequences.grants import ExternalAdvance, Grant, Owner
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Ledger(Protocol):
         after: str | LedgerState,
         is_newest: bool = True,
         others: Sequence[Grant] = (),
-        jumps: Sequence[Jump] = (),
+        advances: Sequence[ExternalAdvance] = (),
     ) -> bool:
         """Write down new grants, in order, with what else there is to `record`, in one step; the last becomes the head.
 
@@ -88,7 +88,7 @@ class Ledger(Protocol):
     def head(self) -> int:
         """The next free number as of the newest `enter`; 0 if there was none. Survives the rows, and they it."""
 
-    def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
+    def record(self, grants: Sequence[Grant], advances: Sequence[ExternalAdvance] = ()) -> None:
         """Write down grants. Idempotent; a recorded outcome is never taken back by recording the grant again."""
 
     def row(self, key: str) -> Grant | None:
@@ -100,7 +100,7 @@ class Ledger(Protocol):
         """Grants in order of number, in constant memory: from the first whose span ends at or after a number, to the
         last whose span ends below another; only of one owner (its id) if named."""
 
-    def jumps(self, *, at_or_after: int = 0) -> Iterator[Jump]:
+    def advances(self, *, at_or_after: int = 0) -> Iterator[ExternalAdvance]:
         """The stretches in which others moved the counter, by last number: from the first that ends at or after one."""
 
     def give_back(self, grant: Grant, issued_through: int, others: Sequence[Grant] = ()) -> str:

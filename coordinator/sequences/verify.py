@@ -1,6 +1,6 @@
 """Proof that grants tile the numbers of a sequence: every number has exactly one answer. Pure.
 
-Holes are explained by recorded jumps (others moved the counter) as unattributed; a hole without one is a gap.
+Holes are explained by recorded advances (others moved the counter) as unattributed; a hole without one is a gap.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
 
-from coordinator.sequences.grants import FREE, GRANTED, RETURNED, USED, Counter, Grant, Jump
+from coordinator.sequences.grants import FREE, GRANTED, RETURNED, USED, Counter, ExternalAdvance, Grant
 
 LISTED = 20
 
@@ -61,11 +61,16 @@ def all_grants(ledger: Iterable[Grant], counter: Counter) -> Iterator[Grant]:
 
 
 def verify(
-    sequence: str, grants: Iterable[Grant], jumps: Iterable[Jump], *, start: int, next_number: int
+    sequence: str,
+    grants: Iterable[Grant],
+    advances: Iterable[ExternalAdvance],
+    *,
+    start: int,
+    next_number: int,
 ) -> Report:
-    """Check that `grants` (in order) tile ``start … next_number - 1``. One pass, constant memory but for the jumps."""
+    """Check that `grants` (in order) tile ``start … next_number - 1``. One pass, constant memory but for the advances."""
     report = Report(sequence, start, next_number)
-    explained = merged(jumps)
+    explained = merged(advances)
     covered = start
     for grant in grants:
         report.grants += 1
@@ -91,26 +96,26 @@ def verify(
     return report
 
 
-def merged(jumps: Iterable[Jump]) -> list[Jump]:
+def merged(advances: Iterable[ExternalAdvance]) -> list[ExternalAdvance]:
     """The same stretches without overlaps, in order."""
-    result: list[Jump] = []
-    for jump in sorted(jumps, key=lambda each: each.last):
-        first = jump.first
+    result: list[ExternalAdvance] = []
+    for advance in sorted(advances, key=lambda each: each.last):
+        first = advance.first
         while result and result[-1].last >= first - 1:
             first = min(first, result.pop().first)
-        result.append(Jump(first, jump.last))
+        result.append(ExternalAdvance(first, advance.last))
     return result
 
 
-def _hole(report: Report, explained: list[Jump], first: int, last: int) -> None:
+def _hole(report: Report, explained: list[ExternalAdvance], first: int, last: int) -> None:
     place = first
-    for jump in explained:
-        if jump.last < place or jump.first > last:
+    for advance in explained:
+        if advance.last < place or advance.first > last:
             continue
-        if jump.first > place:
-            _gap(report, place, jump.first - 1)
-        end = min(jump.last, last)
-        report.unattributed += end - max(place, jump.first) + 1
+        if advance.first > place:
+            _gap(report, place, advance.first - 1)
+        end = min(advance.last, last)
+        report.unattributed += end - max(place, advance.first) + 1
         place = end + 1
     if place <= last:
         _gap(report, place, last)

@@ -16,12 +16,12 @@ from coordinator.sequences.grants import (
     FREE,
     GRANTED,
     RETURNED,
+    ExternalAdvance,
     Grant,
-    Jump,
     Owner,
     SequenceConfig,
     row_key,
-    tail_of,
+    unused_end_of,
 )
 from coordinator.sequences.store import LedgerState, Snapshot
 
@@ -80,7 +80,7 @@ class MemoryLedger:
         self._keys: list[str] = []
         self._heads: dict[str, int] = {}
         self._entries = 0
-        self._jumps: dict[str, Jump] = {}
+        self._advances: dict[str, ExternalAdvance] = {}
 
     def enter(
         self,
@@ -89,7 +89,7 @@ class MemoryLedger:
         after: str | LedgerState,
         is_newest: bool = True,
         others: Sequence[Grant] = (),
-        jumps: Sequence[Jump] = (),
+        advances: Sequence[ExternalAdvance] = (),
     ) -> bool:
         newest = grants[-1]
         with self._lock:
@@ -103,7 +103,7 @@ class MemoryLedger:
             self._entries += 1
             if is_newest:
                 self._heads = {newest.nonce: newest.last + 1}
-        self.record(others, jumps)
+        self.record(others, advances)
         return True
 
     def state(self, *, at_or_after: int, limit: int) -> LedgerState:
@@ -117,14 +117,14 @@ class MemoryLedger:
     def head(self) -> int:
         return max(self._heads.values(), default=0)
 
-    def record(self, grants: Sequence[Grant], jumps: Sequence[Jump] = ()) -> None:
+    def record(self, grants: Sequence[Grant], advances: Sequence[ExternalAdvance] = ()) -> None:
         with self._lock:
             for grant in grants:
                 known = self._rows.get(grant.key)
                 if known is not None and grant.outcome == GRANTED:
                     grant = replace(grant, outcome=known.outcome, issued_through=known.issued_through)
                 self._put(grant)
-            self._jumps |= {row_key(jump.last): jump for jump in jumps}
+            self._advances |= {row_key(advance.last): advance for advance in advances}
 
     def _put(self, grant: Grant) -> None:
         if grant.key not in self._rows:
@@ -152,25 +152,29 @@ class MemoryLedger:
                 given += 1
                 yield row
 
-    def jumps(self, *, at_or_after: int = 0) -> Iterator[Jump]:
+    def advances(self, *, at_or_after: int = 0) -> Iterator[ExternalAdvance]:
         with self._lock:
-            return iter([jump for _, jump in sorted(self._jumps.items()) if jump.last >= at_or_after])
+            return iter(
+                [advance for _, advance in sorted(self._advances.items()) if advance.last >= at_or_after]
+            )
 
     def give_back(self, grant: Grant, issued_through: int, others: Sequence[Grant] = ()) -> str:
         self.record(others)
-        tail = tail_of(grant, issued_through)
+        unused_end = unused_end_of(grant, issued_through)
         with self._lock:
-            if tail.key not in self._rows:
+            if unused_end.key not in self._rows:
                 self._put(grant.settled(RETURNED, issued_through))
-                self._put(tail)
-        return tail.key
+                self._put(unused_end)
+        return unused_end.key
 
     def take(self, key: str, owner: Owner, nonce: str, at: float) -> Grant | None:
         with self._lock:
-            tail = self._rows.get(key)
-            if tail is None or tail.outcome != FREE:
-                return tail if tail is not None and tail.nonce == nonce else None
-            self._rows[key] = Grant(tail.first, tail.last, owner, nonce, at, tail.step, tail.turn)
+            unused_end = self._rows.get(key)
+            if unused_end is None or unused_end.outcome != FREE:
+                return unused_end if unused_end is not None and unused_end.nonce == nonce else None
+            self._rows[key] = Grant(
+                unused_end.first, unused_end.last, owner, nonce, at, unused_end.step, unused_end.generation
+            )
             return self._rows[key]
 
     def forget(self, *keys: str, head: bool = False) -> None:

@@ -19,7 +19,7 @@ from django.db import DatabaseError, transaction
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import KennelError
 from coordinator.sequences.azure import CounterInfo, CounterListing, TableLedger
-from coordinator.sequences.grants import Counter, Grant, Jump, Owner
+from coordinator.sequences.grants import Counter, ExternalAdvance, Grant, Owner
 from coordinator.sequences.store import Ledger
 from coordinator.sequences.verify import all_grants, merged
 from coordinator.storage import Storage
@@ -74,7 +74,7 @@ def read_span(ledger: Ledger, counter: Counter, start: int, *, rows: int = SPAN_
     end = counter.value - 1 if is_last else grants[-1].last
     holes = tuple(_holes(grants, start, end))
     if holes:
-        holes = tuple(_explained(holes, _jumps(ledger, counter, holes)))
+        holes = tuple(_explained(holes, _advances(ledger, counter, holes)))
     return Span(start, end, tuple(grants), holes, is_last)
 
 
@@ -88,29 +88,29 @@ def _holes(grants: Iterable[Grant], start: int, end: int) -> Iterator[Hole]:
         yield Hole(covered, end, "missing")
 
 
-def _jumps(ledger: Ledger, counter: Counter, holes: tuple[Hole, ...]) -> list[Jump]:
+def _advances(ledger: Ledger, counter: Counter, holes: tuple[Hole, ...]) -> list[ExternalAdvance]:
     first, last = holes[0].first, holes[-1].last
-    found = list(counter.jumps)
-    for jump in ledger.jumps(at_or_after=first):
-        found.append(jump)
-        if jump.first > last:
+    found = list(counter.advances)
+    for advance in ledger.advances(at_or_after=first):
+        found.append(advance)
+        if advance.first > last:
             break
     noted = counter.start or 1 if counter.noted is None else counter.noted
     if noted < counter.value:  # a writer of the plain scheme was there last
-        found.append(Jump(noted, counter.value - 1))
-    return [jump for jump in merged(found) if jump.last >= first and jump.first <= last]
+        found.append(ExternalAdvance(noted, counter.value - 1))
+    return [advance for advance in merged(found) if advance.last >= first and advance.first <= last]
 
 
-def _explained(holes: Iterable[Hole], jumps: list[Jump]) -> Iterator[Hole]:
+def _explained(holes: Iterable[Hole], advances: list[ExternalAdvance]) -> Iterator[Hole]:
     for hole in holes:
         place = hole.first
-        for jump in jumps:
-            if jump.last < place or jump.first > hole.last:
+        for advance in advances:
+            if advance.last < place or advance.first > hole.last:
                 continue
-            if jump.first > place:
-                yield Hole(place, jump.first - 1, "missing")
-            end = min(jump.last, hole.last)
-            yield Hole(max(place, jump.first), end, "unattributed")
+            if advance.first > place:
+                yield Hole(place, advance.first - 1, "missing")
+            end = min(advance.last, hole.last)
+            yield Hole(max(place, advance.first), end, "unattributed")
             place = end + 1
         if place <= hole.last:
             yield Hole(place, hole.last, "missing")
@@ -121,7 +121,7 @@ def write_span(book_id: int, span: Span) -> None:
     owners = _owners({grant.owner for grant in span.grants})
     rows = [
         LedgerRow(
-            book_id=book_id, first=g.first, last=g.last, turn=g.turn, step=g.step, owner_id=owners[g.owner],
+            book_id=book_id, first=g.first, last=g.last, turn=g.generation, step=g.step, owner_id=owners[g.owner],
             granted_at=g.granted_at or None, state=g.outcome, issued_through=g.issued_through,
         )
         for g in span.grants

@@ -22,7 +22,16 @@ from coordinator.errors import (
 from coordinator.sequences.azure import HEAD, BlobCounterStore, TableLedger
 from coordinator.sequences.azure_tables import TableCounterStore
 from coordinator.sequences.generator import UniqueIdGenerator
-from coordinator.sequences.grants import FREE, GRANTED, RETURNED, USED, Grant, Jump, Owner, SequenceConfig
+from coordinator.sequences.grants import (
+    FREE,
+    GRANTED,
+    RETURNED,
+    USED,
+    ExternalAdvance,
+    Grant,
+    Owner,
+    SequenceConfig,
+)
 from coordinator.sequences.ledger import LedgerReader
 from coordinator.sequences.redis_store import RedisCounterStore
 from coordinator.sequences.sql_store import SqlCounterStore
@@ -208,7 +217,7 @@ def test_a_write_on_a_deleted_counter_does_not_bring_it_back(parts: Parts) -> No
 
 def test_an_empty_ledger_has_no_rows_no_jumps_and_no_tails(parts: Parts) -> None:
     assert list(parts.ledger.rows()) == []
-    assert list(parts.ledger.jumps()) == []
+    assert list(parts.ledger.advances()) == []
     assert parts.ledger.row("00000000000000000010") is None
     assert parts.ledger.take("00000000000000000010-0001", ANN, "n", 1.0) is None
     assert parts.ledger.head() == 0
@@ -216,11 +225,11 @@ def test_an_empty_ledger_has_no_rows_no_jumps_and_no_tails(parts: Parts) -> None
 
 def test_what_is_recorded_is_read_back_whole_and_in_order_of_number(parts: Parts) -> None:
     rows = [grant(1, 9), grant(10, 99, BOB, "m", step=10, outcome=USED), grant(100, 2**62, ANN, "o")]
-    parts.ledger.record(list(reversed(rows)), [Jump(5, 7)])
+    parts.ledger.record(list(reversed(rows)), [ExternalAdvance(5, 7)])
     assert list(parts.ledger.rows()) == rows
-    assert list(parts.ledger.jumps()) == [Jump(5, 7)]
-    assert list(parts.ledger.jumps(at_or_after=7)) == [Jump(5, 7)]
-    assert list(parts.ledger.jumps(at_or_after=8)) == []
+    assert list(parts.ledger.advances()) == [ExternalAdvance(5, 7)]
+    assert list(parts.ledger.advances(at_or_after=7)) == [ExternalAdvance(5, 7)]
+    assert list(parts.ledger.advances(at_or_after=8)) == []
     assert parts.ledger.row(rows[1].key) == rows[1]
 
 
@@ -259,8 +268,8 @@ def test_a_new_grant_is_entered_once_and_only_after_the_head(parts: Parts) -> No
     assert not parts.ledger.enter([grant(21, 30, nonce="o")], after="n"), "that head is followed already"
     assert not parts.ledger.enter([grant(15, 20, BOB, nonce="o")], after="m"), "there is a row of that key"
     assert list(parts.ledger.rows()) == [grant(1, 10, outcome=USED), grant(11, 20, nonce="m")]
-    assert parts.ledger.enter([grant(21, 30, nonce="o")], after="m", jumps=[Jump(15, 17)])
-    assert list(parts.ledger.jumps()) == [Jump(15, 17)]
+    assert parts.ledger.enter([grant(21, 30, nonce="o")], after="m", advances=[ExternalAdvance(15, 17)])
+    assert list(parts.ledger.advances()) == [ExternalAdvance(15, 17)]
 
 
 def test_an_entry_whose_head_is_gone_is_refused_whole(parts: Parts) -> None:
@@ -304,7 +313,7 @@ def test_returned_numbers_are_granted_once(parts: Parts) -> None:
     first, second = parts.ledger.take(earlier, BOB, "b1", 5.0), parts.ledger.take(later, BOB, "b2", 6.0)
     assert first is not None
     assert second is not None
-    assert (first.first, first.last, first.owner, first.turn) == (7, 10, BOB, 1)
+    assert (first.first, first.last, first.owner, first.generation) == (7, 10, BOB, 1)
     assert (second.first, second.last) == (11, 20)
     assert parts.ledger.take(earlier, ANN, "b3", 7.0) is None
     assert parts.ledger.take(earlier, BOB, "b1", 7.0) == first, "the answer to the first try was lost, say"
@@ -324,7 +333,7 @@ def test_returned_numbers_can_be_returned_again(parts: Parts) -> None:
     assert tail is not None
     again = parts.ledger.take(parts.ledger.give_back(tail, 7), ANN, "a", 6.0)
     assert again is not None
-    assert (again.first, again.last, again.turn) == (8, 10, 2)
+    assert (again.first, again.last, again.generation) == (8, 10, 2)
     holder = parts.book().holder(5)
     assert holder is None or holder.owner == BOB
 

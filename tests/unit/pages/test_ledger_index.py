@@ -21,11 +21,11 @@ from coordinator.sequences.grants import (
     RETURNED,
     USED,
     Counter,
+    ExternalAdvance,
     Grant,
-    Jump,
     Owner,
     SequenceConfig,
-    tail_of,
+    unused_end_of,
 )
 from coordinator.sequences.ledger import LedgerReader
 from coordinator.storage import Storage
@@ -81,8 +81,10 @@ def answer(number: int) -> str:
 
 def test_grants_of_blob_and_table_are_copied_and_holes_are_named() -> None:
     rows = MemoryLedger()
-    rows.record([grant(1, 10), grant(31, 40, BOB)], [Jump(11, 20)])
-    counter = Counter(61, '"1"', (grant(51, 60, BOB, outcome=GRANTED),), (Jump(41, 50),), noted=61, start=1)
+    rows.record([grant(1, 10), grant(31, 40, BOB)], [ExternalAdvance(11, 20)])
+    counter = Counter(
+        61, '"1"', (grant(51, 60, BOB, outcome=GRANTED),), (ExternalAdvance(41, 50),), noted=61, start=1
+    )
     copy(rows, counter)
     assert kept() == [
         (1, 10, "ann", USED),
@@ -314,7 +316,7 @@ def test_a_range_that_was_returned_is_not_lost_though_the_counter_does_not_say_s
     """As after every scale-in: the newest grants of the counter name their owner, who is gone."""
     taken = grant(1, 1000, ANN, outcome=GRANTED)
     rows = MemoryLedger()
-    rows.record([taken.settled(RETURNED, 400), tail_of(taken, 400)])
+    rows.record([taken.settled(RETURNED, 400), unused_end_of(taken, 400)])
     copy(rows, Counter(1001, '"1"', (taken,), noted=1001, start=1))
     assert recent((taken,), with_a_worker()) == [(401, 1000, "free", None), (1, 1000, "returned", 400)]
 
@@ -345,7 +347,7 @@ def test_a_living_owner_that_returned_its_range_did_not_use_it_up() -> None:
     presence.joined(hello("ann", pid=11, state=WorkerState(sequences=(status,))))
     assert recent((taken,), presence) == [(1, 1000, "used", None)]
     rows = MemoryLedger()
-    rows.record([taken.settled(RETURNED, 400), tail_of(taken, 400)])
+    rows.record([taken.settled(RETURNED, 400), unused_end_of(taken, 400)])
     copy(rows, Counter(1001, '"1"', (taken,), noted=1001, start=1))
     assert [row[2] for row in recent((taken,), presence)] == ["free", "returned"]
 
@@ -353,7 +355,7 @@ def test_a_living_owner_that_returned_its_range_did_not_use_it_up() -> None:
 def test_ranges_of_two_sequences_are_not_confused() -> None:
     taken = grant(1, 1000, ANN, outcome=GRANTED)
     rows = MemoryLedger()
-    rows.record([taken.settled(RETURNED, 400), tail_of(taken, 400)])
+    rows.record([taken.settled(RETURNED, 400), unused_end_of(taken, 400)])
     copy(rows, Counter(1001, '"1"', (taken,), noted=1001, start=1))
     owners = {name: ledger.owners_of(with_a_worker(), name) for name in ("orders", "others")}
     found = ledger.settle({"orders": [taken], "others": [taken]}, owners)

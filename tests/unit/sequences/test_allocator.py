@@ -332,7 +332,7 @@ def test_returned_numbers_are_granted_first_if_counter_and_ledger_offer_them(ben
     assert ann.give_back([(granted, 14)]) == [granted]
     assert span(bob.reserve(10)) == (15, 20)
     assert span(bob.reserve(10)) == (21, 30)
-    assert not bench.book().counter().tails
+    assert not bench.book().counter().returned_ranges
 
 
 @pytest.mark.parametrize("carried_out", [True, False])

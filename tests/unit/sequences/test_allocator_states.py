@@ -78,11 +78,11 @@ class Fleet(RuleBasedStateMachine):
             del self.granted[number]
 
     @precondition(lambda self: self.granted)
-    @rule(jump=st.integers(1, 50))
-    def another_program_moves_the_counter(self, jump: int) -> None:
+    @rule(advance=st.integers(1, 50))
+    def another_program_moves_the_counter(self, advance: int) -> None:
         # It wipes the metadata, which knows nothing that was issued and is not in the ledger.
-        self.bench.store.overwrite(str(int(self.bench.store.get_data().data) + jump))
-        self.foreign += jump
+        self.bench.store.overwrite(str(int(self.bench.store.get_data().data) + advance))
+        self.foreign += advance
 
     @rule()
     def make_a_backup(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.errors import SequenceContended
 from coordinator.sequences.allocator import RangeAllocator
-from coordinator.sequences.grants import Grant, Jump, Owner, SequenceConfig
+from coordinator.sequences.grants import ExternalAdvance, Grant, Owner, SequenceConfig
 from coordinator.sequences.pacing import ContentionBackoff
 from coordinator.sequences.store import LedgerState, Snapshot
 from coordinator.testing.sequences import MemoryLedger, MemoryStore
@@ -123,10 +123,10 @@ class ServedLedger(MemoryLedger):
         after: str | LedgerState,
         is_newest: bool = True,
         others: Sequence[Grant] = (),
-        jumps: Sequence[Jump] = (),
+        advances: Sequence[ExternalAdvance] = (),
     ) -> bool:
         self._world.serve(ENTER_SECONDS)
-        answer = super().enter(grants, after=after, is_newest=is_newest, others=others, jumps=jumps)
+        answer = super().enter(grants, after=after, is_newest=is_newest, others=others, advances=advances)
         self._world.pause(NETWORK_SECONDS)
         return answer
 

@@ -19,11 +19,13 @@ from coordinator.errors import ConfigurationError, SequenceClosed, SequenceError
 from coordinator.sequences import generator
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import SequenceConfig
-from coordinator.sequences.stock import Block
+from coordinator.sequences.range_buffer import Block
 from coordinator.sequences.store import Snapshot
 from coordinator.testing.sequences import MemoryLedger, MemoryStore, memory_generator
 
-OURS = tuple(f"coordinator.sequences.{each}" for each in ("generator", "stock", "prefetch", "allocator"))
+OURS = tuple(
+    f"coordinator.sequences.{each}" for each in ("generator", "range_buffer", "prefetch", "allocator")
+)
 
 
 class Surprising(MemoryStore):
@@ -254,7 +256,7 @@ def test_a_signal_handler_gets_its_number_whatever_it_interrupts(call: str) -> N
         ids._take = iter(()).__next__
         handler()
         handler()
-        ids._take = ids._stock.take
+        ids._take = ids._buffer.take
     numbers += [ids.next_id() for _ in range(40)]
     numbers += [number for left in ids.close() for number in left]
     assert len(numbers) == len(set(numbers))

@@ -21,17 +21,17 @@ from coordinator.sequences.grants import (
     RETURNED,
     USED,
     Counter,
+    ExternalAdvance,
     Grant,
-    Jump,
     Owner,
     SequenceConfig,
     lowered_error,
     metadata_bytes,
-    note_jump,
+    note_advance,
     overwritten_error,
     read_counter,
     row_key,
-    tail_of,
+    unused_end_of,
 )
 
 ANN = Owner("ann", "höst", 11, 1_700_000_000, "1.0")
@@ -46,7 +46,7 @@ def test_a_counter_reads_back_what_it_wrote() -> None:
         21,
         "e",
         (grant(1, 10), grant(11, 20, step=2)),
-        (Jump(3, 4),),
+        (ExternalAdvance(3, 4),),
         21,
         1,
         ("00000000000000000010-0001",),
@@ -75,7 +75,7 @@ def test_what_release_0_1_wrote_is_understood() -> None:
         (31, 40, "ab.3", GRANTED),
         (41, 120, "cd", GRANTED),
     ]
-    assert (counter.tails, counter.others) == ((), {})
+    assert (counter.returned_ranges, counter.others) == ((), {})
     assert read_counter("orders", "121", "e", counter.metadata()) == counter
 
 
@@ -125,12 +125,14 @@ def test_a_number_below_its_own_metadata_is_refused() -> None:
 
 def test_a_number_above_its_metadata_is_noted_as_a_jump() -> None:
     counter = read_counter("orders", "121", "e", Counter(21, "e", (grant(11, 20),)).metadata())
-    assert note_jump(counter, known_next=1).jumps == (Jump(21, 120),)
+    assert note_advance(counter, known_next=1).advances == (ExternalAdvance(21, 120),)
 
 
 def test_a_number_without_metadata_is_a_jump_from_what_is_known() -> None:
-    assert note_jump(read_counter("orders", "121", "e", {}), known_next=51).jumps == (Jump(51, 120),)
-    assert note_jump(read_counter("orders", "51", "e", {}), known_next=51).jumps == ()
+    assert note_advance(read_counter("orders", "121", "e", {}), known_next=51).advances == (
+        ExternalAdvance(51, 120),
+    )
+    assert note_advance(read_counter("orders", "51", "e", {}), known_next=51).advances == ()
 
 
 def test_a_bound_cuts_the_last_range_and_then_exhausts() -> None:
@@ -182,7 +184,7 @@ def test_settings_out_of_bounds_are_refused(wrong: dict[str, object]) -> None:
 
 def test_a_grant_from_the_counter_is_the_first_turn_and_in_use() -> None:
     assert grant(1, 10) == Grant(1, 10, ANN, "n1", 1_700_000_000.125, 1, 0, GRANTED, None)
-    assert (grant(1, 10).key, grant(1, 10, turn=3).key) == (
+    assert (grant(1, 10).key, grant(1, 10, generation=3).key) == (
         "00000000000000000010",
         "00000000000000000010-0003",
     )
@@ -203,7 +205,9 @@ def test_a_grant_answers_for_its_numbers_up_to_what_was_returned(
 
 
 def test_what_is_returned_is_free_behind_its_grant() -> None:
-    assert tail_of(grant(1, 40, step=2, turn=3), 17) == Grant(18, 40, ANN, "", 1_700_000_000.125, 2, 4, FREE)
+    assert unused_end_of(grant(1, 40, step=2, generation=3), 17) == Grant(
+        18, 40, ANN, "", 1_700_000_000.125, 2, 4, FREE
+    )
 
 
 # --- a counter ----------------------------------------------------------------------------------------------------------
@@ -247,9 +251,19 @@ def test_past_the_bound_not_one_number_is_granted(value: int, step: int) -> None
 
 
 def test_a_written_grant_moves_the_counter_and_nothing_else() -> None:
-    before = Counter(11, "e", (grant(1, 10),), (Jump(3, 4),), 11, 1, ("t",), 5, 0.25, {"x": "y"})
+    before = Counter(11, "e", (grant(1, 10),), (ExternalAdvance(3, 4),), 11, 1, ("t",), 5, 0.25, {"x": "y"})
     assert before.after(grant(11, 20)) == Counter(
-        21, "e", (grant(1, 10), grant(11, 20)), (Jump(3, 4),), 21, 1, ("t",), 5, 0.25, {"x": "y"}, "n11"
+        21,
+        "e",
+        (grant(1, 10), grant(11, 20)),
+        (ExternalAdvance(3, 4),),
+        21,
+        1,
+        ("t",),
+        5,
+        0.25,
+        {"x": "y"},
+        "n11",
     )
 
 
@@ -289,7 +303,7 @@ BOB = Owner("bob")
             },
         ),
         (
-            Counter(1, None, jumps=(Jump(3, 4), Jump(7, 9)), start=0, tails=("a", "b"), since=0, window=0.12345, others={"x": "y"}),
+            Counter(1, None, advances=(ExternalAdvance(3, 4), ExternalAdvance(7, 9)), start=0, returned_ranges=("a", "b"), since=0, window=0.12345, others={"x": "y"}),
             {
                 "x": "y",
                 "kennel_next": "1",
@@ -317,11 +331,11 @@ def test_others_cannot_speak_for_the_counter() -> None:
 
 def test_metadata_is_read_however_its_keys_are_written() -> None:
     written = Counter(
-        21, "e", (grant(11, 20),), (Jump(3, 4),), 21, 1, ("00000000000000000010-0001",), 11, 0.5
+        21, "e", (grant(11, 20),), (ExternalAdvance(3, 4),), 21, 1, ("00000000000000000010-0001",), 11, 0.5
     )
     metadata = {key.title(): value for key, value in written.metadata().items()}
     assert read_counter("orders", "21", "e", {**metadata, "Colour": "red"}) == Counter(
-        21, "e", written.grants, written.jumps, 21, 1, written.tails, 11, 0.5, {"Colour": "red"}
+        21, "e", written.grants, written.advances, 21, 1, written.returned_ranges, 11, 0.5, {"Colour": "red"}
     )
 
 
@@ -336,7 +350,7 @@ def test_since_means_nothing_without_the_next_number() -> None:
 def test_tails_that_are_no_keys_are_not_offered() -> None:
     keys = "00000000000000000010-0001,1,00000000000000000010,,00000000000000000010-12345,x"
     counter = read_counter("orders", "41", None, {"kennel_tails": keys})
-    assert counter.tails == ("00000000000000000010-0001", "00000000000000000010-12345")
+    assert counter.returned_ranges == ("00000000000000000010-0001", "00000000000000000010-12345")
 
 
 @pytest.mark.parametrize(
@@ -453,22 +467,28 @@ def test_errors_of_a_counter_say_which_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "noted", "known_next", "jumps", "noted_then"),
+    ("value", "noted", "known_next", "advances", "noted_then"),
     [
-        (121, 21, 1, (Jump(1, 2), Jump(21, 120)), 121),
-        (22, 21, 1, (Jump(1, 2), Jump(21, 21)), 22),
-        (21, 21, 1, (Jump(1, 2),), 21),
-        (21, None, 20, (Jump(1, 2), Jump(20, 20)), 21),
-        (21, None, 21, (Jump(1, 2),), None),
-        (21, None, 22, (Jump(1, 2),), None),
+        (121, 21, 1, (ExternalAdvance(1, 2), ExternalAdvance(21, 120)), 121),
+        (22, 21, 1, (ExternalAdvance(1, 2), ExternalAdvance(21, 21)), 22),
+        (21, 21, 1, (ExternalAdvance(1, 2),), 21),
+        (21, None, 20, (ExternalAdvance(1, 2), ExternalAdvance(20, 20)), 21),
+        (21, None, 21, (ExternalAdvance(1, 2),), None),
+        (21, None, 22, (ExternalAdvance(1, 2),), None),
     ],
 )
 def test_a_jump_is_what_nobody_accounts_for(
-    value: int, noted: int | None, known_next: int, jumps: tuple[Jump, ...], noted_then: int | None
+    value: int,
+    noted: int | None,
+    known_next: int,
+    advances: tuple[ExternalAdvance, ...],
+    noted_then: int | None,
 ) -> None:
-    before = Counter(value, "e", (grant(1, 10),), (Jump(1, 2),), noted, 1, ("t",), 3, 0.5, {"x": "y"})
-    assert note_jump(before, known_next=known_next) == Counter(
-        value, "e", (grant(1, 10),), jumps, noted_then, 1, ("t",), 3, 0.5, {"x": "y"}
+    before = Counter(
+        value, "e", (grant(1, 10),), (ExternalAdvance(1, 2),), noted, 1, ("t",), 3, 0.5, {"x": "y"}
+    )
+    assert note_advance(before, known_next=known_next) == Counter(
+        value, "e", (grant(1, 10),), advances, noted_then, 1, ("t",), 3, 0.5, {"x": "y"}
     )
 
 

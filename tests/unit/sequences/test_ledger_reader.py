@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from coordinator.errors import SequenceLowered, SequenceMissing
-from coordinator.sequences.grants import Grant, Jump, Owner
+from coordinator.sequences.grants import ExternalAdvance, Grant, Owner
 from coordinator.sequences.ledger import LedgerReader
+from coordinator.sequences.range_buffer import Block
 from coordinator.sequences.readable import MistypedNumber, NumberFormat
-from coordinator.sequences.stock import Block
 from coordinator.sequences.verify import verify
 from coordinator.testing.sequences import MemoryLedger, MemoryStore, memory_generator
 
@@ -19,9 +19,11 @@ def grant(first: int, last: int, at: float = 0.0, owner: Owner = ANN) -> Grant:
     return Grant(first, last, owner, f"n{first}", at)
 
 
-def book(*grants: Grant, jumps: tuple[Jump, ...] = (), counter: str | None = None) -> LedgerReader:
+def book(
+    *grants: Grant, advances: tuple[ExternalAdvance, ...] = (), counter: str | None = None
+) -> LedgerReader:
     store, ledger = MemoryStore(), MemoryLedger()
-    ledger.record(grants, jumps)
+    ledger.record(grants, advances)
     if counter is not None:
         store.overwrite(counter)
     return LedgerReader("orders", store, ledger)
@@ -68,7 +70,7 @@ def test_a_page_of_a_thin_ledger_is_filled_from_further_back() -> None:
 
 
 def test_numbers_of_nobody_are_told_from_those_of_another_program() -> None:
-    reader = book(grant(1, 10), grant(21, 30), jumps=(Jump(11, 20),), counter="31")
+    reader = book(grant(1, 10), grant(21, 30), advances=(ExternalAdvance(11, 20),), counter="31")
     assert reader.is_unattributed(15) and not reader.is_unattributed(5)
 
 

@@ -113,7 +113,7 @@ def test_a_refill_is_expected_to_take_as_long_as_slow_ones_did() -> None:
     assert refill.seconds >= 0.5
 
 
-def test_stock_must_outlast_a_refill() -> None:
+def test_a_buffer_must_outlast_a_refill() -> None:
     assert numbers_needed(0.0, 0.1) == 1
     assert numbers_needed(100_000, 0.05) >= 100_000 * 0.05
 

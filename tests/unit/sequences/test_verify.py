@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.sequences.grants import FREE, RETURNED, USED, Counter, Grant, Jump, Owner
+from coordinator.sequences.grants import FREE, RETURNED, USED, Counter, ExternalAdvance, Grant, Owner
 from coordinator.sequences.verify import all_grants, merged, verify
 
 ANN = Owner("ann")
@@ -15,7 +15,7 @@ def grant(first: int, last: int, **more: object) -> Grant:
 
 
 @pytest.mark.parametrize(
-    ("grants", "jumps", "next_number", "gaps", "overlaps", "unattributed"),
+    ("grants", "advances", "next_number", "gaps", "overlaps", "unattributed"),
     [
         ([], [], 1, [], [], 0),
         ([(1, 10), (11, 20)], [], 21, [], [], 0),
@@ -32,7 +32,7 @@ def grant(first: int, last: int, **more: object) -> Grant:
 )
 def test_holes_overlaps_and_jumps(
     grants: list[tuple[int, int]],
-    jumps: list[tuple[int, int]],
+    advances: list[tuple[int, int]],
     next_number: int,
     gaps: list[tuple[int, int]],
     overlaps: list[tuple[int, int]],
@@ -41,7 +41,7 @@ def test_holes_overlaps_and_jumps(
     report = verify(
         "orders",
         [grant(*each) for each in grants],
-        [Jump(*each) for each in jumps],
+        [ExternalAdvance(*each) for each in advances],
         start=1,
         next_number=next_number,
     )
@@ -53,7 +53,7 @@ def test_outcomes_are_added_up() -> None:
     grants = [
         grant(1, 10, outcome=USED),
         grant(11, 20, outcome=RETURNED, issued_through=14),
-        grant(15, 20, turn=1, outcome=FREE),
+        grant(15, 20, generation=1, outcome=FREE),
         grant(21, 30),
     ]
     report = verify("orders", grants, [], start=1, next_number=31)
@@ -61,7 +61,7 @@ def test_outcomes_are_added_up() -> None:
 
 
 def test_a_hole_behind_a_returned_grant_is_found() -> None:
-    grants = [grant(1, 10, outcome=RETURNED, issued_through=4), grant(6, 10, turn=1)]
+    grants = [grant(1, 10, outcome=RETURNED, issued_through=4), grant(6, 10, generation=1)]
     assert verify("orders", grants, [], start=1, next_number=11).gaps == [(5, 5)]
 
 
@@ -76,7 +76,15 @@ def test_grants_made_after_the_counter_was_read_are_left_out() -> None:
 
 
 def test_stretches_are_merged() -> None:
-    assert merged([Jump(20, 30), Jump(1, 5), Jump(6, 8), Jump(2, 3), Jump(25, 40)]) == [
-        Jump(1, 8),
-        Jump(20, 40),
+    assert merged(
+        [
+            ExternalAdvance(20, 30),
+            ExternalAdvance(1, 5),
+            ExternalAdvance(6, 8),
+            ExternalAdvance(2, 3),
+            ExternalAdvance(25, 40),
+        ]
+    ) == [
+        ExternalAdvance(1, 8),
+        ExternalAdvance(20, 40),
     ]

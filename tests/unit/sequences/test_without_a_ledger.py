@@ -8,7 +8,7 @@ from coordinator.errors import StorageUnreachable
 from coordinator.sequences.allocator import RangeAllocator
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.grants import Grant, Owner, SequenceConfig
-from coordinator.sequences.stock import RangeBuffer
+from coordinator.sequences.range_buffer import RangeBuffer
 from coordinator.testing.clock import ManualClock
 from coordinator.testing.sequences import MemoryStore
 from tests.unit.sequences.bench import Bench, span
@@ -67,28 +67,28 @@ def test_a_generator_without_a_ledger_loses_its_unused_numbers_and_says_which() 
 
 
 def test_a_block_takes_what_is_left_of_a_later_grant_and_that_one_is_finished() -> None:
-    stock = RangeBuffer()
-    stock.add(grant(1, 4))
-    stock.add(grant(101, 110))
-    stock.add(grant(201, 203))
-    block = stock.take_block(10)
+    buffer = RangeBuffer()
+    buffer.add(grant(1, 4))
+    buffer.add(grant(101, 110))
+    buffer.add(grant(201, 203))
+    block = buffer.take_block(10)
     assert block is not None and (list(block), block.is_contiguous) == (list(range(101, 111)), True)
-    assert [each.first for each in stock.finished] == [101]
-    rest = stock.take_block(7)
+    assert [each.first for each in buffer.finished] == [101]
+    rest = buffer.take_block(7)
     assert rest is not None and list(rest) == [1, 2, 3, 4, 201, 202, 203]
-    assert [each.first for each in stock.finished] == [101, 1, 201]
-    assert stock.left == 0
+    assert [each.first for each in buffer.finished] == [101, 1, 201]
+    assert buffer.left == 0
 
 
 def test_a_block_after_single_numbers_begins_where_these_ended() -> None:
-    stock = RangeBuffer()
-    stock.add(grant(1, 3))
-    stock.add(grant(11, 13))
-    assert stock.open_next()
-    assert [stock.take() for _ in range(3)] == [1, 2, 3]
-    block = stock.take_block(3)
+    buffer = RangeBuffer()
+    buffer.add(grant(1, 3))
+    buffer.add(grant(11, 13))
+    assert buffer.open_next()
+    assert [buffer.take() for _ in range(3)] == [1, 2, 3]
+    block = buffer.take_block(3)
     assert block is not None and list(block) == [11, 12, 13]
-    assert (stock.issued, stock.last_issued) == (6, 13)
+    assert (buffer.issued, buffer.last_issued) == (6, 13)
 
 
 def test_the_rows_of_one_owner_leave_out_what_the_counter_has_of_others() -> None:
@@ -102,7 +102,7 @@ def test_the_rows_of_one_owner_leave_out_what_the_counter_has_of_others() -> Non
     assert list(bench.book().rows(owner="nobody")) == []
 
 
-def test_a_caller_that_cannot_wait_for_the_stock_gets_the_error_of_its_own_request() -> None:
+def test_a_caller_that_cannot_wait_for_the_buffer_gets_the_error_of_its_own_request() -> None:
     store = MemoryStore()
     ids = UniqueIdGenerator("orders", store, None, config=SequenceConfig(range_size=10, max_range_size=10))
     first = ids.next_id()

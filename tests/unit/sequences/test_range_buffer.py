@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.sequences.grants import Grant, Owner
-from coordinator.sequences.stock import Block, RangeBuffer
+from coordinator.sequences.range_buffer import Block, RangeBuffer
 
 ANN = Owner("ann")
 
@@ -15,54 +15,54 @@ def grant(first: int, last: int, step: int = 1) -> Grant:
     return Grant(first, last, ANN, f"n{first}", 0.0, step)
 
 
-def drained(stock: RangeBuffer) -> list[int]:
+def drained(buffer: RangeBuffer) -> list[int]:
     numbers = []
     while True:
         try:
-            numbers.append(stock.take())
+            numbers.append(buffer.take())
         except StopIteration:
-            if not stock.open_next():
+            if not buffer.open_next():
                 return numbers
 
 
-def test_an_empty_stock_gives_nothing() -> None:
+def test_an_empty_buffer_gives_nothing() -> None:
     assert drained(RangeBuffer()) == []
     assert RangeBuffer().take_block(1) is None
     assert RangeBuffer().left == 0
 
 
 def test_grants_are_given_out_in_order_and_told_when_finished() -> None:
-    stock = RangeBuffer()
-    stock.add(grant(1, 100))
-    stock.add(grant(201, 230))
-    assert drained(stock) == [*range(1, 101), *range(201, 231)]
-    assert [each.first for each in stock.finished] == [1, 201]
-    assert (stock.issued, stock.last_issued, stock.left) == (130, 230, 0)
+    buffer = RangeBuffer()
+    buffer.add(grant(1, 100))
+    buffer.add(grant(201, 230))
+    assert drained(buffer) == [*range(1, 101), *range(201, 231)]
+    assert [each.first for each in buffer.finished] == [1, 201]
+    assert (buffer.issued, buffer.last_issued, buffer.left) == (130, 230, 0)
 
 
 def test_a_block_comes_from_one_grant_if_one_has_it_all() -> None:
-    stock = RangeBuffer()
-    stock.add(grant(1, 5))
-    stock.add(grant(101, 150))
-    block = stock.take_block(10)
+    buffer = RangeBuffer()
+    buffer.add(grant(1, 5))
+    buffer.add(grant(101, 150))
+    block = buffer.take_block(10)
     assert block is not None
     assert (list(block), block.is_contiguous) == (list(range(101, 111)), True)
 
 
 def test_a_block_that_fits_nowhere_is_pieced_together_and_says_so() -> None:
-    stock = RangeBuffer()
-    stock.add(grant(1, 5))
-    stock.add(grant(101, 105))
-    block = stock.take_block(8)
+    buffer = RangeBuffer()
+    buffer.add(grant(1, 5))
+    buffer.add(grant(101, 105))
+    block = buffer.take_block(8)
     assert block is not None
     assert (list(block), block.is_contiguous) == ([1, 2, 3, 4, 5, 101, 102, 103], False)
 
 
 def test_neighbouring_grants_are_one_run() -> None:
-    stock = RangeBuffer()
-    stock.add(grant(1, 5))
-    stock.add(grant(6, 10))
-    block = stock.take_block(8)
+    buffer = RangeBuffer()
+    buffer.add(grant(1, 5))
+    buffer.add(grant(6, 10))
+    block = buffer.take_block(8)
     assert block is not None
     assert block.ranges == (range(1, 9),)
 
@@ -74,15 +74,15 @@ def test_a_block_is_a_sequence() -> None:
 
 
 def test_what_is_given_up_begins_after_the_last_number_issued() -> None:
-    stock = RangeBuffer()
-    stock.add(grant(1, 100, step=10))
-    stock.add(grant(101, 110))
-    stock.open_next()
-    taken = [stock.take(), stock.take()]
+    buffer = RangeBuffer()
+    buffer.add(grant(1, 100, step=10))
+    buffer.add(grant(101, 110))
+    buffer.open_next()
+    taken = [buffer.take(), buffer.take()]
     assert taken == [1, 11]
-    rest = stock.empty_out()
+    rest = buffer.empty_out()
     assert [(each.first, through) for each, through in rest] == [(1, 20), (101, 100)]
-    assert drained(stock) == []
+    assert drained(buffer) == []
 
 
 @given(
@@ -94,29 +94,29 @@ def test_what_is_given_up_begins_after_the_last_number_issued() -> None:
 def test_every_number_is_issued_or_given_up_exactly_once(
     sizes: list[int], steps: list[tuple[str, int]]
 ) -> None:
-    stock, first, everything = RangeBuffer(), 1, set[int]()
+    buffer, first, everything = RangeBuffer(), 1, set[int]()
     for size in sizes:
-        stock.add(grant(first, first + size - 1))
+        buffer.add(grant(first, first + size - 1))
         everything |= set(range(first, first + size))
         first += size + 3
     issued: list[int] = []
     for step, count in steps:
-        before = stock.left
+        before = buffer.left
         if step == "one":
             try:
-                issued.append(stock.take())
+                issued.append(buffer.take())
             except StopIteration:
-                stock.open_next()
+                buffer.open_next()
         elif step == "block":
-            block = stock.take_block(count)
+            block = buffer.take_block(count)
             assert (block is None) == (before < count)
             issued.extend(block or [])
         else:
-            stock.count()
-        assert stock.left == len(everything) - len(issued)
-    stock.count()
-    assert stock.issued == len(issued)
-    assert stock.last_issued == (issued[-1] if issued else 0)
-    given_up = [n for each, through in stock.empty_out() for n in range(through + 1, each.last + 1)]
+            buffer.count()
+        assert buffer.left == len(everything) - len(issued)
+    buffer.count()
+    assert buffer.issued == len(issued)
+    assert buffer.last_issued == (issued[-1] if issued else 0)
+    given_up = [n for each, through in buffer.empty_out() for n in range(through + 1, each.last + 1)]
     assert len(issued) == len(set(issued))
     assert sorted(issued + given_up) == sorted(everything)
