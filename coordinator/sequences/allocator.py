@@ -134,6 +134,9 @@ class RangeAllocator:
         attempt = self._attempt = self._attempt or _Attempt(self._nonces())
         fresh = bool(attempt.in_doubt) or not self._pace.trusts_last_write
         self._wait(self._pace.before_try(started), started)
+        started = (
+            self._clock.monotonic()
+        )  # it stayed away for the others' sake: that is no time spent on trying
         lost = failures = 0
         while True:
             try:

@@ -17,6 +17,7 @@ from coordinator.errors import (
 )
 from coordinator.sequences.allocator import SETTLE_AFTER, RangeAllocator
 from coordinator.sequences.grants import GRANTED, RETURNED, USED, Grant, metadata_bytes
+from coordinator.sequences.pacing import ContentionBackoff
 from tests.unit.sequences.bench import Bench, span
 
 
@@ -480,3 +481,28 @@ def test_a_new_process_starts_although_others_write_all_the_time() -> None:
         new.reserve(10)  # its write has lost, and nothing is wrong
     bench.ledger.rows = rows  # type: ignore[method-assign]
     assert span(new.reserve(10)) == (21, 30)
+
+
+class Courteous(ContentionBackoff):
+    def before_try(self, now: float) -> float:
+        return 4.0
+
+    def lost(self, window: float, times: int = 1) -> float:
+        return 2.0
+
+
+def test_the_time_for_which_a_writer_stays_away_for_others_is_not_spent_on_trying() -> None:
+    bench = Bench()
+    writer = bench.writer("new", deadline_seconds=5.0)
+    writer.reserve(10)
+    writer._pace = Courteous()
+    write, lost = bench.store.try_optimistic_write, 0
+
+    def lose_twice(*what: Any, **more: Any) -> str | None:
+        nonlocal lost
+        lost += 1
+        return None if lost <= 2 else write(*what, **more)
+
+    bench.store.try_optimistic_write = lose_twice  # type: ignore[method-assign]
+    assert span(writer.reserve(10)) == (11, 20)
+    assert lost == 3
