@@ -30,7 +30,13 @@ from tests.support.stack import wait_until
 
 MKDOCS = Path(sys.executable).with_name("mkdocs")
 OUTSIDE = ("README.md", "SECURITY.md", "CHANGELOG.md")
-HOSTS = {"squidfunk.github.io", "semver.org", "docs.microsoft.com", "msdn.microsoft.com"}
+HOSTS = {
+    "squidfunk.github.io",
+    "semver.org",
+    "docs.microsoft.com",
+    "msdn.microsoft.com",
+    "www.standardwebhooks.com",
+}
 """Hosts that pages may point a reader to."""
 
 
