@@ -14,9 +14,9 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 from xdist.scheduler import LoadScopeScheduling
 
 from coordinator.testing.azurite import Azurite
-from tests.support import missing
 from tests.support.azurite import started_azurite
 from tests.support.browser import LAUNCH_ARGS, REMEDY, find_chromium
+from tests.support.parts import missing
 from tests.support.postgres import running_postgres
 from tests.support.redis import running_redis
 
@@ -58,6 +58,25 @@ LONGEST_FIRST = (
 )
 
 
+# What waits nearly all the time, for leases, time-outs and polls of the product: beside three processes that are busy a fourth takes
+# these, and no others. Tests of response times are not among them.
+WAITING = {
+    "integration/scaling/test_demo_pool",
+    "integration/dashboard/test_journal",
+    "integration/dashboard/test_restore_drill",
+    "integration/dashboard/test_locked_database",
+    "integration/dashboard/test_requests",
+    "integration/queues/test_crashes",
+    "integration/leadership/test_fail_over",
+    "integration/scaling/test_agents",
+    "integration/scaling/test_running_jobs",
+    "integration/test_worker",
+    "hostile/test_gates",
+    "hostile/test_leases",
+}
+BUSY_PROCESSES = 3
+
+
 def group_of(path: Path) -> str:
     """What runs in one process."""
     folder, stem = path.parent, path.stem
@@ -71,6 +90,27 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(TESTS.parent / nodeid.partition("::")[0])
+
+    def _waits(self, node: Any) -> bool:
+        """Whether that process takes only what waits."""
+        return self.numnodes > BUSY_PROCESSES and int(node.gateway.id.removeprefix("gw")) >= BUSY_PROCESSES
+
+    def _next_for(self, node: Any) -> str | None:
+        """The group that the process takes next; None if nothing is left for it."""
+        waits = self._waits(node)
+        fitting = [scope for scope in self.workqueue if (scope in WAITING) == waits]
+        return next(iter(fitting or ([] if waits else self.workqueue)), None)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if (scope := self._next_for(node)) is not None:
+            self.workqueue.move_to_end(scope, last=False)
+            super()._assign_work_unit(node)
+
+    def _reschedule(self, node: Any) -> None:
+        if self._next_for(node) is None and not node.shutting_down:
+            node.shutdown()
+        else:
+            super()._reschedule(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:

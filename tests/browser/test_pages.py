@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 
 from tests.browser.conftest import People
 from tests.conftest import PageFactory
+from tests.support.readme import PROJECT
 from tests.support.stack import LiveStack
 
 PATHS = (
@@ -35,6 +38,8 @@ AXE = {
     "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
     "resultTypes": ["violations"],
 }
+# A theme is another set of colours (`test_a_theme_changes_colours_alone`), so once all rules held in one, these are left.
+OF_COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
 SEEN = """async (options) => (await axe.run(options)).violations.map(
     (found) => `${found.id}: ${found.help}: ${found.nodes[0].html.slice(0, 160)}`)"""
 # 1280 px wide at 400 %: what is left of the window for the page, and the least that WCAG 1.4.10 asks for.
@@ -56,12 +61,12 @@ OUT_OF_REACH = """() => {
 
 
 async def found_by_axe(page: Page, place: str) -> list[str]:
-    """All rules on the page as it is, dark and light."""
+    """All rules on the page as it is when dark, and all that depend on colours when it is light."""
     await page.evaluate(Axe().axe_script)
     found = []
-    for theme in ("dark", "light"):
+    for theme, rules in (("dark", AXE), ("light", AXE | OF_COLOURS)):
         await page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-        found += [f"{place}, {theme}: {each}" for each in await page.evaluate(SEEN, AXE)]
+        found += [f"{place}, {theme}: {each}" for each in await page.evaluate(SEEN, rules)]
     return found
 
 
@@ -91,6 +96,17 @@ async def test_axe_finds_nothing_in_either_theme(
         await who.goto(stack.url + path)
         found += await found_by_axe(who, path)
     assert not found, "\n".join(found)
+
+
+def test_a_theme_changes_colours_alone() -> None:
+    """What a theme's rules set: the scheme and values of names, which no rule but those of colours reads differently."""
+    texts = [path.read_text() for path in (PROJECT / "static" / "css").glob("*.css")]
+    rules = [rule for text in texts for rule in re.findall(r"([^{}]*data-theme[^{}]*)\{([^{}]*)\}", text)]
+    assert len(rules) >= 2
+    for selector, body in rules:
+        for name in re.findall(r"([\w-]+)\s*:[^;]*;", body):
+            assert name == "color-scheme" or name.startswith("--"), f"{selector.strip()} sets {name}"
+    assert [text.count("prefers-color-scheme") for text in texts if "prefers-color-scheme" in text] == [1]
 
 
 async def test_the_switch_and_the_systems_wish_give_the_same_colours(person: People) -> None:

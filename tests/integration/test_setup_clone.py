@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from scripts import lock, setup
-from tests.support import missing
+from tests.support.parts import missing
 
 ROOT = Path(__file__).resolve().parents[2]
 PINNED = re.compile(r"([A-Za-z0-9._-]+)(?:\[[a-z,]+\])?==([A-Za-z0-9.]+)")

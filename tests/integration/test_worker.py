@@ -34,7 +34,7 @@ async def running(worker: Worker):
         await asyncio.wait_for(task, 30)
 
 
-async def until(ready, seconds: float = 20.0) -> None:
+async def until(ready, seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not ready():
             await asyncio.sleep(0.02)

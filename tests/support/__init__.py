@@ -1,20 +1,4 @@
-"""The real parts that tests run against, each started by itself on free ports."""
+"""The real parts that tests run against, each started by itself on free ports.
 
-from __future__ import annotations
-
-import os
-from typing import NoReturn
-
-import pytest
-
-
-def in_ci() -> bool:
-    return os.environ.get("CI", "").lower() not in ("", "0", "false")
-
-
-def missing(part: str, remedy: str) -> NoReturn:
-    """A part that tests need cannot be had: CI fails, a laptop skips with one clear line."""
-    line = f"{part} is missing: {remedy}"
-    if in_ci():
-        pytest.fail(line, pytrace=False)
-    pytest.skip(line)
+Imports nothing: the processes that tests start load settings from this package, some hundred times in a run.
+"""

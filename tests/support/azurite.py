@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.testing.azurite import Azurite, AzuriteMissing
 
-from . import missing
+from .parts import missing
 
 
 def started_azurite() -> Azurite:

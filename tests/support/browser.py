@@ -81,7 +81,7 @@ def main() -> int:
         print(f"Chromium for the tests: {found}")
         return 0
     print(f"No Chromium: browser tests will be skipped, and fail with CI=true. To have one, {REMEDY}.")
-    from . import in_ci
+    from .parts import in_ci
 
     return 1 if in_ci() or not install else 0
 

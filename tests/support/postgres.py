@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psycopg
 
-from . import missing
+from .parts import missing
 from .ports import LOOPBACK, free_port, wait_until_listening
 from .processes import start_server, stop_server
 

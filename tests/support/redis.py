@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import missing
+from .parts import missing
 from .ports import LOOPBACK, free_port, wait_until_listening
 from .processes import start_server, stop_server
 

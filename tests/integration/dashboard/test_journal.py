@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from coordinator import Storage
@@ -29,6 +31,7 @@ async def test_the_end_is_kept_by_itself_and_an_emptied_audit_is_found(own_dashb
     async with Storage.from_connection_string(own_dashboard.connection_string, config=config) as storage:
         kept: list[str] = []
         while not kept:
+            await asyncio.sleep(0.5)
             kept = await Journal(storage, "audit").lines()
     assert await until(lambda: "1 ends kept" in own_dashboard.manage("audit", "verify"))
     own_dashboard.stop()
