@@ -291,3 +291,22 @@ async def test_a_task_of_every_day_takes_four_clicks_at_most_and_is_refused_to_o
             assert refused.status_code == 403, f"{address} for {lesser}"
     if was_open:
         await asyncio.to_thread(site.admin.post, f"/gates/{GATE}/unleash")
+
+
+async def test_ctrl_k_finds_while_one_types_and_arrows_choose(person: People, stack: LiveStack) -> None:
+    page = await person("viewer")
+    await page.keyboard.press("Control+k")
+    field, found = page.locator("#find"), page.locator("#found")
+    await expect(field).to_be_focused()
+    await page.keyboard.type("orders-")
+    await expect(found.get_by_role("link", name="orders-in")).to_be_visible(timeout=30_000)
+    await page.keyboard.press("ArrowDown")
+    await expect(found.get_by_role("link").first).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(field).to_be_focused()
+    await expect(found).to_be_hidden()
+    await field.fill("queu")
+    await expect(found.get_by_role("link", name="Queues")).to_be_visible(timeout=30_000)
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("h1")).to_have_text("Queues", timeout=30_000)
