@@ -276,7 +276,8 @@ async def _record(claims: LargePayloads, envelope: Envelope) -> PoisonRecord | N
 async def _read_all(queue: Queue[Any]) -> AsyncIterator[list[ReceivedMessage]]:
     seen, again = set[str](), 0
     backoff = Backoff(base_seconds=0.1, cap_seconds=2.0, deadline_seconds=queue.config.write_seconds)
-    while True:
+    total = await retry(queue.depth, backoff=backoff, clock=queue.clock)  # never less than there are
+    while len(seen) < total:
         batch = await retry(
             lambda: queue.take(MAX_BATCH, visibility_seconds=_READ_SECONDS),
             backoff=backoff,
@@ -286,14 +287,9 @@ async def _read_all(queue: Queue[Any]) -> AsyncIterator[list[ReceivedMessage]]:
         seen |= fresh
         if batch:
             yield batch
-        if fresh:
-            again = 0
-            continue
-        # What was read came round again, or others hide the rest for a moment.
-        again += 1
+        # Without fresh ones, what was read came round again, or others hide the rest for a moment.
+        again = 0 if fresh else again + 1
         if again > 3 + len(seen) // MAX_BATCH:
-            return
-        if await retry(queue.depth, backoff=backoff, clock=queue.clock) <= len(seen):
             return
         if not batch:
             await queue.clock.sleep(_READ_SECONDS)
