@@ -72,6 +72,7 @@ async def test_a_second_stay_in_poison_tells_of_the_first(queues: Queues) -> Non
     await queues.run(queues.reject)
     (message,) = await queues.queue().poison.peek()
     assert [failure.reason for failure in message.items[0].failures] == ["not now"] * 3
+    assert {failure.handler for failure in message.items[0].failures} == {"Queues.reject"}
 
 
 async def test_only_the_item_that_failed_comes_back(queues: Queues) -> None:

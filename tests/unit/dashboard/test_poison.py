@@ -1,0 +1,76 @@
+"""Promises of how poison messages are grouped, filtered and edited, without storage."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from coordinator.queues import envelope as wire
+from coordinator.queues.envelope import Envelope, Failure, PoisonRecord
+from dashboard.queues import poison
+from dashboard.queues.poison import Filter
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("order 4711 has no lines", "order … has no lines"),
+        ("no answer from 10.0.0.17 in 2.5 s", "no answer from … in … s"),
+        ("customer 0b9f3a52-1c2d-4e5f-8a9b-0c1d2e3f4a5b is gone", "customer … is gone"),
+        ("card of ann@example.com declined", "card of … declined"),
+        ("object at 0x7f3a2c", "object at …"),
+        ("'customer'", "'customer'"),
+        ("first line\nand 400 more", "first line"),
+        ("", ""),
+    ],
+)
+def test_what_differs_from_message_to_message_is_left_out_of_the_kind(reason: str, kind: str) -> None:
+    assert poison.normalised(reason) == kind
+
+
+def test_a_filter_says_what_it_asks_for_and_refuses_a_time_that_is_none() -> None:
+    asked = Filter.of({"kind": "k", "since": "2026-11-01T10:00", "page": "3"})
+    assert (asked.query, str(asked)) == ("kind=k&since=2026-11-01T10%3A00", "kind k, since 2026-11-01T10:00")
+    assert (Filter.of({}).query, str(Filter())) == ("", "all")
+    with pytest.raises(ValueError, match="yesterday"):
+        Filter.of({"since": "yesterday"})
+
+
+def poisoned(*items: object, foreign: bool = False) -> str:
+    message = Envelope(kennel=1, id="m", at=5.0, by="shop", items=[wire.encode_item(each) for each in items])
+    record = PoisonRecord(
+        "orders",
+        "m-1",
+        '"bare"' if foreign else wire.encode(message),
+        "no stock",
+        [Failure("no stock", "ValueError", handler="bill", at=time.time())],
+        1.0,
+        2.0,
+        5,
+    )
+    return wire.encode(Envelope(kennel=1, id="p", items=[wire.encode_item(record)]))
+
+
+def test_an_edited_message_keeps_everything_but_its_item() -> None:
+    record = poison.record_of(poison.edited(poisoned({"n": 1}), '{"n": 2}'))
+    before = poison.record_of(poisoned({"n": 1}))
+    assert record is not None and before is not None
+    assert (record.message_id, record.reason, record.failures[0].handler) == ("m-1", "no stock", "bill")
+    envelope = wire.decode(record.text)
+    assert [bytes(item) for item in envelope.items] == [b'{"n":2}']
+    assert (envelope.id, envelope.by, envelope.at) == ("m", "shop", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "body", "why"),
+    [
+        (poisoned({"n": 1}), "{", "not JSON"),
+        (poisoned({"n": 1}), "NaN", "not JSON"),
+        (poisoned(foreign=True), "1", "cannot be edited"),
+        ('"left here by hand"', "1", "cannot be edited"),
+    ],
+)
+def test_what_cannot_be_edited_is_refused(text: str, body: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        poison.edited(text, body)
