@@ -40,6 +40,8 @@ def search(request: HttpRequest) -> HttpResponse:
     q = request.GET.get("q", "").strip()[:200]
     hits, total = find(selectors.fleet(), q) if q else ([], 0)
     if "list" in request.GET:
+        begun = [hit for hit in _pages() if hit.name.lower().startswith(q.lower()) and hit not in hits]
+        hits, total = begun + hits, len(begun) + total
         most = hits[:LISTED]
         return render(request, "overview/search.html#hits", {"q": q, "hits": most, "more": total - len(most)})
     exact = [hit for hit in hits if hit.name == q]
