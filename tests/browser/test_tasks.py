@@ -305,7 +305,7 @@ async def test_ctrl_k_finds_while_one_types_and_arrows_choose(person: People, st
     await page.keyboard.press("Escape")
     await expect(field).to_be_focused()
     await expect(found).to_be_hidden()
-    await field.fill("queu")
+    await field.fill("queue")
     await expect(found.get_by_role("link", name="Queues")).to_be_visible(timeout=30_000)
     await page.keyboard.press("ArrowDown")
     await page.keyboard.press("Enter")
