@@ -165,7 +165,8 @@ class Kennel:
             self.observer, self.next_at, self.wakes_above = self._new_observer(), second + 20.0, math.inf
         if self.push and second:
             self.announced += pool.day.arrivals[second - 1]
-        if second < self.next_at and not self._is_woken(second):
+        opens = any(end == second for _, end in pool.day.closed)
+        if second < self.next_at and not self._is_woken(second) and not (self.push and opens):
             return
         seen = run(self.observer(pool.actual))
         decision = decide(self.policy, seen, self.memory)

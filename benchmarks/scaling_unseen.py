@@ -88,7 +88,7 @@ KINDS: dict[str, Callable[[random.Random, float], Parts]] = {
 
 
 def unseen(seed: int) -> Day:
-    """The day of that seed: eight kinds by turns, with a pool of 12 to 40 instances at the peak."""
+    """The day of that seed: eight kinds by turns, of 8 to 30 busy instances at the peak, in a pool of up to three times as many."""
     rng = random.Random(f"unseen {seed}")
     kind = list(KINDS)[seed % len(KINDS)]
     handler_seconds = rng.choice((0.25, 1, 2, 20, 45))
@@ -102,7 +102,7 @@ def unseen(seed: int) -> Day:
         "hours": HOURS,
         "target_seconds": target,
         "boot_seconds": boot,
-        "maximum": round(busy * 1.3) + 1,
+        "maximum": round(busy * rng.uniform(1.3, 3)),
         "slots": slots,
         "handler_seconds": handler_seconds,
         "parts": KINDS[kind](rng, busy * slots / handler_seconds),

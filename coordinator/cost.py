@@ -28,6 +28,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         source: Where.
         currency: Their currency.
         blob_other: Any other request to a blob: for its lease, metadata, tags or properties.
+        instance_hour: An hour of one instance of a pool (default 0: not known, so that its cost is not shown).
 
     Raises:
         ConfigurationError: A price is out of bounds.
@@ -42,11 +43,14 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: Remark = "azure.microsoft.com/pricing/details/storage, LRS, hot, US regions"
     currency: Remark = "USD"
     blob_other: Figure = 0.0044
+    instance_hour: Figure = 0.0
 
     def __post_init__(self) -> None:
         for name in ("queue", "blob_write", "blob_read", "blob_list", "table", "blob_other"):
             if not 0 <= getattr(self, name) <= 1000:
                 raise ConfigurationError(f"the price of {name} must be 0 to 1,000 for 10,000 requests")
+        if not 0 <= self.instance_hour <= 1000:
+            raise ConfigurationError("the price of an instance must be 0 to 1,000 an hour")
 
 
 DEFAULT_PRICES = Prices()

@@ -9,7 +9,7 @@ from coordinator.azure.account import Account
 from coordinator.backoff import retry
 from coordinator.errors import ConfigurationError, NotFound, PreconditionFailed
 from coordinator.pipelines.azure import ledger
-from coordinator.scaling.history import CHANGE
+from coordinator.scaling.history import CHANGE, DAY
 from coordinator.tables.azure import make_table
 from coordinator.tables.commit import BACKOFF
 from coordinator.tables.operations import ANY, Delete, Operation, split
@@ -81,10 +81,11 @@ async def _sagas(storage: Account, before: float, dry_run: bool) -> int:
 async def _changes(storage: Account, before: float, dry_run: bool) -> int:
     table = make_table(storage, storage.config.table("scaling"))
     count = 0
-    async for row in table.scan(prefix=CHANGE, where=[("at", "lt", before)], select=()):
-        count += 1
-        if not dry_run:
-            await _delete_if_unchanged(table, Delete(row.key, row.etag))
+    for prefix in (CHANGE, DAY):
+        async for row in table.scan(prefix=prefix, where=[("at", "lt", before)], select=()):
+            count += prefix == CHANGE
+            if not dry_run:
+                await _delete_if_unchanged(table, Delete(row.key, row.etag))
     return count
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
+
+import msgspec
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import ConfigurationError, KennelError, LeadershipLost
@@ -15,6 +18,7 @@ from coordinator.scaling.decision import AgentState, Decision, Observation, deci
 from coordinator.scaling.drivers import Driver
 from coordinator.scaling.history import ScalingHistory
 from coordinator.scaling.policy import ScalingPolicy
+from coordinator.scaling.usage import WEEK_SECONDS, Usage, count_usage, day_of, expected_per_second
 from coordinator.scaling.waking import SHORTEST_SECONDS, is_surprise, wakes_above
 
 _log = logging.getLogger("coordinator.scaling")
@@ -89,9 +93,12 @@ class ScalingAgent:
         self._identity = identity
         self._clock = clock
         self._memory: AgentState | None = None
+        self._usage: Usage | None = None
+        self._days: dict[float, Usage | None] = {}
         self._signal = asyncio.Event()
         self._bus, self._topics = bus, topics
-        self._announced, self._above, self._looked_at = 0, 0.0, clock.monotonic()
+        self._announced: float = 0
+        self._above, self._looked_at = 0.0, clock.monotonic()
 
     async def lead(self, term: FencedTerm) -> None:
         """Turn after turn until cancelled; the task of an election.
@@ -104,7 +111,8 @@ class ScalingAgent:
         try:
             if self._bus is not None:
                 for topic in self._topics:
-                    hints.on(self._bus(), topic, self._hear)
+                    hear = self._hear_gate if topic.startswith("gate:") else self._hear
+                    hints.on(self._bus(), topic, hear)
             while True:
                 await self._rest(await self._turn(term))
         finally:
@@ -125,6 +133,11 @@ class ScalingAgent:
         if hint.due <= self._clock.time():
             self._announced += max(1, hint.size)
             self._signal.set()
+
+    def _hear_gate(self, hint: Hint) -> None:
+        """A gate has opened or closed: that is always worth a look."""
+        self._announced = math.inf
+        self._signal.set()
 
     async def _rest(self, seconds: float) -> None:
         """Until the next turn is due, or more was announced than the pool is made for."""
@@ -153,15 +166,21 @@ class ScalingAgent:
         self._announced, self._looked_at = 0, self._clock.monotonic()
         if self._memory is None:
             latest = await self.history.latest()
-            self._memory = latest.memory if latest else AgentState()
+            self._memory, self._usage = (latest.memory, latest.usage) if latest else (AgentState(), None)
         policy = self._policy if isinstance(self._policy, ScalingPolicy) else await self._policy()
         seen = await self._observe(await self.driver.actual())
+        if policy.forecast:
+            expected = await self._expected(seen.at, policy.boot_seconds + self.every_seconds)
+            seen = msgspec.structs.replace(seen, expected_per_second=expected)
+        usage, ended = count_usage(self._usage, policy, seen)
         previous = seen.actual if self._memory.wanted is None else self._memory.wanted
         decision = decide(policy, seen, self._memory)
         self._above = wakes_above(policy, seen, decision.wanted)
         term.check()
-        await self.history.record(decision, seen, previous=previous, by=self._identity, epoch=term.epoch)
-        self._memory = decision.memory
+        await self.history.record(
+            decision, seen, previous=previous, by=self._identity, epoch=term.epoch, usage=usage, ended=ended
+        )
+        self._memory, self._usage = decision.memory, usage
         if decision.wanted != seen.actual:
             term.check()
             await self.driver.scale(decision.wanted)
@@ -173,3 +192,11 @@ class ScalingAgent:
                 extra={"action": "scale", "resource": self.pool, "epoch": term.epoch},
             )
         return decision
+
+    async def _expected(self, at: float, ahead_seconds: float) -> float | None:
+        """What arrived a week before; a request for each day that is not known yet."""
+        days = {day_of(at - WEEK_SECONDS), day_of(at - WEEK_SECONDS + ahead_seconds)}
+        self._days = {
+            day: self._days[day] if day in self._days else await self.history.day(day) for day in days
+        }
+        return expected_per_second(self._days, at, ahead_seconds)

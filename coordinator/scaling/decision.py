@@ -34,6 +34,7 @@ class Observation(msgspec.Struct, frozen=True):
     `items_per_message` turns messages into items. `held_by` names the gate that lets nobody work, if one does: what waits
     for a gate is not late, and more instances would not help. `ready` of the `actual` instances have begun to work.
     `ages` are what waits by age, the oldest first: (no older than, items); without them, all is as old as the oldest.
+    `arrived` are the items since the last look; `expected_per_second` is what arrived a week before, if that counts.
     """
 
     at: Moment
@@ -54,6 +55,8 @@ class Observation(msgspec.Struct, frozen=True):
     longest_seconds: Duration = 0.0
     idle_seconds: Figure | None = None
     ages: Annotated[tuple[tuple[Figure, Figure], ...], Meta(max_length=MAX_ITEMS)] = ()
+    arrived: Figure = 0.0
+    expected_per_second: Figure | None = None
 
 
 class AgentState(msgspec.Struct, frozen=True):
@@ -94,12 +97,20 @@ def decide(policy: ScalingPolicy, seen: Observation, memory: AgentState) -> Deci
         bounded = max(lowest, min(highest, now))
         reason = f"{bounded} because {lowest}…{highest} are allowed now{suffix}"
         return Decision(bounded, reason, _stepped(policy, bounded, now, seen, memory))
-    if seen.held_by:
-        return Decision(now, f"{now} kept while gate {seen.held_by} holds them", _kept(now, memory))
-    if seen.visible is None:
+    if seen.visible is None and not seen.held_by:
         return Decision(now, f"{now} kept because the depth is unknown", _kept(now, memory))
     load = _Load(policy, seen, memory, now)
+    if seen.held_by:
+        ready = load.ready_for_opening(highest)
+        if ready > now:
+            reason = f"{ready} because {load.waiting:.6g} wait for gate {seen.held_by}: fewer would be late when it opens"
+            return Decision(ready, reason, _stepped(policy, ready, now, seen, memory))
+        return Decision(now, f"{now} kept while gate {seen.held_by} holds them", _kept(now, memory))
     needed, why = load.needed(highest), load.words()
+    foreseen = min(highest, math.ceil((seen.expected_per_second or 0.0) / load.rate - 1e-9))
+    forecast = f"{seen.expected_per_second or 0.0:.3g}/s arrived at this hour a week ago (forecast)"
+    if foreseen > needed:
+        needed, why = foreseen, forecast
     if seen.cpu is not None and seen.cpu > policy.cpu_high and needed <= now:
         # One more at a time: the next only after this one had the time to boot and to be seen.
         if seen.at - memory.stepped_at >= policy.boot_seconds + policy.step_seconds:
@@ -113,7 +124,9 @@ def decide(policy: ScalingPolicy, seen: Observation, memory: AgentState) -> Deci
         memory = _stepped(policy, wanted, now, seen, memory)
         return Decision(wanted, f"{wanted} because {why}", memory, _SHORTEST_TURN_SECONDS)
     if wanted == now and lowest < now:
-        wanted, why = max(lowest, load.enough()), why
+        wanted = max(lowest, load.enough())
+        if wanted < foreseen:
+            wanted, why = min(now, foreseen), forecast
     soon = load.drained_seconds() if now > lowest else None
     if wanted >= now:
         return Decision(now, f"{now} because {why}", _kept(now, memory), soon)
@@ -172,6 +185,14 @@ class _Load:
             if self._suffices(count):
                 return count
         return highest if highest <= self.now else self._wished(highest)
+
+    def ready_for_opening(self, highest: int) -> int:
+        """The fewest that must have begun when the gate opens: with all others started then, what waits is done in time."""
+        for count in range(self.now, highest):
+            later = (highest - count) * max(0.0, self.target - self.boot)
+            if self.rate * (count * self.target + later) >= self.waiting:
+                return count
+        return highest
 
     def _wished(self, highest: int) -> int:
         """How many would be needed, beyond what is allowed; for the words."""
@@ -260,7 +281,10 @@ def _stepped(
 ) -> AgentState:
     direction: Direction = "up" if wanted > now else "down"
     turned, hold = memory.turned_at, memory.hold_seconds
-    if memory.direction not in ("none", direction):
+    rate = seen.instance_per_second or policy.instance_per_second
+    # A burst proves nothing: the step down was wrong if those that were left cannot do what keeps arriving.
+    is_burst = direction == "up" and (seen.arrival_per_second or 0.0) <= now * rate
+    if memory.direction not in ("none", direction) and not is_burst:
         since = seen.at - memory.stepped_at
         turned = seen.at
         if direction == "up":

@@ -9,19 +9,22 @@ import msgspec
 
 from coordinator.errors import AlreadyExists, LeadershipLost, NotFound, PreconditionFailed
 from coordinator.scaling.decision import AgentState, Decision, Observation
+from coordinator.scaling.usage import Usage
 from coordinator.tables.commit import commit
-from coordinator.tables.operations import Insert, Operation, Replace
+from coordinator.tables.operations import Insert, Operation, Put, Replace
 from coordinator.tables.rows import Row
 from coordinator.tables.table import Table
 
 LATEST = "a-latest"
 CHANGE = "c-"
+DAY = "d-"
 _FAR = 10**13
 
 
 @dataclass(frozen=True)
 class ScalingRecord:
-    """One decision: for which pool, by whom, in which term, from what, and why. `previous` is what was wanted before."""
+    """One decision: for which pool, by whom, in which term, from what, and why. `previous` is what was wanted before;
+    `usage` is that of the day so far."""
 
     pool: str
     at: float
@@ -33,6 +36,7 @@ class ScalingRecord:
     reason: str
     seen: Observation
     memory: AgentState
+    usage: Usage | None = None
 
 
 class ScalingHistory:
@@ -58,9 +62,17 @@ class ScalingHistory:
         return decode_record(row)
 
     async def record(
-        self, decision: Decision, seen: Observation, *, previous: int, by: str, epoch: int
+        self,
+        decision: Decision,
+        seen: Observation,
+        *,
+        previous: int,
+        by: str,
+        epoch: int,
+        usage: Usage | None = None,
+        ended: Usage | None = None,
     ) -> None:
-        """Store a decision; raises `LeadershipLost` if an agent of a later term has stored one."""
+        """Store a decision, and the day that has `ended`; raises `LeadershipLost` if an agent of a later term has stored one."""
         values: dict[str, Any] = {
             "at": seen.at,
             "by": by,
@@ -78,8 +90,12 @@ class ScalingHistory:
                 raise LeadershipLost(
                     f"scaling {self.pool}: an agent of term {self._epoch} has decided after {epoch}"
                 )
-            latest: Operation = Replace(key, values, self._etag) if self._etag else Insert(key, values)
+            newest = values | {"usage": msgspec.json.encode(usage).decode()} if usage else values
+            latest: Operation = Replace(key, newest, self._etag) if self._etag else Insert(key, newest)
             operations: list[Operation] = [latest]
+            if ended is not None:
+                day = {"at": ended.at, "usage": msgspec.json.encode(ended).decode()}
+                operations.append(Put((self.pool, _day_row(ended.day)), day))
             if decision.wanted != previous:
                 # Rows count down, so that the newest are the first of a scan.
                 row = f"{CHANGE}{_FAR - int(seen.at * 1000):013d}-{epoch:06d}"
@@ -92,10 +108,22 @@ class ScalingHistory:
                 await self.latest()
         raise LeadershipLost(f"scaling {self.pool}: another agent decides at the same time")
 
+    async def day(self, start: float) -> Usage | None:
+        """The day that started at that midnight (UTC), if it was recorded to its end."""
+        try:
+            row = await self._table.read((self.pool, _day_row(start)))
+        except NotFound:
+            return None
+        return msgspec.json.decode(row["usage"], type=Usage)
+
     async def changes(self, limit: int = 100) -> list[ScalingRecord]:
         """The newest changes of the number wanted, the newest first."""
         rows = await self._table.top(limit, partition=self.pool, prefix=CHANGE)
         return [decode_record(row) for row in rows]
+
+
+def _day_row(start: float) -> str:
+    return f"{DAY}{int(start):012d}"
 
 
 def decode_record(row: Row) -> ScalingRecord:
@@ -111,4 +139,5 @@ def decode_record(row: Row) -> ScalingRecord:
         reason=row["reason"],
         seen=msgspec.json.decode(row["seen"], type=Observation),
         memory=msgspec.json.decode(row["memory"], type=AgentState),
+        usage=msgspec.json.decode(row["usage"], type=Usage) if row.get("usage") else None,
     )

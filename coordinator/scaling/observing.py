@@ -21,6 +21,7 @@ from coordinator.scaling.reports import Completions, ReportedPool, WorkerReport
 ReadReports = Callable[[], Awaitable[Sequence[WorkerReport]]]
 
 _WEIGHT = 0.3
+_LONG_ITEM_SECONDS = 5.0
 # Instances that report nothing for so long either cannot, or do not know of their pool.
 _SILENT_SECONDS = 180.0
 
@@ -74,6 +75,7 @@ class QueueObserver:
         look = _Look(now, count - self._delayed, waiting * self._items, actual, measured)
         rate = self._rate(look)
         look.done = self._done(look, in_flight, rate)
+        arrived = 0.0
         if self._last is not None and now > self._last.at:
             arrived = (look.count - self._last.count) * self._items + look.done
             self._arrivals.add(now, arrived)
@@ -100,6 +102,7 @@ class QueueObserver:
             longest_seconds=measured.longest_seconds if measured else 0.0,
             idle_seconds=self._arrivals.idle_seconds(now),
             ages=self._arrivals.ages(now, waiting * self._items, oldest),
+            arrived=arrived,
         )
 
     def _measured(self, reports: Sequence[WorkerReport], now: float, actual: int) -> ReportedPool | None:
@@ -146,6 +149,8 @@ class QueueObserver:
         if measured is None:
             return self._first_rate
         possible = measured.possible_per_second or self._first_rate
+        if (measured.item_seconds or 0.0) >= _LONG_ITEM_SECONDS:
+            return possible  # few ends in a look; and what it takes between two jobs is little beside them
         # Work for two more seconds, or half of all handlers: nobody was idle.
         enough = measured.ready * max(2 * possible * self._efficiency, measured.slots * self._items / 2)
         if look.waiting <= enough:
@@ -254,6 +259,7 @@ def combined(parts: Sequence[Observation]) -> Observation:
             (part.idle_seconds for part in parts if part.idle_seconds is not None), default=None
         ),
         ages=tuple(ages[:MAX_ITEMS]),
+        arrived=added([part.arrived for part in parts]) or 0.0,
     )
 
 

@@ -75,6 +75,8 @@ class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         cpu_high: Processor use, 0 to 1, above which one more is started, whatever the queue says (default 0.9).
         windows: Hours with a minimum or maximum of their own, which take precedence.
         time_zone: Of the windows, an IANA name (default UTC).
+        forecast: Whether there are at least as many instances as the mean rate of the same hour a week before needs,
+            ready when it begins (default False).
 
     Raises:
         ConfigurationError: A value is out of bounds.
@@ -92,6 +94,7 @@ class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpu_high: Figure = 0.9
     windows: Annotated[tuple[Window, ...], Meta(max_length=MAX_ITEMS)] = ()
     time_zone: KeyText = "UTC"
+    forecast: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.minimum <= self.maximum or self.maximum < 1:

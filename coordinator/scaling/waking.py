@@ -15,6 +15,6 @@ def wakes_above(policy: ScalingPolicy, seen: Observation, wanted: int) -> float:
     return wanted * rate / max(seen.items_per_message, 1e-9)
 
 
-def is_surprise(announced: int, above: float, elapsed: float) -> bool:
+def is_surprise(announced: float, above: float, elapsed: float) -> bool:
     """Whether so many messages in the time since the last look deserve one now; not two in half a second."""
     return announced > 0 and elapsed >= SHORTEST_SECONDS and announced > above * (elapsed + _GRACE_SECONDS)

@@ -85,12 +85,15 @@ def _page(request: HttpRequest, *, status: int = 200) -> HttpResponse:
             "as_of": shown("as_of", now.prices.as_of),
             "source": shown("source", now.prices.source),
             "per_day": shown("per_day", now.per_day),
+            "instance_hour": shown("instance_hour", now.prices.instance_hour or None),
         },
     )
 
 
 def _read(request: HttpRequest) -> PriceSettings:
     figures: dict[str, Any] = {name: _number(request, name, str(kind)) for name, kind in KINDS.items()}
+    if text(request, "instance_hour"):
+        figures["instance_hour"] = _number(request, "instance_hour", "Instance hour")
     table = Prices(**figures, as_of=text(request, "as_of"), source=text(request, "source"))
     if not table.as_of or not table.source:
         raise ValueError("enter the date and the source of the prices")

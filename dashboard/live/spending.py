@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from coordinator.azure.metering import TRAFFIC, Request
-from coordinator.cost import DEFAULT_PRICES, Budget, Prices, price_of
+from coordinator.cost import DAY_SECONDS, DEFAULT_PRICES, Budget, Prices, price_of
 from dashboard.core import prices as pricing
 from dashboard.live.fleet import Fleet
 
@@ -47,6 +47,18 @@ class Metered(Line):
 
 
 @dataclass(frozen=True)
+class PoolHours:
+    """Instance hours of a pool since midnight (UTC), and those that KEDA's rule would have taken; dollars: None without a
+    price."""
+
+    pool: str
+    hours: float
+    keda_hours: float
+    dollars: float | None
+    keda_dollars: float | None
+
+
+@dataclass(frozen=True)
 class Bill:
     """All of it. What is per day is today's pace, if it went on; None means that the pace is not known.
 
@@ -75,6 +87,7 @@ class Bill:
     own: Line | None = None
     sampled_every: float | None = None
     prices: Prices = DEFAULT_PRICES
+    pools: tuple[PoolHours, ...] = ()
 
 
 class Spending(NamedTuple):
@@ -142,7 +155,25 @@ def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = Non
         prices=prices,
         own=_own(fleet, prices, total),
         sampled_every=fleet.sampled_every,
+        pools=_pools(fleet, prices),
     )
+
+
+def _pools(fleet: Fleet, prices: Prices) -> tuple[PoolHours, ...]:
+    """Pools of which an agent has counted today."""
+    today = fleet.taken_at // DAY_SECONDS * DAY_SECONDS
+    found = []
+    for latest in (pool.latest for pool in fleet.work.pools):
+        if latest.day != today:
+            continue
+        hours, keda = latest.instance_seconds / 3600, latest.keda_seconds / 3600
+        price = prices.instance_hour
+        found.append(
+            PoolHours(
+                latest.pool, hours, keda, hours * price if price else None, keda * price if price else None
+            )
+        )
+    return tuple(found)
 
 
 def _work_a_day(

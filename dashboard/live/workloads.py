@@ -14,6 +14,7 @@ from coordinator.pipelines.azure import list_batches
 from coordinator.pipelines.status import BatchStatus
 from coordinator.scaling.azure import list_scaling, scaling_history
 from coordinator.scaling.history import ScalingRecord
+from coordinator.scaling.usage import Usage
 from coordinator.storage import Storage
 from coordinator.tables.azure import SagaHead, open_sagas, saga_heads, saga_names
 
@@ -27,7 +28,10 @@ NAMES_SECONDS = 300.0
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """One decision of a scaling agent, and when the number wanted last changed (`stepped_at`)."""
+    """One decision of a scaling agent, and when the number wanted last changed (`stepped_at`).
+
+    `instance_seconds` and `keda_seconds` are those of the day (UTC) that began at `day`, up to the decision.
+    """
 
     pool: str
     at: float
@@ -38,6 +42,9 @@ class Decided(msgspec.Struct, frozen=True):
     actual: int
     reason: str
     stepped_at: float = 0.0
+    day: float = 0.0
+    instance_seconds: float = 0.0
+    keda_seconds: float = 0.0
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -106,8 +113,21 @@ def sagas(recent: list[SagaHead], still_open: list[SagaHead]) -> tuple[SagaHead,
 
 
 def _decided(record: ScalingRecord) -> Decided:
-    names = Decided.__struct_fields__[:-1]
-    return Decided(**{name: getattr(record, name) for name in names}, stepped_at=record.memory.stepped_at)
+    usage = record.usage or Usage(0.0, 0.0)
+    return Decided(
+        record.pool,
+        record.at,
+        record.by,
+        record.epoch,
+        record.wanted,
+        record.previous,
+        record.actual,
+        record.reason,
+        stepped_at=record.memory.stepped_at,
+        day=usage.day,
+        instance_seconds=usage.instance_seconds,
+        keda_seconds=usage.keda_seconds,
+    )
 
 
 async def _pools(storage: Storage, before: Work, odd: Callable[[str], None]) -> tuple[Pool, ...]:

@@ -152,6 +152,7 @@ class PriceTable(_Body):
     blob_list: _Price = DEFAULT_PRICES.blob_list
     blob_other: _Price = DEFAULT_PRICES.blob_other
     table: _Price = DEFAULT_PRICES.table
+    instance_hour: _Price = DEFAULT_PRICES.instance_hour
     as_of: Annotated[str, StringConstraints(pattern=_STORABLE, max_length=40)] = DEFAULT_PRICES.as_of
     source: Annotated[str, StringConstraints(pattern=_STORABLE, max_length=200)] = DEFAULT_PRICES.source
 

@@ -15,6 +15,7 @@ from dashboard.live.conditions import conditions_of
 from dashboard.live.fleet import Fleet, Today
 from dashboard.live.fragments import render_each
 from dashboard.live.spending import bill
+from dashboard.live.workloads import Pool, Work
 from tests.unit.pages.fleets import NOW, full, nothing, worker
 
 
@@ -143,3 +144,21 @@ def test_what_the_dashboard_asked_itself_is_told_apart_with_its_share() -> None:
     text = " ".join(text.split())
     assert "500 requests (50.0" in text and "every 2.0" in text
     assert bill(full()).own is None and "dashboard's own" not in str(drawn(full()))
+
+
+def test_instance_hours_of_today_are_shown_beside_those_under_keda_s_rule() -> None:
+    today = NOW // 86_400 * 86_400
+    counted = msgspec.structs.replace(
+        full().work.pools[0].latest, day=today, instance_seconds=7200.0, keda_seconds=14_400.0
+    )
+    fleet = msgspec.structs.replace(full(), work=Work(pools=(Pool(counted),)))
+    (mine,) = bill(fleet, Prices(instance_hour=0.5)).pools
+    assert (mine.pool, mine.hours, mine.keda_hours) == ("orders", 2.0, 4.0)
+    assert (mine.dollars, mine.keda_dollars) == (1.0, 2.0)
+    (free,) = bill(fleet).pools
+    assert (free.dollars, free.keda_dollars) == (None, None)
+    page = drawn(fleet)
+    assert "Instance hours today" in page and "Save the price of an instance hour" in page
+    yesterday = msgspec.structs.replace(counted, day=today - 86_400)
+    old = msgspec.structs.replace(full(), work=Work(pools=(Pool(yesterday),)))
+    assert bill(old).pools == () and "Instance hours today" not in drawn(old)

@@ -20,10 +20,12 @@ from dashboard.models import AuditRow, Pricing
 pytestmark = pytest.mark.django_db
 
 FORM = {
-    "queue": "0.005", "blob_write": "0.06", "blob_read": "0.005", "blob_list": "0.06", "table": "0.0004", "blob_other": "0.005",
+    "queue": "0.005", "blob_write": "0.06", "blob_read": "0.005", "blob_list": "0.06", "table": "0.0004", "blob_other": "0.005", "instance_hour": "0.12",
     "as_of": "2026-11", "source": "our contract", "per_day": "2.50", "reason": "new contract",
 }  # fmt: skip
-CHANGED = Prices(0.005, 0.06, 0.005, 0.06, 0.0004, "2026-11", "our contract", blob_other=0.005)
+CHANGED = Prices(
+    0.005, 0.06, 0.005, 0.06, 0.0004, "2026-11", "our contract", blob_other=0.005, instance_hour=0.12
+)
 
 
 def _signed_in(role: str = "operator") -> Client:
@@ -67,6 +69,8 @@ def test_an_operator_changes_them_and_takes_it_back_and_the_audit_tells_from_wha
         ("queue", "", "is not a number"),
         ("blob_write", "-1", "the price of blob_write must be 0 to 1,000"),
         ("table", "nan", "the price of table must be 0 to 1,000"),
+        ("instance_hour", "-1", "the price of an instance must be 0 to 1,000 an hour"),
+        ("instance_hour", "dime", "Instance hour: &#x27;dime&#x27; is not a number"),
         ("source", " ", "the source of the prices"),
         ("per_day", "0", "more than 0"),
         ("per_day", "inf", "at most 1,000,000 dollars"),

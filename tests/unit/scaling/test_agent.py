@@ -263,3 +263,46 @@ async def test_announcements_that_the_pool_is_made_for_cause_no_further_turn(poo
     await pool.clock.advance(1)
     assert looks == 4, "a burst waited for the turn"
     leading.cancel()
+
+
+async def test_the_opening_of_a_gate_wakes_the_agent_of_a_pool_that_has_instances(pool: Pool) -> None:
+    bus = LocalBus()
+    agent = pool.agent(bus=lambda: bus, topics=["queue:work", "gate:start"])
+    agent._policy = msgspec.structs.replace(POLICY, minimum=1)
+    leading = asyncio.create_task(agent.lead(Tenure()))
+    await pool.clock.advance(20)
+    assert pool.driver.asked == [1]
+    pool.depth = 3000
+    await bus.publish(Hint(topic="gate:start"))
+    await pool.clock.advance(1)
+    leading.cancel()
+    assert pool.driver.asked == [1, 6]
+
+
+async def test_a_week_later_the_instances_are_ready_when_the_hour_begins(pool: Pool) -> None:
+    """The day is recorded by one agent, and read by another."""
+    hour, week = 3600.0, 7 * 86_400.0
+    started = pool.clock.time() // 86_400 * 86_400 + 86_400 + 9 * hour
+    await pool.clock.advance(started - pool.clock.time())
+    agent, arrivals = pool.agent(), [0.0, 90_000.0]
+
+    async def observe(actual: int) -> Observation:
+        at, arrived = pool.clock.time(), arrivals.pop(0) if arrivals else 0.0
+        return Observation(at, actual, 0, 0, most_per_second=0.0, idle_seconds=1e6, arrived=arrived)
+
+    agent._observe = observe
+    for _ in range(3):
+        await agent.step(Tenure())
+        await pool.clock.advance(hour - 1)
+    await pool.clock.advance(86_400)
+    await agent.step(Tenure())
+    assert pool.driver.asked == [] and agent._usage is not None
+    assert (await agent.history.latest()).usage == agent._usage  # type: ignore[union-attr]
+    successor = pool.agent()
+    successor._policy, successor._observe = msgspec.structs.replace(POLICY, forecast=True), observe
+    wanted = []
+    for at in (started - 60, started - 15, started + hour, started + 2 * hour):
+        await pool.clock.advance(started + week + (at - started) - pool.clock.time())
+        decision = await successor.step(Tenure(epoch=2))
+        wanted.append((decision.wanted, "forecast" in decision.reason))
+    assert wanted == [(0, False), (3, True), (0, False), (0, False)]
