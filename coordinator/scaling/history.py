@@ -12,7 +12,7 @@ from coordinator.scaling.decision import AgentState, Decision, Observation
 from coordinator.scaling.usage import Usage
 from coordinator.tables.commit import commit
 from coordinator.tables.operations import Insert, Operation, Put, Replace
-from coordinator.tables.rows import Row
+from coordinator.tables.rows import Row, Values
 from coordinator.tables.table import Table
 
 LATEST = "a-latest"
@@ -94,7 +94,7 @@ class ScalingHistory:
             latest: Operation = Replace(key, newest, self._etag) if self._etag else Insert(key, newest)
             operations: list[Operation] = [latest]
             if ended is not None:
-                day = {"at": ended.at, "usage": msgspec.json.encode(ended).decode()}
+                day: Values = {"at": ended.at, "usage": msgspec.json.encode(ended).decode()}
                 operations.append(Put((self.pool, _day_row(ended.day)), day))
             if decision.wanted != previous:
                 # Rows count down, so that the newest are the first of a scan.
