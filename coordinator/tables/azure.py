@@ -24,7 +24,7 @@ from coordinator.tables.operations import ANY, Delete, Insert, Merge, Operation,
 from coordinator.tables.progress import Progress, State
 from coordinator.tables.rows import NONCES, Key, Row, Value, check_column, check_table
 from coordinator.tables.saga import OPEN, ROW, Saga, SagaMessage, decode_progress
-from coordinator.tables.store import Page, Query
+from coordinator.tables.store import STEP_ROWS, Page, Query
 from coordinator.tables.table import Table
 
 
@@ -71,7 +71,11 @@ class AzureTableStore:
                 else:
                     found = self._client.list_entities(**options)
                 pages = found.by_page(continuation_token=token)
-                rows = [_row(entity) async for entity in await anext(pages)]
+                rows: list[Row] = []
+                async for entity in await anext(pages):
+                    rows.append(_row(entity))
+                    if len(rows) % STEP_ROWS == 0:
+                        await asyncio.sleep(0)
         except NotFound:
             return Page([], None)
         place = pages.continuation_token

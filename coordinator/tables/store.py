@@ -13,6 +13,8 @@ from coordinator.tables.rows import Key, Row
 
 Comparison = Literal["eq", "ne", "gt", "ge", "lt", "le"]
 MAX_PAGE = 1000
+STEP_ROWS = 100
+"""After so many rows of a page others on the event loop have a turn."""
 
 
 class Where(NamedTuple):

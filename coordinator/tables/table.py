@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
@@ -12,7 +13,7 @@ from coordinator.backoff import Backoff, retry
 from coordinator.errors import ConfigurationError
 from coordinator.tables.operations import Operation, check_operation, check_transaction
 from coordinator.tables.rows import Key, Row, check_column, check_compared, check_key, order
-from coordinator.tables.store import MAX_PAGE, Comparison, Page, Query, TableStore, Where
+from coordinator.tables.store import MAX_PAGE, STEP_ROWS, Comparison, Page, Query, TableStore, Where
 
 COMPARISONS = get_args(Comparison)
 READ_BACKOFF = Backoff(base_seconds=0.1, cap_seconds=2.0, deadline_seconds=20.0)
@@ -237,10 +238,12 @@ class Scan:
         self._begin()
         while not self._ended:
             page = await self._next_page()
-            for row in page.rows:
+            for number, row in enumerate(page.rows, 1):
                 if self._seen is None or self._is_new(row):
                     self._last = row.key
                     yield row
+                if number % STEP_ROWS == 0:
+                    await asyncio.sleep(0)  # who decodes a thousand rows must not hold up others
             self._go_on(page)
 
     def _begin(self) -> None:

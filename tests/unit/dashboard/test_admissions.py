@@ -99,7 +99,7 @@ async def test_a_flood_of_sockets_is_admitted_in_turn(monkeypatch: pytest.Monkey
     for _ in range(100):
         await asyncio.sleep(0)
     refused = [task for task in crowd if task.done()]
-    assert len(refused) >= 9 * MOST_HELD - 5, "refused at once, or waiting for its turn"
+    assert len(refused) >= 8 * MOST_HELD, "refused at once, or waiting for its turn"
     assert len(looked_up) - before < MOST_HELD, "no token is looked up before its turn"
     # From another address nobody waits.
     sent = await one_socket(["{"], client="10.0.0.10")
