@@ -86,6 +86,7 @@ def _fresh_database(url: str) -> str:
 _AT_ONCE = """
 import time
 from concurrent.futures import ThreadPoolExecutor
+from django.db import connection
 from coordinator.realtime.protocol import HandlerFigures
 from dashboard.alerts import actions
 from dashboard.core import alert_channels as channels
@@ -101,9 +102,12 @@ fleet = Fleet(now, Headline("running", ""), StorageView(now), queues=queues)
 figures = HandlerFigures("process", 7, 2, 1, {8: 10}, {9: 7})
 reports = {(f"i-{n}", f"queue-{n % 3}", "process"): tallies.Report(figures, now - 60) for n in range(30)}
 def look(n):
-    alerting.evaluate(fleet, may_resolve=False)
-    tallies.save("account/", reports, now)
-with ThreadPoolExecutor(8) as pool:
+    try:
+        alerting.evaluate(fleet, may_resolve=False)
+        tallies.save("account/", reports, now)
+    finally:
+        connection.close()  # a pool has eight
+with ThreadPoolExecutor(4) as pool:
     list(pool.map(look, range(8)))
 fired = AlertDelivery.objects.filter(alert__rule_name="deep-queues", event="fired")
 print(Alert.objects.filter(rule_name="deep-queues").count(), fired.count(),
