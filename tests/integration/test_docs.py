@@ -7,10 +7,8 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from coordinator.errors import KennelError
 from coordinator.sequences.ledger import open_book
 from coordinator.testing.azurite import Azurite
 from tests.support.readme import PROJECT
-from tests.support.stack import wait_until
 
 MKDOCS = Path(sys.executable).with_name("mkdocs")
 OUTSIDE = ("README.md", "SECURITY.md", "CHANGELOG.md")
@@ -176,63 +173,7 @@ def test_the_readme_fits_a_screen_and_a_half() -> None:
     assert len((PROJECT / "README.md").read_text().splitlines()) <= 90
 
 
-# --- the tutorial -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def environ(connection_string: str, storage_prefix: str) -> Iterator[dict[str, str]]:
-    """What the tutorial's reader has in the shell."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AZURE_", "KENNEL_"))}
-    yield clean | {
-        "AZURE_STORAGE_CONNECTION_STRING": connection_string,
-        "KENNEL_PREFIX": storage_prefix,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(PROJECT),
-    }
-    storage = Storage.from_connection_string(connection_string)
-    storage.blocking.queues.delete_queue("ticket-orders")
-    storage.close()
-
-
-def test_the_tutorial_does_what_it_says(environ: dict[str, str], tmp_path: Path) -> None:
-    text = (PROJECT / "docs" / "tutorial.md").read_text().split("## Add the dashboard")[0]
-    [code] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len([line for line in code.splitlines() if line]) == 10
-    (tmp_path / "tickets.py").write_text(code)
-    typed = [
-        block.replace("\n    ", "\n").strip() for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
-    ]
-    [fleet] = [block for block in typed if "run tickets:worker" in block]
-    [order] = [block for block in typed if "queue put" in block]
-    [release] = [block for block in typed if "release" in block]
-    [prove] = [block for block in typed if "ids verify" in block]
-
-    def shell(script: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", "-c", script], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=110
-        )
-
-    log = tmp_path / "log"
-    shell(f"exec >log 2>&1\n{fleet}\njobs -p >pids")
-    pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
-    try:
-        assert len(pids) == 3
-        put = shell(order)
-        assert (put.returncode, put.stdout) == (0, "200\n"), put.stderr
-        wait_until(lambda: log.read_text().count("started") == 3, "three workers started")
-        assert "sold" not in log.read_text()
-        assert shell(release).returncode == 0
-        wait_until(lambda: log.read_text().count(" sold ") >= 200, "200 orders are sold", 30)
-        proof = shell(prove)
-        assert proof.returncode == 0, proof.stdout + proof.stderr
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: log.read_text().count("stopped") == 3, "three workers stopped", 30)
-    # Threads print at the same time, so two sales may share a line.
-    numbers = re.findall(r" sold 2 seats to (customer \d+): order (\d+)", log.read_text())
-    assert len({customer for customer, _ in numbers}) == len({number for _, number in numbers}) == 200
-    assert len(re.findall(r"tickets-\d sold", log.read_text())) == 200
+# --- what pages show --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

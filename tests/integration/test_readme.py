@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,10 +13,18 @@ import msgspec
 import pytest
 
 from coordinator import Storage
+from coordinator.leadership.azure import list_leaders
 from coordinator.sequences.ledger import open_book
 from coordinator.testing.azurite import Azurite
-from tests.support.readme import PROJECT, python_blocks
+from tests.support.readme import PROJECT, python_blocks, without_each_line
 from tests.support.stack import wait_until
+
+SHOWS_RESULT = """
+import asyncio, runpy, sys
+run = asyncio.run
+asyncio.run = lambda main: print(run(main))
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
 
 
 class Order(msgspec.Struct):
@@ -47,11 +56,16 @@ def sold(output: Path) -> list[str]:
     return [line for line in output.read_text().splitlines() if line.startswith("order ")]
 
 
-async def test_the_quick_start_runs_as_it_stands(environ: dict[str, str], tmp_path: Path) -> None:
-    script = tmp_path / "quick_start.py"
-    script.write_text(python_blocks()[0])
-    done = subprocess.run([sys.executable, script], env=environ, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "node-7 leads, epoch 1\n", "")
+async def follow_quick_start(code: str, environ: dict[str, str], folder: Path, seconds: float = 60) -> None:
+    """Run the code; fails unless it does all that its lines are for."""
+    script = folder / "quick_start.py"
+    script.write_text(code)
+    shown = [sys.executable, "-c", SHOWS_RESULT, script]
+    done = subprocess.run(shown, env=environ, capture_output=True, text=True, timeout=seconds)
+    assert (done.returncode, done.stderr) == (0, "")
+    [said, returned] = done.stdout.splitlines()
+    assert said == "node-7 leads, epoch 1"
+    assert returned.startswith("(1, Release(") and "epoch=1" in returned, returned
     async with Storage.from_env(environ) as storage:
         state = await storage.gate("start-order-processing").read()
         assert (state.state, state.by, state.reason) == ("closed", "olga", "stock check")
@@ -63,27 +77,35 @@ async def test_the_quick_start_runs_as_it_stands(environ: dict[str, str], tmp_pa
         assert report.is_ok and (report.used, report.returned) == (1, 999)
 
 
-async def test_the_quick_starts_worker_waits_sells_and_stops(environ: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "billing.py").write_text(python_blocks()[1])
-    output = tmp_path / "output"
+async def follow_worker(code: str, environ: dict[str, str], folder: Path, seconds: float = 60) -> None:
+    """Run the worker; fails unless it waits, sells, leads and stops."""
+    (folder / "billing.py").write_text(code)
+    output = folder / "output"
     async with Storage.from_env(environ) as storage:
         await storage.queue("orders-in", type=Order).put(Order("ticket", 4200), Order("poster", 900))
         with output.open("wb") as log:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "coordinator", "run", "billing:worker"],
                 env=environ,
-                cwd=tmp_path,
+                cwd=folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
         try:
-            wait_until(lambda: "start-order-processing" in output.read_text(), "the worker waits at the gate")
+            wait_until(
+                lambda: "start-order-processing" in output.read_text(),
+                "the worker waits at the gate",
+                seconds,
+            )
             assert not sold(output)
             await storage.gate("start-order-processing").open(by="olga")
-            wait_until(lambda: len(sold(output)) == 2, "both orders are sold")
+            wait_until(lambda: len(sold(output)) == 2, "both orders are sold", seconds)
+            async with asyncio.timeout(seconds):
+                while "month-end" not in [leader.name for leader in await list_leaders(storage)]:
+                    await asyncio.sleep(0.2)
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(30) == 0, output.read_text()
-        except AssertionError:
+        except (AssertionError, TimeoutError):
             print(output.read_text())
             raise
         finally:
@@ -92,3 +114,32 @@ async def test_the_quick_starts_worker_waits_sells_and_stops(environ: dict[str, 
     numbers, orders = zip(*(line.split(": ") for line in sold(output)), strict=True)
     assert sorted(numbers) == ["order 1", "order 2"]
     assert sorted(orders) == ["poster for 9.00", "ticket for 42.00"]
+
+
+async def test_the_quick_start_runs_as_it_stands(environ: dict[str, str], tmp_path: Path) -> None:
+    await follow_quick_start(python_blocks()[0], environ, tmp_path)
+
+
+async def test_the_quick_starts_worker_waits_sells_and_stops(environ: dict[str, str], tmp_path: Path) -> None:
+    await follow_worker(python_blocks()[1], environ, tmp_path)
+
+
+QUICK, BILLING = map(without_each_line, python_blocks())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "code"), QUICK, ids=[line for line, _ in QUICK])
+async def test_no_line_of_the_quick_start_can_be_missing(
+    line: str, code: str, environ: dict[str, str], tmp_path: Path
+) -> None:
+    with pytest.raises((AssertionError, ValueError, subprocess.TimeoutExpired)):
+        await follow_quick_start(code, environ, tmp_path, 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "code"), BILLING, ids=[line for line, _ in BILLING])
+async def test_no_line_of_the_worker_can_be_missing(
+    line: str, code: str, environ: dict[str, str], tmp_path: Path
+) -> None:
+    with pytest.raises((AssertionError, TimeoutError, ValueError)):
+        await follow_worker(code, environ, tmp_path, 30)
