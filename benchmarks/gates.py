@@ -76,11 +76,11 @@ class Clients:
     def __init__(self, processes: list[asyncio.subprocess.Process]) -> None:
         self.processes = processes
 
-    async def wait(self) -> None:
-        """Everybody waits for the next press."""
+    async def wait(self, *, counted: bool = False) -> None:
+        """Everybody waits for the next press; `counted`: and asks storage nothing any more."""
         for process in self.processes:
             assert process.stdin is not None
-            process.stdin.write(b"wait\n")
+            process.stdin.write(b"count\n" if counted else b"wait\n")
         await self.hear("waiting")
 
     async def rest(self) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ async def presses_of(
     """Press again and again; `press` returns the epoch that everybody is to pass, `again` makes ready for the next."""
     pressed_rounds, written_rounds, exactly_once, requests = [], [], True, 0
     for number in range(presses + 1):
-        await waiting.wait()
+        await waiting.wait(counted=number == presses)
         await asyncio.sleep(0.3)
         pressed = time.monotonic()
         epoch = await press()
@@ -151,7 +151,7 @@ async def presses_of(
             await asyncio.sleep(0.7)
         if number == 0:
             continue  # the first opens connections and fills caches
-        requests += sum(line["requests"] for line in told)
+        requests = sum(line["requests"] for line in told)  # of the last press
         exactly_once &= {each[0] for each in passes} == {epoch}
         pressed_rounds.append([at - pressed for _, at in passes])
         written_rounds.append([max(0.0, at - written) for _, at in passes])

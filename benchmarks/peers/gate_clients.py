@@ -1,7 +1,7 @@
 """Clients for `benchmarks/gates.py`, many in one process: real gates on real sockets, or the bare client of a peer.
 
 Is told by lines on its standard input, and answers by lines of JSON: it says `ready` when all are connected; on `wait`
-all wait for the next press (`waiting`), and tell when they passed. Times are of the monotonic clock, which the
+all wait for the next press (`waiting`), and tell when they passed; `count` is the same once all pushes before are verified. Times are of the monotonic clock, which the
 processes of one machine share.
 """
 
@@ -24,6 +24,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from coordinator import Storage
 from coordinator.config import StorageConfig
+from coordinator.gates.state import GateConfig
 from coordinator.realtime import protocol
 from coordinator.realtime.hub_client import HubConnection
 
@@ -35,7 +36,7 @@ class Client:
     """One who waits."""
 
     requests = 0
-    is_settled = True
+    is_settled = is_verified = True
 
     async def connect(self) -> None: ...
 
@@ -57,7 +58,8 @@ class GateClient(Client):
         self.name, self.instance = name, uuid.uuid4().hex
         self.hub = HubConnection(url, token, hello=self.hello, on_command=lambda command: None)
         self.storage.bus = self.hub
-        self.gate = self.storage.gate(GATE)
+        # Without polls what is counted is what the release causes.
+        self.gate = self.storage.gate(GATE, config=GateConfig(push_poll_seconds=3600))
 
     @property
     def requests(self) -> int:  # type: ignore[override]
@@ -67,7 +69,12 @@ class GateClient(Client):
     def is_settled(self) -> bool:  # type: ignore[override]
         """It has looked, and found the gate closed."""
         gate = self.gate
-        return gate.waiting > 0 and gate.error is None and gate.state is not None and not gate.is_open()
+        return gate.waiting > 0 and gate._cache.confirmed > self.asked and not gate.is_open()
+
+    @property
+    def is_verified(self) -> bool:  # type: ignore[override]
+        """It has compared all pushes with storage."""
+        return not self.gate._cache.unverified
 
     def hello(self) -> protocol.Hello:
         state = protocol.WorkerState(gates=(self.gate.status(),))
@@ -82,6 +89,7 @@ class GateClient(Client):
             await asyncio.sleep(0.02)
 
     async def passed(self) -> tuple[float, int]:
+        self.asked = self.gate._cache.sends
         self.release = await self.gate.wait()
         return time.monotonic(), self.release.epoch
 
@@ -141,7 +149,7 @@ async def main(kind: str, url: str, number: int, start: int) -> None:
     gc.collect()
     gc.freeze()
     say(event="ready")
-    while (order := await orders.readline()) in (b"wait\n", b"rest\n"):
+    while (order := await orders.readline()) in (b"wait\n", b"count\n", b"rest\n"):
         if order == b"rest\n":
             # What the release cost later: each worker compares the push with storage.
             await asyncio.sleep(max(0.0, last + 1.0 - time.monotonic()))
@@ -152,12 +160,10 @@ async def main(kind: str, url: str, number: int, start: int) -> None:
             continue
         gc.collect()
         waits = [asyncio.create_task(client.passed()) for client in clients]
-        settled = 0
-        while (now := sum(client.requests for client in clients)) != settled or not all(
-            client.is_settled for client in clients
-        ):
-            settled = now
-            await asyncio.sleep(1.0)
+        while not all(client.is_settled and (order == b"wait\n" or client.is_verified) for client in clients):
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(0.5)
+        settled = sum(client.requests for client in clients)
         before = settled
         say(event="waiting")
         passed = await asyncio.gather(*waits)
