@@ -19,7 +19,7 @@ from __future__ import annotations
 import random
 
 NARROWEST_WINDOW_WRITES = 4
-LONGEST_WINDOW_SECONDS, LONGEST_WAIT_SECONDS = 8.0, 4.0
+LONGEST_WINDOW_SECONDS, LONGEST_WAIT_SECONDS = 16.0, 4.0
 WIDEN_WRITES, NARROW_WRITES, NARROW_CALM = 0.2, 0.1, 0.99
 MOST_LOSSES = 12
 """Lost races that count: a crowd that starts at once must not widen the window far beyond what it needs."""
