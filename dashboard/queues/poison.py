@@ -161,22 +161,26 @@ def _peek(queue: str) -> str:
         poison: Queue[object] = storage().queue(poison_name(queue))
         seen = look("", poison.transport.peek, MAX_BATCH)
     except NotFound:
-        keep(queue, ())
+        keep(queue, (), are_peeked=True)
         return ""
     except KennelError as error:
         return str(error)
     if seen.value is None:
         return seen.problem
-    keep(queue, seen.value)
+    keep(queue, seen.value, are_peeked=True)
     return seen.problem
 
 
-def keep(queue: str, read: Iterable[ReceivedMessage]) -> None:
-    """These are the messages of the poison queue now."""
+def keep(queue: str, read: Iterable[ReceivedMessage], *, are_peeked: bool = False) -> None:
+    """These are the messages of the poison queue now. Peeked ones never replace what was read within the hour."""
     now, source = time.time(), source_of(storage())
     rows = [_row(source, queue, message, now) for message in read]
     with transaction.atomic():
-        PoisonMessage.objects.filter(source=source, queue=queue).delete()
+        before = PoisonMessage.objects.filter(source=source, queue=queue)
+        # Somebody's reading may have ended while this page peeked.
+        (
+            before.filter(Q(receipt="") | Q(read_at__lt=now - POISON_SECONDS)) if are_peeked else before
+        ).delete()
         PoisonMessage.objects.bulk_create(rows, batch_size=500, ignore_conflicts=True)
 
 

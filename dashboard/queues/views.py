@@ -332,10 +332,11 @@ def _filter(request: HttpRequest) -> Filter:
 def poison_messages(request: HttpRequest, name: str) -> HttpResponse:
     """The poison queue by kind of failure, and the messages that fit the address."""
     only = _filter(request)
+    # First whether an act runs: what is then found is at least as new.
+    acts = bulk_acts.shown(name)
     found = poison.found(name)
     shown = poison.page(name, only, request.GET.get("page", ""))
     here = permissions_of(request).at("queue", name)
-    acts = bulk_acts.shown(name)
     view = next((queue for queue in selectors.fleet().queues if queue.name == name), None)
     return show(
         request,

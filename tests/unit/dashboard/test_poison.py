@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.queues import envelope as wire
 from coordinator.queues.envelope import Envelope, Failure, PoisonRecord
+from coordinator.queues.protocols import ReceivedMessage
 from dashboard.queues import poison
 from dashboard.queues.poison import Filter
 
@@ -74,3 +75,18 @@ def test_an_edited_message_keeps_everything_but_its_item() -> None:
 def test_what_cannot_be_edited_is_refused(text: str, body: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         poison.edited(text, body)
+
+
+@pytest.mark.django_db
+def test_a_page_that_peeked_meanwhile_does_not_replace_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poison, "storage", lambda: None)
+    monkeypatch.setattr(poison, "source_of", lambda _: "account/kennel-")
+    read = [ReceivedMessage(f"m-{n}", f"r-{n}", poisoned(n), 1, 1.0, 0.0) for n in range(40)]
+    peeked = [message._replace(receipt="") for message in read[:32]]
+    poison.keep("orders", peeked, are_peeked=True)
+    poison.keep("orders", read)
+    poison.keep("orders", peeked, are_peeked=True)
+    rows = poison.kept("orders")
+    assert (rows.count(), rows.filter(receipt="").count()) == (40, 0)
+    poison.keep("orders", read[:5])
+    assert poison.kept("orders").count() == 5
