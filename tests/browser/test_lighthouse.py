@@ -62,12 +62,12 @@ async def examine(program: Path, url: str, port: int, form: str) -> dict[str, An
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()[-2000:]
-    report: dict[str, Any] = json.loads(out)
-    return report
+    return json.loads(out) if process.returncode == 0 else {"failed": err.decode()[-500:]}
 
 
 def faults(report: dict[str, Any]) -> list[str]:
+    if "failed" in report:  # it missed the start of the page
+        return [report["failed"]]
     scores = {name: each["score"] for name, each in report["categories"].items()}
     audits = report["audits"]
     shift = audits["cumulative-layout-shift"]["numericValue"]
@@ -101,11 +101,12 @@ async def test_lighthouse_finds_every_page_quick_steady_and_usable_by_all(
             for form in FORMS:
                 for _ in range(TRIES):
                     report = await examine(program, stack.url + path, port, form)
-                    assert report["finalDisplayedUrl"].startswith(stack.url + path.split("?")[0])
                     found = faults(report)
                     if not found:
                         break
-                scores = [each["score"] for each in report["categories"].values()]
+                if not report.get("finalDisplayedUrl", "").startswith(stack.url + path.split("?")[0]):
+                    found.append(f"came to {report.get('finalDisplayedUrl')}")
+                scores = [each["score"] for each in report.get("categories", {}).values()]
                 print(f"{name}, {form}: {scores} {'; '.join(found)}", flush=True)
                 bad += [f"{name} ({path}), {form}: {each}" for each in found]
         await context.close()
