@@ -160,11 +160,11 @@ class PoisonAct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _PoisonKinds(msgspec.Struct):
-    kinds: list[PoisonKind]
+    kinds: Annotated[list[PoisonKind], Meta(max_length=_MANY)]
 
 
 class _PoisonActs(msgspec.Struct):
-    acts: list[PoisonAct]
+    acts: Annotated[list[PoisonAct], Meta(max_length=_MANY)]
 
 
 class _Moved(msgspec.Struct):
