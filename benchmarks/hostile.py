@@ -10,7 +10,7 @@ blocks, so that the rest of the machine disturbs both alike. Ratios are what cou
 
 With `--flood`, four sockets of another process send generated frames as fast as they can, most of them beyond the bounds, and
 come back whenever they are closed; before them, so many blobs and rows of garbage are put into each container and table. Three kinds of
-presses are compared: quiet on a clean account, then in turns with the garbage alone, and with garbage and flood (aim: 2).
+presses take turns: quiet at a second dashboard whose prefix is clean, then with the garbage alone, and with garbage and flood (aim: 2).
 """
 
 from __future__ import annotations
@@ -99,43 +99,44 @@ def flood_while(port: int, prefix: str, on: Any, over: Any, sent: Any) -> None:
     asyncio.run(run())
 
 
-async def measure_flood(dashboard: Dashboard, presses: int, blobs: int) -> dict[str, Any]:
+async def measure_flood(dashboard: Dashboard, clean: Dashboard, presses: int, blobs: int) -> dict[str, Any]:
     took: dict[str, list[float]] = {"quiet": [], "garbage": [], "flood": []}
     spawn, rng = multiprocessing.get_context("spawn"), random.Random(7)
     on, over, sent = spawn.Event(), spawn.Event(), spawn.Value("i", 0)
     process = spawn.Process(target=flood_while, args=(dashboard.port, dashboard.prefix, on, over, sent))
     config = StorageConfig(prefix=dashboard.prefix)
-    async with Storage.from_connection_string(dashboard.connection_string, config=config) as storage:
-        with Person(dashboard, "olga") as olga:
-            async with BareWorker(dashboard, "good") as good:
-                good.beat(1.0)
+    async with AsyncExitStack() as stack:
+        storage = await stack.enter_async_context(
+            Storage.from_connection_string(dashboard.connection_string, config=config)
+        )
+        people = {each.prefix: stack.enter_context(Person(each, "olga")) for each in (dashboard, clean)}
+        good = [await stack.enter_async_context(BareWorker(each, "good")) for each in (dashboard, clean)]
+        for worker in good:
+            worker.beat(1.0)
 
-                def press() -> float:
-                    olga.post(f"/gates/{GATE}/leash", {"reason": "again"})
-                    began = time.perf_counter()
-                    answer = olga.post(f"/gates/{GATE}/unleash")
-                    assert answer.status_code == 200, answer.text[:200]
-                    return time.perf_counter() - began
+        def press(name: str) -> float:
+            olga = people[clean.prefix if name == "quiet" else dashboard.prefix]
+            olga.post(f"/gates/{GATE}/leash", {"reason": "again"})
+            began = time.perf_counter()
+            answer = olga.post(f"/gates/{GATE}/unleash")
+            assert answer.status_code == 200, answer.text[:200]
+            return time.perf_counter() - began
 
-                async def block(name: str, number: int) -> None:
-                    for _ in range(number):
-                        took[name].append(await asyncio.to_thread(press))
-                        await asyncio.sleep(PACE_SECONDS / 2)
-
-                for _ in range(BLOCK):
-                    await asyncio.to_thread(press)
-                await block("quiet", presses)
-                await litter(storage, rng, blobs)
-                await post_odd_messages(storage, rng, blobs)
-                process.start()
-                while len(took["flood"]) < presses:
-                    for name in ("garbage", "flood"):
-                        on.set() if name == "flood" else on.clear()
-                        await asyncio.sleep(1.5)
-                        await block(name, min(2 * BLOCK if name == "flood" else BLOCK, presses))
-                over.set()
-                process.join(30)
-                assert good.closed is None, good.closed
+        await litter(storage, rng, blobs)
+        await post_odd_messages(storage, rng, blobs)
+        for name in ("quiet", "flood") * BLOCK:
+            await asyncio.to_thread(press, name)
+        process.start()
+        while len(took["flood"]) < presses:
+            for name in took:
+                on.set() if name == "flood" else on.clear()
+                await asyncio.sleep(1.5)
+                for _ in range(min(BLOCK, presses)):
+                    took[name].append(await asyncio.to_thread(press, name))
+                    await asyncio.sleep(PACE_SECONDS / 2)
+        over.set()
+        await asyncio.to_thread(process.join, 30)
+        assert [worker.closed for worker in good] == [None, None]
     rows = {
         name: {"p50_ms": quantile_ms(some, 0.5), "p99_ms": quantile_ms(some, 0.99), "presses": len(some)}
         for name, some in took.items()
@@ -221,7 +222,10 @@ def main() -> None:
         with Dashboard(Path(folder), azurite.connection_string, prefix) as dashboard:
             presses = 10 if options.quick else options.presses
             if options.flood:
-                found = asyncio.run(measure_flood(dashboard, presses, options.blobs))
+                other = Path(folder) / "clean"
+                other.mkdir()
+                with Dashboard(other, azurite.connection_string, f"{prefix}clean-") as clean:
+                    found = asyncio.run(measure_flood(dashboard, clean, presses, options.blobs))
             else:
                 found = asyncio.run(measure(dashboard, presses))
     if options.json:
