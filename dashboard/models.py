@@ -229,7 +229,14 @@ class PoisonMessage(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["source", "queue", "message_id"], name="poison_message_once")
         ]
-        indexes = [models.Index(fields=["source", "queue", "kind", "-last_at"], name="poison_message_kind")]
+        # The rows are long. The first index groups them, the second orders them, without reading one.
+        indexes = [
+            models.Index(
+                fields=["source", "queue", "kind", "error", "reason", "handler", "last_at", "read_at", "receipt"],
+                name="poison_message_kinds",
+            ),
+            models.Index(fields=["source", "queue", "-last_at", "id", "read_at"], name="poison_message_newest"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.queue}: {self.message_id}"

@@ -53,7 +53,10 @@ class Migration(migrations.Migration):
                 ('text', models.TextField()),
             ],
             options={
-                'indexes': [models.Index(fields=['source', 'queue', 'kind', '-last_at'], name='poison_message_kind')],
+                'indexes': [
+                    models.Index(fields=['source', 'queue', 'kind', 'error', 'reason', 'handler', 'last_at', 'read_at', 'receipt'], name='poison_message_kinds'),
+                    models.Index(fields=['source', 'queue', '-last_at', 'id', 'read_at'], name='poison_message_newest'),
+                ],
                 'constraints': [models.UniqueConstraint(fields=('source', 'queue', 'message_id'), name='poison_message_once')],
             },
         ),

@@ -21,9 +21,16 @@ from tests.support.stack import wait_until
 
 SHOWS_RESULT = """
 import asyncio, runpy, sys
-run = asyncio.run
-asyncio.run = lambda main: print(run(main))
+from coordinator import Storage
+run, aclose, closed = asyncio.run, Storage.aclose, []
+
+async def noted(storage):
+    await aclose(storage)
+    closed.append(storage)
+
+asyncio.run, Storage.aclose = lambda main: print(run(main)), noted
 runpy.run_path(sys.argv[1], run_name="__main__")
+assert len(closed) == 1, "the storage was not closed"
 """
 
 
