@@ -232,10 +232,22 @@ class PoisonMessage(models.Model):
         # The rows are long. The first index groups them, the second orders them, without reading one.
         indexes = [
             models.Index(
-                fields=["source", "queue", "kind", "error", "reason", "handler", "last_at", "read_at", "receipt"],
+                fields=[
+                    "source",
+                    "queue",
+                    "kind",
+                    "error",
+                    "reason",
+                    "handler",
+                    "last_at",
+                    "read_at",
+                    "receipt",
+                ],
                 name="poison_message_kinds",
             ),
-            models.Index(fields=["source", "queue", "-last_at", "id", "read_at"], name="poison_message_newest"),
+            models.Index(
+                fields=["source", "queue", "-last_at", "id", "read_at"], name="poison_message_newest"
+            ),
         ]
 
     def __str__(self) -> str:

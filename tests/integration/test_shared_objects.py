@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from coordinator import Storage, Term
+from coordinator.backoff import Backoff, retry_blocking
 from coordinator.config import StorageConfig
 from coordinator.errors import KennelError
 from coordinator.sequences.ledger import open_book
@@ -150,4 +151,5 @@ async def test_a_generator_gives_each_number_once(slow: Storage) -> None:
     await side_by_side(task, thread)
     assert len(numbers) == len(set(numbers)) == 2 * EACH * 60
     await ids.aclose()
-    assert open_book(slow, "orders").verify().is_ok
+    report = await asyncio.to_thread(retry_blocking, open_book(slow, "orders").verify, backoff=Backoff())
+    assert report.is_ok

@@ -34,10 +34,11 @@ ROOT = str(Path(__file__).resolve().parents[2])
 GATE = "start"
 BACKGROUND = {
     "sampler", "dashboard-sampler", "leader dashboard-sampler", "peaks", "memory", "housekeeping", "claims", "webhooks", "summaries",
+    "alerts", "deliveries", "tallies",
 }  # fmt: skip
 """Tasks that run without a press, by name."""
 WITHOUT_A_PRESS = {
-    "Worker._hello", "Presence.report", "load_peaks", "save_peaks", "LineFormatter.formatMessage", "WithRequestId.filter", "Loops.alive",
+    "Worker._hello", "Presence.report", "Reported.take", "load_peaks", "save_peaks", "LineFormatter.formatMessage", "WithRequestId.filter", "Loops.alive",
     "Loops.resting", "Loops._keep", "Authentication.process_request.<locals>.<lambda>", "bounded.<locals>.application",
     "_Body.__call__", "Compressed.process_response", "no_store.<locals>.answer_async", "_unkept", "kennel",
 }  # fmt: skip

@@ -21,6 +21,7 @@ from aiosmtpd.smtp import Envelope
 
 from coordinator import Queue, Storage
 from coordinator.config import StorageConfig
+from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import Dashboard, Person, audit_of, until
 from tests.support.ports import free_port
 
@@ -84,13 +85,14 @@ def mailbox() -> Iterator[tuple[Mailbox, int]]:
 
 async def test_an_alert_is_delivered_within_seconds_once_by_two_dashboards_survives_a_restart_and_resolves(
     tmp_path: Path,
-    connection_string: str,
+    own_azurite: Azurite,
     storage_prefix: str,
     redis_url: str,
     hook: Hook,
     mailbox: tuple[Mailbox, int],
 ) -> None:
     box, port = mailbox
+    connection_string = own_azurite.connection_string  # of few queues: all are read in each round
     extra = {
         "REDIS_URL": redis_url,
         "KENNEL_PROCESSES": "2",

@@ -81,10 +81,11 @@ async def test_a_heartbeat_of_changes_leaves_the_rest_as_it_was(dashboard: Dashb
         with Person(dashboard, "vera") as vera:
 
             def shown() -> dict[str, Any]:
-                found: dict[str, Any] = vera.get(f"/api/v1/workers/{worker.instance}").json()["state"]
+                answer = vera.get(f"/api/v1/workers/{worker.instance}").json()
+                found: dict[str, Any] = answer.get("state", {})  # not there before its first frame was taken
                 return found
 
-            await until(lambda: shown()["mode"] == "draining")
+            await until(lambda: shown().get("mode") == "draining")
             assert [each["name"] for each in shown()["gates"]] == [gate]
             assert shown()["memory_bytes"] == 1029
 

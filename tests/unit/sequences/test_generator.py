@@ -62,7 +62,9 @@ class LoweredOnce(MemoryStore):
         self.waiting, self.go = threading.Event(), threading.Event()
 
     def try_optimistic_write(self, data: str, *, etag: str | None, metadata: Mapping[str, str]) -> str | None:
-        if self.hold and int(data) > 1000:  # not that of a range fetched ahead, which may have begun before the call
+        if (
+            self.hold and int(data) > 1000
+        ):  # not that of a range fetched ahead, which may have begun before the call
             self.hold = False
             self.waiting.set()
             assert self.go.wait(60)
