@@ -97,6 +97,8 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
 
     def _next_for(self, node: Any) -> str | None:
         """The group that the process takes next; None if nothing is left for it."""
+        if self.numnodes <= BUSY_PROCESSES:  # each takes what comes, the longest first
+            return next(iter(self.workqueue), None)
         waits = self._waits(node)
         fitting = [scope for scope in self.workqueue if (scope in WAITING) == waits]
         return next(iter(fitting or ([] if waits else self.workqueue)), None)
