@@ -270,6 +270,8 @@ class Azurite:
         for service in SERVICES:
             # 0: the system gives a free port, which Azurite tells; no race for it
             command += [f"--{service}Host", "127.0.0.1", f"--{service}Port", str(ports.get(service, 0))]
+            # Longer than clients keep an idle connection, or a request may meet its end.
+            command += [f"--{service}KeepAliveTimeout", "60"]
         if self.location is None:
             return [*command, "--inMemoryPersistence"]
         try:

@@ -81,6 +81,7 @@ async def one_socket(frames: list[str], client: str = "10.0.0.9") -> list[dict[s
     return sent
 
 
+@pytest.mark.django_db  # a consumer ends with a look at the connections of its thread
 async def test_a_flood_of_sockets_is_admitted_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     async def checked(token: str) -> tuple[int, Any]:
         looked_up.append(token)
