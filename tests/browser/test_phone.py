@@ -16,7 +16,7 @@ new PerformanceObserver((list) => { for (const each of list.getEntries()) if (!e
   .observe({ type: "layout-shift", buffered: true });
 """
 NAMELESS = """() => [...document.querySelectorAll("a")]
-  .filter((a) => !(a.innerText.trim() || a.getAttribute("aria-label") || a.title)).map((a) => a.outerHTML)"""
+  .filter((a) => !(a.textContent.trim() || a.getAttribute("aria-label") || a.title)).map((a) => a.outerHTML)"""
 HEIGHTS = "() => [...document.querySelectorAll('[id^=region-]')].map((region) => region.offsetHeight).join()"
 PAGES = ["/", "/gates/", "/queues/", "/workers/", "/leaders/", "/sequences/", "/cost/", "/audit/"]
 
