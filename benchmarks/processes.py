@@ -43,7 +43,7 @@ PEERS = Path(__file__).parent / "peers"
 PROCESSES = 2
 CLIENT_PROCESSES = 2
 SETTLE_SECONDS = 1.0
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 120.0
 SHARES = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 LAYERS = {"core": "RedisChannelLayer", "pubsub": "RedisPubSubChannelLayer"}
 GATE = "start-order-processing"
@@ -57,11 +57,11 @@ class Clients:
     def __init__(self, processes: list[asyncio.subprocess.Process]) -> None:
         self.processes = processes
 
-    async def order(self, line: str, answer: str) -> None:
+    async def order(self, line: str, answer: str) -> list[dict[str, Any]]:
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.write(f"{line}\n".encode())
-        await self.hear(answer)
+        return await self.hear(answer)
 
     async def hear(self, event: str) -> list[dict[str, Any]]:
         """What all of them answer. A socket that was lost is an error: nobody would notice it in the figures."""
@@ -71,7 +71,7 @@ class Clients:
             line = await process.stdout.readline()
             told: dict[str, Any] = json.loads(line) if line else {"event": "end", "why": "it ended"}
             if told["event"] != event:
-                raise RuntimeError(f"the clients were to say {event!r} and said {told}")
+                raise RuntimeError(f"the clients were to say {event!r} and said {told!r:.200}")
             return told
 
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -82,13 +82,20 @@ class Clients:
 
 
 @contextlib.asynccontextmanager
-async def clients(urls: list[str], count: int, **environ: str) -> AsyncIterator[Clients]:
-    """That many sockets, spread evenly over the addresses and over the processes."""
-    share = -(-count // CLIENT_PROCESSES)
+async def clients(
+    urls: list[str],
+    count: int,
+    *,
+    program: str = "raw_clients.py",
+    processes: int = CLIENT_PROCESSES,
+    **environ: str,
+) -> AsyncIterator[Clients]:
+    """That many sockets of a program of `peers`, spread evenly over the addresses and over the processes."""
+    share = -(-count // processes)
     running = Clients(
         [
             await asyncio.create_subprocess_exec(
-                *(sys.executable, str(PEERS / "raw_clients.py"), ",".join(urls)),
+                *(sys.executable, str(PEERS / program), ",".join(urls)),
                 *(str(min(share, count - first)), str(first)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

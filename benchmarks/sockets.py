@@ -15,14 +15,14 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import resource
 import secrets
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.gates import ALLOW
 from benchmarks.peers.light_workers import GATE, QUEUE
+from benchmarks.processes import PATIENCE_SECONDS, Clients, clients
 from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import Announce
 from coordinator.testing.azurite import Azurite
@@ -42,61 +43,10 @@ from tests.support.redis import running_redis
 
 PEERS = Path(__file__).parent / "peers"
 CLIENT_PROCESSES = 3
-PATIENCE_SECONDS = 120.0
 PAGES = ("/", "/gates/", "/workers/", "/queues/")
 
 
-class Clients:
-    """The processes that hold the sockets."""
-
-    def __init__(self, processes: list[asyncio.subprocess.Process]) -> None:
-        self.processes = processes
-
-    async def order(self, line: str, answer: str) -> list[dict[str, Any]]:
-        for process in self.processes:
-            assert process.stdin is not None
-            process.stdin.write(f"{line}\n".encode())
-        return await self.hear(answer)
-
-    async def hear(self, event: str) -> list[dict[str, Any]]:
-        async def one(process: asyncio.subprocess.Process) -> dict[str, Any]:
-            assert process.stdout is not None
-            told: dict[str, Any] = json.loads(await process.stdout.readline() or "{}")
-            if told.get("event") != event:
-                raise RuntimeError(f"the clients were to say {event!r} and said {told!r:.200}")
-            return told
-
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            return await asyncio.gather(*(one(process) for process in self.processes))
-
-    async def came(self) -> list[float]:
-        return [at for told in await self.hear("came") for at in told["at"]]
-
-
-@contextlib.asynccontextmanager
-async def clients(urls: list[str], count: int, **environ: str) -> AsyncIterator[Clients]:
-    share = -(-count // CLIENT_PROCESSES)
-    running = Clients(
-        [
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, str(PEERS / "light_workers.py"), ",".join(urls)),
-                *(str(min(share, count - first)), str(first)),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=os.environ | environ,
-                limit=2**24,
-            )
-            for first in range(0, count, share)
-        ]
-    )
-    try:
-        await running.hear("ready")
-        yield running
-    finally:
-        for process in running.processes:
-            assert process.stdin is not None
-            process.stdin.close()
-            await process.wait()
+light = partial(clients, program="light_workers.py", processes=CLIENT_PROCESSES)
 
 
 def _told(seconds: list[float]) -> dict[str, float]:
@@ -136,7 +86,7 @@ async def ours(hubs: list[Dashboard], options: argparse.Namespace) -> dict[str, 
         _pages(olga, 2.0)  # what is imported and cached at the first request is no socket's memory
         before = [_hub(hub).memory_info().rss for hub in hubs]
         began = time.monotonic()
-        async with clients(urls, options.workers, **environ) as crowd:
+        async with light(urls, options.workers, **environ) as crowd:
             found["connected_s"] = round(time.monotonic() - began, 1)
             await asyncio.sleep(15.0)  # the pace is known to all
             each = options.workers / len(hubs)
@@ -210,7 +160,7 @@ async def theirs(ports: list[int], options: argparse.Namespace) -> list[float]:
     taken: list[float] = []
     async with contextlib.AsyncExitStack() as stack:
         crowd = await stack.enter_async_context(
-            clients([f"ws://127.0.0.1:{port}/" for port in ports], options.workers)
+            light([f"ws://127.0.0.1:{port}/" for port in ports], options.workers)
         )
         presses = [
             await stack.enter_async_context(connect(f"ws://127.0.0.1:{port}/press", compression=None))

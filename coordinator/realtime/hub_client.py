@@ -38,7 +38,7 @@ RECEIPTS_AFTER = (0.1, 0.3)
 STATE_AFTER, FOLLOW_AFTER = 0.2, 0.05
 MOST_TOPICS, MOST_TOPIC_CHARACTERS = 500, 16 * 1024
 MOST_LINGERING = 100
-"""Topics that nobody here follows any more and the hub still sends: whoever waits there again misses nothing meanwhile."""
+"""Topics that nobody here follows any more and the hub still sends: a new waiter misses nothing meanwhile."""
 
 
 class NotificationsFirst(ClientConnection):

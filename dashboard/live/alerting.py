@@ -4,7 +4,7 @@
    processes that look at the same moment make one.
 2. When it has held for the rule's time, the row fires. One that ends before is removed.
 3. A firing row that is neither silenced nor acknowledged is marked as notified, and in the same transaction a delivery is
-   queued for each channel. Whoever marks it queues; a second process finds it marked.
+   queued for each channel. The process that marks it queues; a second one finds it marked.
 4. When the condition has not held for the rule's quiet time, the row is resolved, and in the same transaction the channels
    that heard of it are queued a second delivery.
 5. What is unknown neither fires nor resolves. A process that has just started resolves nothing: it has not heard of everybody.

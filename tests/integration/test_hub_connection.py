@@ -238,7 +238,7 @@ async def test_the_hub_is_informed_of_each_topic_that_somebody_follows():
         await until(lambda: follows() == {"gate:a"})
         await asyncio.to_thread(connection.subscribe, "queue:b", lambda hint: None)
         await until(lambda: follows() == {"gate:a", "queue:b"})
-        # Whoever waits there again soon misses nothing: the topic is kept, and nothing is sent for it.
+        # A new waiter soon after misses nothing: the topic is kept, and nothing is sent for it.
         end()
         connection.subscribe("gate:a", lambda hint: None)
         count = len(hub.heard)

@@ -88,7 +88,7 @@ def frame(rng: random.Random, hello: dict[str, Any]) -> str:
 def flood_from(port: int, prefix: str, seed: int, frames: int, crews: int) -> int:
     """Send so many, by so many sockets at once, from a process of its own; returns how many were closed for them.
 
-    It steps back for the other processes: whoever attacks does so from another machine.
+    It steps back for the other processes: an attacker does so from another machine.
     """
     os.nice(10)
     dashboard = Dashboard(Path(), "", prefix, port=port)

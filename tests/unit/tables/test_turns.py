@@ -1,4 +1,4 @@
-"""A page of a thousand rows is handed out in steps: whoever decodes it does not stop the event loop."""
+"""A page of a thousand rows is handed out in steps, so decoding it does not stop the event loop."""
 
 from __future__ import annotations
 
