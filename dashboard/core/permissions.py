@@ -107,6 +107,7 @@ ACTIONS: dict[str, Role] = {
     "page.view": "viewer",
     "audit.export": "viewer",
     "audit.prune": "admin",
+    "sequence.statement": "viewer",
     "gate.open": "operator",
     "gate.close": "operator",
     "gate.create": "operator",

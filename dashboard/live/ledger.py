@@ -264,6 +264,18 @@ def newest_first(
     return heapq.merge(*each, key=lambda row: (row.last, row.turn), reverse=True)
 
 
+def oldest_first(book: LedgerBook, low: int, high: int, *, chunk: int = CHUNK) -> Iterator[LedgerRow]:
+    """All rows of ranges that end from `low` to `high`, by number: read in chunks, in constant memory."""
+    rows = (
+        LedgerRow.objects.filter(book=book, last__lte=high).select_related("owner").order_by("last", "turn")
+    )
+    part = list(rows.filter(last__gte=low)[:chunk])
+    while part:
+        yield from part
+        end = part[-1]
+        part = list(rows.filter(last__gte=end.last).exclude(last=end.last, turn__lte=end.turn)[:chunk])
+
+
 def _chunks(rows: QuerySet[LedgerRow], chunk: int) -> Iterator[LedgerRow]:
     ordered = rows.order_by("-last", "-turn")
     part = list(ordered[:chunk])

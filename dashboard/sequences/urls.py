@@ -8,5 +8,6 @@ from dashboard.sequences import views
 
 urlpatterns = [
     path("sequences/", views.sequences, name="sequences"),
+    path("sequences/statement", views.statement, name="sequence-statement"),
     path("ledger.csv", views.ledger_csv, name="ledger-csv"),
 ]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import AsyncIterator
 
 from channels.db import database_sync_to_async
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.views.decorators.http import require_safe
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.core import csv
+from dashboard.core.audit import ActionFailed
+from dashboard.core.permissions import Actor
 from dashboard.pages import queries as selectors
-from dashboard.pages.views import cards_query, query_of, requires, show, whole_number
+from dashboard.pages.views import actor_of, cards_query, query_of, requires, show, text, whole_number
 from dashboard.sequences import queries
+from dashboard.sequences.statements import Month, Statement, months
 
 ROWS = 50
 LEDGER_HEAD = (
@@ -50,7 +58,35 @@ def sequences(request: HttpRequest) -> HttpResponse:
         owner=owner,
         ledger=ledger,
         older=query_of(sequence=sequence, owner=owner, before=ledger.next) if ledger else "",
+        months=months(sequence),
     )
+
+
+@require_POST
+@requires("sequence.statement")
+def statement(request: HttpRequest) -> HttpResponse:
+    """A month of `sequence` as `form` (csv or pdf), sealed by a row of the audit."""
+    sequence, actor = text(request, "sequence", 1024), actor_of(request)
+    try:
+        made = Statement(sequence, Month.parse(text(request, "month")))
+    except ActionFailed as error:
+        messages.error(request, str(error))
+        return redirect(f"{reverse('sequences')}?{query_of(sequence=sequence)}")
+    name = f"{sequence}-{made.month}"
+    if request.POST.get("form") != "pdf":
+        return csv.streamed(f"{name}.csv", statement_parts(made, actor))
+    deque(made.parts(), maxlen=0)
+    answer = HttpResponse(made.pdf(made.seal(actor), actor), content_type="application/pdf")
+    answer["Content-Disposition"] = f'attachment; filename="{re.sub("[^A-Za-z0-9_.-]", "", name)}.pdf"'
+    return answer
+
+
+async def statement_parts(made: Statement, actor: Actor) -> AsyncIterator[str]:
+    """The file, each part made when the one before has been taken; at last its seal."""
+    parts = made.parts()
+    while part := await database_sync_to_async(next)(parts, None):
+        yield part
+    yield csv.lines([[str(await database_sync_to_async(made.seal)(actor))]])
 
 
 @require_safe

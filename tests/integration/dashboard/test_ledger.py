@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import hashlib
 import io
 import os
 import re
+from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from coordinator.realtime.protocol import SequenceStatus, WorkerState
 from coordinator.storage import Storage
-from tests.support.dashboard import BareWorker, Dashboard, Person, until
+from tests.support.dashboard import BareWorker, Dashboard, Person, audit_of, until
 
 
 async def test_ranges_are_shown_in_use_used_and_lost_and_found_by_number_and_owner(
@@ -63,10 +65,32 @@ async def test_ranges_are_shown_in_use_used_and_lost_and_found_by_number_and_own
             assert "Process crashed" in _said(vera, f"number={hers}")
             assert "The next free number is" in _said(vera, "number=5000")
             assert "starts at 1" in _said(vera, "number=0")
+            text, row = _statement(vera), audit_of(own_dashboard)[-1]
+            above, seal = text[: text.index("Sealed")], text[text.index("Sealed") :]
+            assert f"row {row['id']} " in seal and row["digest"] in seal
+            assert hashlib.sha256(above.rstrip('"').encode()).hexdigest() in seal
+            counts = list(csv.DictReader(io.StringIO(above.rstrip('"'))))
+            assert {each["state"] for each in counts if each["lost"] != "0"} == {"lost"}
+            following = next(line for line in _counter(vera) if line["sequence"] == "orders")["next_number"]
+            assert sum(int(each["numbers"]) for each in counts) == int(following) - 1
 
 
 def _ledger(person: Person, **query: str) -> list[dict[str, str]]:
     text = person.get("/ledger.csv?" + urlencode({"sequence": "orders", **query})).text
+    return list(csv.DictReader(io.StringIO(text.lstrip("\ufeff"))))
+
+
+def _statement(person: Person) -> str:
+    """Of this month, with its seal."""
+    month = f"{datetime.now(UTC):%Y-%m}"
+    form = {"sequence": "orders", "month": month, "form": "csv"}
+    answer = person.post("/sequences/statement", form, page="/sequences/")
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="orders-{month}.csv"'
+    return str(answer.text)
+
+
+def _counter(person: Person) -> list[dict[str, str]]:
+    text = person.get("/tables/sequences.csv").text
     return list(csv.DictReader(io.StringIO(text.lstrip("\ufeff"))))
 
 

@@ -67,6 +67,7 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("saga-retry", {"saga": "trip", "key": "t-1"}, "saga.retry"),
     ("scaling-policy", {"pool": "orders"}, "scaling.policy"),
     ("cost-prices", {}, "cost.prices"),
+    ("sequence-statement", {}, "sequence.statement"),
     ("worker-do", {"instance": "i-1", "verb": "drain"}, "worker.drain"),
     ("worker-do", {"instance": "i-1", "verb": "resume"}, "worker.resume"),
     ("worker-do", {"instance": "i-1", "verb": "stop"}, "worker.stop"),

@@ -18,7 +18,14 @@ def test_a_role_may_do_what_lower_roles_may_and_no_more(role: str, action: str) 
 
 def test_what_changes_anything_but_their_own_tokens_is_out_of_a_viewers_reach() -> None:
     allowed = {action for action in permissions.ACTIONS if permissions.role_may("viewer", action)}
-    assert allowed == {"page.view", "audit.export", "session.end_own", "token.create_own", "token.revoke_own"}
+    assert allowed == {
+        "page.view",
+        "audit.export",
+        "sequence.statement",
+        "session.end_own",
+        "token.create_own",
+        "token.revoke_own",
+    }
 
 
 def test_an_unlisted_action_or_role_may_do_nothing() -> None:
