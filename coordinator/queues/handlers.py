@@ -244,6 +244,11 @@ class Runner:
             run.work_items
         )
 
+    def oldest_seconds(self) -> float:
+        """How long the longest-running call has run; 0 if none runs."""
+        first = min((run.started_at for run in list(self.running)), default=None)
+        return 0.0 if first is None else self._clock.monotonic() - first
+
     def time_out(self, run: HandlerCall, now: float) -> None:
         """End a call whose time is over."""
         run.cancelled_at = now

@@ -580,6 +580,7 @@ def listener_status(listener: QueueListener[Any]) -> ListenerStatus:
         # A rule may be the user's own, with words of any length.
         reason=one_line(listener.reason or listener.decision.reason, MAX_REASON),
         figures=listener.pool.counts.figures(),
+        oldest_task_seconds=listener._runner.oldest_seconds(),
     )
 
 

@@ -96,7 +96,10 @@ class HandlerFigures(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class ListenerStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A queue listener. `oldest_seconds` is how long the longest-held message has been invisible."""
+    """A queue listener. `oldest_seconds` is how long the longest-held message has been invisible.
+
+    `oldest_task_seconds` is how long the longest-running call of the handler has run, 0 if none runs; older workers do not say.
+    """
 
     queue: Name
     active_tasks: Held = 0
@@ -111,6 +114,7 @@ class ListenerStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     state: Word = "stopped"
     reason: Reason = ""
     figures: HandlerFigures = HandlerFigures()
+    oldest_task_seconds: Duration | None = None
 
 
 class LeadershipStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -106,7 +106,11 @@ def _idle(found: Found) -> Why | None:
 
 def _busy(queue: QueueView, found: Found) -> Why | None:
     active, total = sum(each.active_tasks for _, each in found), sum(each.total_tasks for _, each in found)
-    longest = max(each.oldest_seconds for _, each in found)
+    # Workers of an older release report only how long they have held a message.
+    longest = max(
+        each.oldest_seconds if each.oldest_task_seconds is None else each.oldest_task_seconds
+        for _, each in found
+    )
     if not total or active < total or longest < LONG_SECONDS or (queue.depth or 0) <= (queue.in_flight or 0):
         return None
     return Why(

@@ -1,4 +1,5 @@
 import contextlib
+import typing
 
 import msgspec
 import pytest
@@ -102,3 +103,20 @@ def test_a_malformed_frame_is_refused_with_the_reason(frame, reason):
 def test_no_frame_does_anything_but_decode_or_be_refused(frame):
     with contextlib.suppress(ProtocolViolation):
         protocol.decode_from_worker(frame)
+
+
+def test_a_new_verb_or_mode_comes_with_a_new_version():
+    # An end of an older version must not be sent a value that it does not know: see "Versions" in docs/hub.md.
+    assert protocol.VERSION == 2
+    assert typing.get_args(typing.get_type_hints(protocol.Command)["verb"]) == (
+        "drain",
+        "resume",
+        "stop",
+        "step_down",
+    )
+    assert typing.get_args(typing.get_type_hints(protocol.WorkerState)["mode"]) == (
+        "starting",
+        "running",
+        "draining",
+        "stopping",
+    )

@@ -78,3 +78,5 @@ def test_draining_failing_idle_and_busy_workers_are_reasons() -> None:
         == "All 4 tasks are busy, the longest for 4 min."
     )
     assert reason(worker("a", active_tasks=4, oldest_seconds=5.0)) == ""
+    # A message may be held for long by a batch of which each item is short: what counts is how long a handler has run.
+    assert reason(worker("a", active_tasks=4, oldest_seconds=250.0, oldest_task_seconds=5.0)) == ""

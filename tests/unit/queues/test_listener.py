@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -39,8 +40,6 @@ async def test_many_items_of_one_put_share_a_message_and_are_handled_one_by_one(
 
 
 async def test_a_plain_function_is_run_in_a_thread(harness: ListenerHarness) -> None:
-    import threading
-
     threads: list[str] = []
 
     def handler(item: int) -> None:
@@ -53,6 +52,37 @@ async def test_a_plain_function_is_run_in_a_thread(harness: ListenerHarness) -> 
             await asyncio.sleep(0.001)
     assert harness.got == [1]
     assert threads[0].startswith("queue-work")
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
+async def test_a_listener_says_how_long_its_longest_running_handler_has_run(
+    harness: ListenerHarness, is_async: bool
+) -> None:
+    may_end, in_thread = asyncio.Event(), threading.Event()
+
+    async def handler(item: int) -> None:
+        harness.got.append(item)
+        await may_end.wait()
+
+    def plain(item: int) -> None:
+        harness.got.append(item)
+        in_thread.wait(30)
+
+    async with harness.listening(handler if is_async else plain, tasks=range(2, 4)) as listener:
+        assert listener.status().oldest_task_seconds == 0
+        await harness.queue.put(1)
+        await harness.clock.advance(40)
+        await harness.queue.put(2)
+        await harness.clock.advance(60)
+        oldest = listener.status().oldest_task_seconds
+        assert harness.got == [1, 2]
+        assert oldest is not None and 90 <= oldest <= 100
+        may_end.set()
+        in_thread.set()
+        while await harness.queue.depth():
+            await asyncio.sleep(0.001)
+            await harness.clock.settle()
+        assert listener.status().oldest_task_seconds == 0
 
 
 async def test_a_failing_message_is_tried_again_and_then_kept_in_poison_with_its_reason(
