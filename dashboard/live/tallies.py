@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 from django.db import transaction
+from django.db.models import QuerySet, Sum
 
 from coordinator.queues.figures import quantile
 from coordinator.realtime.protocol import HandlerFigures, WorkerState
 from dashboard.models import Tally, TallyMark
 
 MINUTE, HOUR = 60, 3600
-KEPT = {MINUTE: 86_400.0, HOUR: 31 * 86_400.0}
+KEPT = {MINUTE: 86_400.0, HOUR: 38 * 86_400.0}
 MOST_LISTENERS = 1_000
 OTHER = "other"
 MOST_A_SECOND = 100_000
@@ -201,7 +202,8 @@ def forget_old() -> None:
 class Throughput(msgspec.Struct, frozen=True):
     """What the handler of a queue did within a span. Times are in seconds, no more than a fifth too long; None: nothing ran.
 
-    `done_before` is the same a week before, None where no tallies of it are kept.
+    `done_before` is `done` of the same span a day or a week before, None where no tallies of it are kept. It is a sum of whole
+    hours; of those in which the span begins and ends, it has the part that lies within.
     """
 
     queue: str
@@ -228,21 +230,18 @@ class Throughput(msgspec.Struct, frozen=True):
         return self.failed / ran if ran else None
 
 
-WEEK = 7 * 86_400.0
+DAY, WEEK = 86_400.0, 7 * 86_400.0
 
 
-def throughput(source: str, seconds: float, now: float) -> tuple[Throughput, ...]:
-    """Each listener's handlers over the last `seconds`, by queue and handler. A span begins with a whole minute, or hour if it is long."""
+def throughput(source: str, seconds: float, now: float, *, before: float = WEEK) -> tuple[Throughput, ...]:
+    """Each listener's handlers over the last `seconds`, by queue and handler, beside what they did `before` seconds earlier.
+
+    A span begins with a whole minute, or hour if it is long.
+    """
     step = MINUTE if seconds <= KEPT[MINUTE] / 2 else HOUR
     since = int(now - seconds) // step * step
-    sums = _sums(Tally.objects.filter(source=source, seconds=step, start__gte=since).iterator())
-    earlier: dict[tuple[str, str], int] | None = None
-    if step == HOUR and seconds <= KEPT[HOUR] - WEEK:
-        rows = Tally.objects.filter(
-            source=source, seconds=HOUR, start__gte=since - WEEK, start__lt=now - WEEK
-        )
-        if rows.exists():
-            earlier = {name: total.done for name, total in _sums(rows.iterator()).items()}
+    sums = _sums(Tally.objects.filter(source=source, seconds=step, start__gte=since))
+    earlier = _done(source, since - before, now - before, now)
     return tuple(
         Throughput(
             queue=queue,
@@ -263,13 +262,39 @@ def throughput(source: str, seconds: float, now: float) -> tuple[Throughput, ...
     )
 
 
-def _sums(rows: Iterable[Tally]) -> dict[tuple[str, str], _Sum]:
+def _done(source: str, since: float, until: float, now: float) -> dict[tuple[str, str], int] | None:
+    """What ended within a span of the past, by queue and handler."""
+    if since < now - KEPT[HOUR]:
+        return None
+    rows = Tally.objects.filter(source=source, seconds=HOUR, start__gt=since - HOUR, start__lt=until)
+    found: Counter[tuple[str, str]] = Counter()
+    within = rows.filter(start__gte=since, start__lte=until - HOUR)
+    for queue, handler, done in within.values_list("queue", "handler").annotate(Sum("done")):
+        found[queue, handler] += done
+    edges = rows.exclude(start__gte=since, start__lte=until - HOUR)
+    parts: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for queue, handler, start, done in edges.values_list("queue", "handler", "start", "done"):
+        parts[queue, handler] += done * (min(until, start + HOUR) - max(since, start)) / HOUR
+    for name, part in parts.items():
+        found[name] += round(part)
+    return dict(found) if found or Tally.objects.filter(source=source, start__lte=since).exists() else None
+
+
+_COLUMNS = ("queue", "handler", "done", "failed", "retried", "durations", "waits")
+_BUCKETS = msgspec.json.Decoder(dict[int, int])
+
+
+def _sums(rows: QuerySet[Tally]) -> dict[tuple[str, str], _Sum]:
     sums: dict[tuple[str, str], _Sum] = {}
-    for row in rows:
-        total = sums.setdefault((row.queue, row.handler), _Sum())
-        total.done, total.failed, total.retried = (
-            total.done + row.done, total.failed + row.failed, total.retried + row.retried,
-        )  # fmt: skip
-        total.durations += _unpacked(row.durations)
-        total.waits += _unpacked(row.waits)
+    for queue, handler, done, failed, retried, durations, waits in rows.values_list(*_COLUMNS).iterator():
+        total = sums.get((queue, handler))
+        if total is None:
+            total = sums[queue, handler] = _Sum()
+        total.done += done
+        total.failed += failed
+        total.retried += retried
+        # Thousands of rows: a Counter's own "+" makes a new one each time.
+        for into, packed in ((total.durations, durations), (total.waits, waits)):
+            for bucket, count in _BUCKETS.decode(packed).items():
+                into[bucket] += count
     return sums

@@ -19,10 +19,10 @@ class Span(NamedTuple):
     unreported: int
 
 
-def throughput(seconds: float) -> Span:
-    """Each listener's handlers over the last `seconds`."""
+def throughput(seconds: float, *, before: float = tallies.WEEK) -> Span:
+    """Each listener's handlers over the last `seconds`, beside the same `before` seconds earlier."""
     now, source = time.time(), current().source
     # The lost are noted in the database when they are shown no more.
     shown = sum(each.presence == "lost" and each.last_seen >= now - seconds for each in fleet().workers)
     lost = shown + fleet_memory.lost_since(source, now - seconds)
-    return Span(seconds, tallies.throughput(source, seconds, now), lost)
+    return Span(seconds, tallies.throughput(source, seconds, now, before=before), lost)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
+from dashboard.live import tallies
 from dashboard.pages.views import requires, show
 from dashboard.throughput import queries
 
 SPANS = {"hour": ("Last hour", 3600.0), "day": ("Last 24 hours", 86_400.0), "week": ("Last 7 days", 604_800.0), "month": ("Last 30 days", 30 * 86_400.0)}  # fmt: skip
+
+BEFORE = {"yesterday": ("Yesterday", tallies.DAY), "week": ("Last week", tallies.WEEK)}
 
 
 @require_safe
@@ -16,6 +19,8 @@ SPANS = {"hour": ("Last hour", 3600.0), "day": ("Last 24 hours", 86_400.0), "wee
 def throughput(request: HttpRequest) -> HttpResponse:
     asked = request.GET.get("span", "hour")
     name = asked if asked in SPANS else "hour"
+    before = request.GET.get("with", "week")
+    before = before if before in BEFORE else "week"
     return show(
         request,
         "throughput/throughput.html",
@@ -24,5 +29,8 @@ def throughput(request: HttpRequest) -> HttpResponse:
         span=name,
         title=SPANS[name][0],
         spans=[(key, title) for key, (title, _) in SPANS.items()],
-        found=queries.throughput(SPANS[name][1]),
+        compared=before,
+        compare=[(key, title) for key, (title, _) in BEFORE.items()],
+        before_title=BEFORE[before][0],
+        found=queries.throughput(SPANS[name][1], before=BEFORE[before][1]),
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from playwright.async_api import Locator, Page, expect
 from coordinator.config import StorageConfig
 from coordinator.queues.envelope import Failure, PoisonRecord
 from coordinator.storage import Storage
+from dashboard.live.releases import source_of
 from tests.browser.conftest import GATE, People
 from tests.support.stack import LiveStack, wait_until
 
@@ -80,6 +83,19 @@ class Site:
         await asyncio.to_thread(self.admin.post, "/queues/", name=self.name)
         await asyncio.to_thread(self.ready, "/queues/", f'id="queue-{self.name}"')
         return self.name
+
+    def worked(self, *, done: int, days_ago: int) -> None:
+        """Handlers of a queue ended so often, an hour before this time of that day."""
+        hour = (int(time.time()) // 3600 - 1) * 3600 - days_ago * 86_400
+        with (
+            closing(sqlite3.connect(self.stack.folder / "dashboard.sqlite3", timeout=30)) as database,
+            database,
+        ):
+            database.execute(
+                "INSERT INTO dashboard_tally (source, seconds, start, queue, handler, done, failed, retried, durations, waits)"
+                " VALUES (?, 3600, ?, ?, 'bill', ?, 0, 0, '{}', '{}')",
+                [source_of(self.storage), hour, self.name, done],
+            )
 
     async def poison(self, count: int = 3) -> str:
         queue = self.storage.queue(self.name, type=Any)
@@ -255,6 +271,33 @@ async def have_a_leader_step_down(hand: Hand, site: Site) -> list[str]:
     return ["/leaders/daily-report/step-down"]
 
 
+async def alert_when_a_queue_is_deep(hand: Hand, site: Site) -> list[str]:
+    await hand.go("Alerts")
+    await hand.link("Create rule")
+    await hand.page.get_by_label("Name", exact=True).fill(site.name)
+    await hand.page.get_by_label("Figure").select_option("queue.depth")
+    await hand.page.get_by_label("Value", exact=True).fill("250")
+    await hand.page.get_by_label("Names", exact=True).fill(f"{site.name}-*")
+    await hand.button("Save")
+    rule = hand.page.locator("tr", has=hand.page.get_by_role("link", name=site.name))
+    await expect(rule).to_contain_text("above 250", timeout=30_000)
+    return ["/alerts/new", f"/alerts/rules/{site.name}/"]
+
+
+async def today_against_last_week(hand: Hand, site: Site) -> list[str]:
+    site.worked(done=4321, days_ago=7)
+    site.worked(done=5432, days_ago=0)
+    await hand.go("Queues")
+    await hand.link("Throughput of handlers")
+    await hand.link("Last 24 hours")
+    row = hand.page.locator("tr", has=hand.page.get_by_role("link", name=site.name))
+    await expect(row.locator("[data-label=Done]")).to_contain_text("5\N{NARROW NO-BREAK SPACE}432")
+    await expect(row.locator("[data-label='Last week']")).to_contain_text("4\N{NARROW NO-BREAK SPACE}321")
+    await hand.link("Yesterday")
+    await expect(row.locator("[data-label=Yesterday]")).to_have_text("0")
+    return []
+
+
 TASKS: dict[Task, tuple[str, str]] = {
     unleash: ("operator", "viewer"),
     schedule: ("operator", "viewer"),
@@ -270,6 +313,8 @@ TASKS: dict[Task, tuple[str, str]] = {
     add_a_person: ("admin", "operator"),
     last_months_audit: ("viewer", ""),
     have_a_leader_step_down: ("operator", "viewer"),
+    alert_when_a_queue_is_deep: ("admin", "operator"),
+    today_against_last_week: ("viewer", ""),
 }
 
 

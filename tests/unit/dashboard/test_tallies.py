@@ -65,11 +65,24 @@ def test_more_than_a_process_can_have_done_is_not_counted_and_names_are_bounded(
 
 
 @pytest.mark.django_db
+def test_an_hour_has_its_part_of_the_two_hours_of_the_day_before() -> None:
+    hour = NOW // 3600 * 3600
+    save("i-1", figures(60), at=hour - 86_400 - 1)
+    save("i-1", figures(160), at=hour - 86_400 + 1)
+    save("i-1", figures(170), at=hour + 900)
+    [row] = tallies.throughput(SOURCE, 3600, hour + 900, before=tallies.DAY)
+    assert (row.done, row.done_before) == (10, 45 + 25)
+    assert tallies.throughput(SOURCE, 3600, hour + 900)[0].done_before is None, "not known"
+
+
+@pytest.mark.django_db
 def test_a_day_has_the_same_of_a_week_before_beside_it_and_old_sums_go() -> None:
     save("i-1", figures(5), at=NOW - 7 * 86_400 - 7200)
     save("i-1", figures(8))
     [row] = tallies.throughput(SOURCE, 86_400, NOW)
     assert (row.done, row.done_before) == (3, 5)
+    [row] = tallies.throughput(SOURCE, 86_400, NOW, before=tallies.DAY)
+    assert row.done_before == 0, "nothing ended then, and it is known"
     tallies.forget_old()  # by the real clock, which is before NOW
     assert TallyMark.objects.count() == 1
 
