@@ -89,14 +89,26 @@ class MoveStopped(StorageError):
     """Storage stayed away while messages were moved from queue to queue. None is lost, and none stays hidden for long.
 
     `moved` are at their new place. `left` were seen and are where they were, as is what was not seen; `in_doubt` may be at
-    both places. Move again to go on.
+    both places. `moved_ids` and `in_doubt_ids` say which, by their ids at the old place. Move again to go on.
     """
 
-    def __init__(self, message: str, *, resource: str, moved: int, left: int, in_doubt: int) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        resource: str,
+        moved: int,
+        left: int,
+        in_doubt: int,
+        moved_ids: frozenset[str] = frozenset(),
+        in_doubt_ids: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__(message, resource=resource, maybe_done=in_doubt > 0)
         self.moved = moved
         self.left = left
         self.in_doubt = in_doubt
+        self.moved_ids = moved_ids
+        self.in_doubt_ids = in_doubt_ids
 
 
 class SequenceError(KennelError):

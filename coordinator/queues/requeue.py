@@ -320,7 +320,9 @@ class _Move:
         self._held: dict[str, ReceivedMessage] = {}
         self._acted: set[str] = set()
         self._left: dict[str, str] = {}
-        self._moved = self._in_doubt = self._repeated = 0
+        self._gone: set[str] = set()
+        self._doubted: set[str] = set()
+        self._moved = self._repeated = 0
         self._unheard_until = float("-inf")
 
     async def run(self) -> Moved:
@@ -343,6 +345,8 @@ class _Move:
                 moved=int(report),
                 left=report.left,
                 in_doubt=report.in_doubt,
+                moved_ids=frozenset(self._gone),
+                in_doubt_ids=frozenset(self._doubted),
             ) from error
         finally:
             await self._show()
@@ -353,7 +357,7 @@ class _Move:
         return Moved(
             self._moved,
             left=sum(1 for reason in self._left.values() if reason),
-            in_doubt=self._in_doubt,
+            in_doubt=len(self._doubted),
             repeated=self._repeated,
             reasons=reasons,
             left_ids=self._left,
@@ -440,7 +444,7 @@ class _Move:
             return
         except StorageError as error:
             if error.maybe_done:
-                self._in_doubt += 1
+                self._doubted.add(message.id)
             else:
                 self._left[message.id] = str(error)
             raise
@@ -451,12 +455,13 @@ class _Move:
             if self._copy is None:
                 self._left[message.id] = _RECEIVED_SINCE
             else:
-                self._in_doubt += 1
+                self._doubted.add(message.id)
             return
         except StorageError:
-            self._in_doubt += 1
+            self._doubted.add(message.id)
             raise
         del self._held[message.id]
+        self._gone.add(message.id)
         if copied.repeated:
             self._repeated += 1
         else:

@@ -1,7 +1,7 @@
 """Acts on many poison messages: run in the background, with progress, until they are done or somebody aborts them.
 
-What each has done is in the database, so every dashboard process shows it. An act ends with the process that runs it: it is
-then shown as interrupted, and what it did is done.
+What each has done is in the database, so every dashboard process shows it. An act waits for storage that is away, and ends
+with the process that runs it: it is then shown as interrupted, what it did is done, and the same act again does the rest.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import wait
 from functools import partial
+from typing import Any
 
 from django.db import connection
 from django.db.models import QuerySet
 
 from coordinator.config import check_name
-from coordinator.errors import KennelError
+from coordinator.errors import KennelError, MoveStopped
 from coordinator.queues.protocols import ReceivedMessage
+from coordinator.queues.queue import Queue
 from coordinator.queues.requeue import delete_poison, read_poison, requeue_poison
 from dashboard.core.audit import ActionFailed, audited, noted
 from dashboard.core.permissions import Actor
@@ -35,6 +37,9 @@ DEAD_SECONDS = 90.0
 MOST_AT_ONCE = 4
 SHOWN = 10
 ANSWER_SECONDS, SAVE_SECONDS = 1.5, 0.5
+# An act goes on by itself when storage comes back within this time.
+PATIENCE_SECONDS, PAUSE_SECONDS = 300.0, 2.0
+INTERRUPTED = "The process that ran it ended: what it did is done. Start the same act again for the rest."
 VERBS = {"read": "queue.peek", "requeue": "queue.requeue", "delete": "queue.delete_messages"}
 
 
@@ -66,7 +71,7 @@ def shown(queue: str) -> list[BulkAct]:
     acts = list(_acts(queue).order_by("-started_at")[:SHOWN])
     for act in acts:
         if act.outcome == "running" and act.seen_at < time.time() - DEAD_SECONDS:
-            act.outcome = "interrupted"
+            act.outcome, act.problem = "interrupted", INTERRUPTED
     return acts
 
 
@@ -114,8 +119,11 @@ def _run(runtime: Runtime, actor: Actor, act: BulkAct, rows: list[int] | None) -
     try:
         for _ in _read(act) if rows is None else _each(act, rows):
             stop = BulkAct.objects.filter(pk=act.pk).exclude(abort="").exists()
-            if stop or runtime.is_running != was_running:
-                act.outcome = "aborted" if stop else "interrupted"
+            if stop:
+                act.outcome = "aborted"
+                break
+            if runtime.is_running != was_running:
+                act.outcome, act.problem = "interrupted", INTERRUPTED
                 break
         else:
             act.outcome = "done"
@@ -125,7 +133,7 @@ def _run(runtime: Runtime, actor: Actor, act: BulkAct, rows: list[int] | None) -
         log.exception("The act #%d on the poison queue of %s failed", act.pk, act.queue)
         act.outcome, act.problem = "failed", f"{type(error).__name__}; see the dashboard's log"
     if act.outcome == "failed" and runtime.is_running != was_running:
-        act.outcome, act.problem = "interrupted", "the dashboard ended"
+        act.outcome, act.problem = "interrupted", INTERRUPTED
     try:
         _save(act, "outcome", "problem")
         if act.verb != "read":
@@ -169,23 +177,61 @@ async def _next(batches: AsyncIterator[list[ReceivedMessage]]) -> list[ReceivedM
 
 def _each(act: BulkAct, rows: list[int]) -> Iterator[None]:
     queue = storage().queue(act.queue)
-    do = delete_poison if act.verb == "delete" else requeue_poison
     problems: list[str] = []
     for start in range(0, len(rows), A_TURN):
-        turn = list(PoisonMessage.objects.filter(pk__in=rows[start : start + A_TURN]))
-        known = [poison.received(row) for row in turn if row.receipt]
-        searched = {row.message_id for row in turn if not row.receipt}
-        moved = call(partial(do, queue, known=known))
-        gone = {message.id for message in known} - moved.left_ids
-        problems += moved.reasons
-        act.done += moved
-        if searched:
-            moved = call(partial(do, queue, ids=searched))
-            gone |= searched - moved.left_ids
-            problems += moved.reasons
-            act.done += moved
-        PoisonMessage.objects.filter(pk__in=[row.pk for row in turn if row.message_id in gone]).delete()
+        turn = {
+            row.message_id: row for row in PoisonMessage.objects.filter(pk__in=rows[start : start + A_TURN])
+        }
+        doubted: frozenset[str] = frozenset()
+        began, is_whole = time.monotonic(), False
+        while not is_whole:
+            try:
+                _do(act, queue, turn, doubted, problems)
+                is_whole = True
+            except MoveStopped as error:
+                doubted |= error.in_doubt_ids
+                if time.monotonic() - began > PATIENCE_SECONDS:
+                    raise
+                act.problem = f"Storage is busy or unavailable; trying again: {error}"[:2000]
+                _save(act, "problem")
+                yield
+                time.sleep(PAUSE_SECONDS)
         act.left = min(start + A_TURN, len(rows)) - act.done
         act.problem = "; ".join(list(dict.fromkeys(problems))[:3])[:2000]
         _save(act, "problem")
         yield
+
+
+def _do(
+    act: BulkAct,
+    queue: Queue[Any],
+    turn: dict[str, PoisonMessage],
+    doubted: frozenset[str],
+    problems: list[str],
+) -> None:
+    """Do it to these messages; those that are gone are taken out of `turn` and of what was read. Raises `MoveStopped`.
+
+    If it was stopped, call it again for the rest: of `doubted` it was not known whether they are gone.
+    """
+    do = delete_poison if act.verb == "delete" else requeue_poison
+    known = [poison.received(row) for row in turn.values() if row.receipt]
+    searched = {id for id, row in turn.items() if not row.receipt}
+    for ids, how in (({each.id for each in known}, {"known": known}), (searched, {"ids": searched})):
+        if not ids:
+            continue
+        gone: frozenset[str] = frozenset()
+        try:
+            moved = call(partial(do, queue, **how))
+            # What is not there any more, and was asked to be deleted, was deleted by the attempt before.
+            left = moved.left_ids - doubted if act.verb == "delete" else moved.left_ids
+            gone = frozenset(ids - left)
+            act.done += moved + len(moved.left_ids - left)
+            problems += moved.reasons if left else ()
+            for id in left:
+                del turn[id]
+        except MoveStopped as error:
+            gone = error.moved_ids
+            act.done += error.moved
+            raise
+        finally:
+            PoisonMessage.objects.filter(pk__in=[turn.pop(id).pk for id in gone]).delete()

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
+from coordinator.config import StorageConfig
+from coordinator.errors import MoveStopped
 from coordinator.queues import envelope as wire
 from coordinator.queues.envelope import Envelope, Failure, PoisonRecord
 from coordinator.queues.protocols import ReceivedMessage
-from dashboard.queues import poison
+from coordinator.queues.requeue import Moved
+from coordinator.storage import Storage
+from dashboard.models import BulkAct, PoisonMessage
+from dashboard.queues import bulk_acts, poison
 from dashboard.queues.poison import Filter
 
 
@@ -90,3 +96,46 @@ def test_a_page_that_peeked_meanwhile_does_not_replace_what_was_read(monkeypatch
     assert (rows.count(), rows.filter(receipt="").count()) == (40, 0)
     poison.keep("orders", read[:5])
     assert poison.kept("orders").count() == 5
+
+
+@pytest.mark.django_db
+def test_an_act_goes_on_where_storage_stopped_it_and_counts_each_message_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    account = Storage.from_connection_string(
+        "UseDevelopmentStorage=true", config=StorageConfig(prefix="act-")
+    )
+    monkeypatch.setattr(poison, "storage", lambda: account)
+    monkeypatch.setattr(bulk_acts, "storage", lambda: account)
+    monkeypatch.setattr(bulk_acts, "PAUSE_SECONDS", 0.0)
+    names = [f"m-{n}" for n in range(6)]
+    poison.keep("orders", [ReceivedMessage(name, "r", poisoned(1), 1, 1.0, 0.0) for name in names])
+    asked: list[list[str]] = []
+
+    def call(do: Any) -> Moved:
+        asked.append([each.id for each in do.keywords["known"]])
+        if len(asked) == 1:  # two were deleted; the answer for the third was lost
+            raise MoveStopped(
+                "away", resource="orders", moved=2, left=0, in_doubt=1,
+                moved_ids=frozenset(names[:2]), in_doubt_ids=frozenset(names[2:3]),
+            )  # fmt: skip
+        # The third is not there any more, and somebody has received the last one.
+        return Moved(2, left=2, left_ids=[names[2], names[5]], reasons=["somebody received it"])
+
+    monkeypatch.setattr(bulk_acts, "call", call)
+    act = BulkAct.objects.create(
+        source="s",
+        queue="orders",
+        verb="delete",
+        what="all",
+        actor="adam",
+        total=6,
+        started_at=0.0,
+        seen_at=0.0,
+    )
+    rows = list(PoisonMessage.objects.order_by("message_id").values_list("pk", flat=True))
+    said = [act.problem for _ in bulk_acts._each(act, rows)]
+    assert asked == [names, names[2:]]
+    assert "trying again" in said[0] and said[1] == "somebody received it"
+    assert (act.done, act.left) == (5, 1)
+    assert list(PoisonMessage.objects.values_list("message_id", flat=True)) == [names[5]]

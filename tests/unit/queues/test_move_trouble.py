@@ -93,7 +93,7 @@ async def test_storage_that_stays_away_ends_it_with_a_report_and_another_run_goe
         await queues.until(requeue_poison(queue))
     stopped = caught.value
     assert (stopped.moved, stopped.left, stopped.in_doubt) == (passed, 0, 1)
-    assert stopped.maybe_done
+    assert stopped.maybe_done and (len(stopped.moved_ids), len(stopped.in_doubt_ids)) == (passed, 1)
     assert "10 moved, 0 left, 1 in doubt" in str(stopped)
     assert len(await queue.poison.peek()) == 30, "all that was not moved can be seen at once"
     queues.stores["work"].heal()
