@@ -1,6 +1,6 @@
 """Takes the pictures of the pages: the product started by itself, each page x three widths x two themes, as people see it.
 
-python scripts/screenshots.py [--out FOLDER] [--states normal,viewer,gone,empty]      `make screenshots` takes all
+python scripts/screenshots.py [--out FOLDER] [--states normal,viewer,gone,empty] [--pages overview,gates]      `make screenshots` takes all
 
 The states: `normal` (orders flow, an admin looks), `viewer` (who may only look), `gone` (storage is cut: everything is old
 and says so), `empty` (nothing was ever there). The six pictures of the README and the documentation, docs/images, are taken
@@ -42,6 +42,7 @@ PAGES = {
     "queue": "/queues/orders-in/",
     "queue-clear": "/queues/orders-in/clear",
     "workers": "/workers/",
+    "worker": "/workers/?q=orders-1",
     "leaders": "/leaders/",
     "sequences": "/sequences/",
     "batches": "/batches/",
@@ -168,18 +169,25 @@ def take(page: Page, name: str, out: Path) -> list[str]:
     return too_wide
 
 
-def each_page(page: Page, told: dict[str, Any], state: str, out: Path) -> list[str]:
-    """Every page in this state."""
+def each_page(page: Page, told: dict[str, Any], state: str, out: Path, names: list[str]) -> list[str]:
+    """Every page of these in this state."""
     too_wide = []
     for name, path in PAGES.items():
+        if name not in names:
+            continue
         page.goto(told["url"] + path)
+        if name == "worker" and page.get_by_role("link", name="timeline of").count():
+            page.get_by_role("link", name="timeline of").first.click()
+            page.locator("h1", has_text="orders-").wait_for()
         if state != "gone":
             settle(page)
         too_wide += take(page, f"{name}-{state}", out)
     return too_wide
 
 
-def pictures(browser: Browser, told: dict[str, Any], states: list[str], out: Path) -> list[str]:
+def pictures(
+    browser: Browser, told: dict[str, Any], states: list[str], out: Path, names: list[str]
+) -> list[str]:
     """Those of the demo that has something to do."""
     page = browser.new_context(color_scheme="dark").new_page()
     page.goto(f"{told['url']}/accounts/login/")
@@ -193,21 +201,21 @@ def pictures(browser: Browser, told: dict[str, Any], states: list[str], out: Pat
     page.locator(f"#unleash-{GATE}").click()
     page.locator("[data-released]", has_text="4 of 4").first.wait_for()
     page.wait_for_timeout(RUNNING_SECONDS * 1000)
-    if "normal" in states:
+    if "normal" in states and len(names) == len(PAGES):
         best(page, told)
     work(told)
     if "normal" in states:
-        too_wide += each_page(page, told, "normal", out)
+        too_wide += each_page(page, told, "normal", out, names)
     if "viewer" in states:
         viewer = browser.new_context(color_scheme="dark").new_page()
         sign_in(viewer, told, "viewer")
-        too_wide += each_page(viewer, told, "viewer", out)
+        too_wide += each_page(viewer, told, "viewer", out, names)
     if "gone" in states:
         page.goto(told["url"])
         os.kill(told["pids"]["azurite"], signal.SIGSTOP)
         try:
             page.locator("#region-storage", has_text="unreachable").wait_for(timeout=60_000)
-            too_wide += each_page(page, told, "gone", out)
+            too_wide += each_page(page, told, "gone", out, names)
         finally:
             os.kill(told["pids"]["azurite"], signal.SIGCONT)
     return too_wide
@@ -226,24 +234,28 @@ def best(page: Page, told: dict[str, Any]) -> None:
     page.emulate_media(color_scheme="dark")
 
 
-def empty(browser: Browser, out: Path) -> list[str]:
+def empty(browser: Browser, out: Path, names: list[str]) -> list[str]:
     """Those of a demo in which nothing was ever there."""
     with empty_stack() as stack:
         told = {"url": stack.url, "users": list(stack.users.values())}
         page = browser.new_context(color_scheme="dark").new_page()
         sign_in(page, told, "admin")
-        return each_page(page, told, "empty", out)
+        return each_page(page, told, "empty", out, names)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Take the pictures of the pages.")
     parser.add_argument("--out", type=Path, default=ROOT / ".kennel" / "screenshots", help="folder for them")
     parser.add_argument("--states", default=",".join(STATES), help=f"some of {', '.join(STATES)}")
+    parser.add_argument("--pages", default=",".join(PAGES), help="some of the pages, by name")
     given = parser.parse_args()
     out: Path = given.out
     states = given.states.split(",")
     if unknown := set(states) - set(STATES):
         parser.error(f"there is no state {', '.join(sorted(unknown))}; there are {', '.join(STATES)}")
+    names = given.pages.split(",")
+    if unknown := set(names) - set(PAGES):
+        parser.error(f"there is no page {', '.join(sorted(unknown))}; there are {', '.join(PAGES)}")
     out.mkdir(parents=True, exist_ok=True)
     chromium = find_chromium()
     if chromium is None:
@@ -255,9 +267,9 @@ def main() -> int:
         try:
             if states != ["empty"]:
                 with demo(orders=20_000) as told:
-                    too_wide += pictures(browser, told, states, out)
+                    too_wide += pictures(browser, told, states, out, names)
             if "empty" in states:
-                too_wide += empty(browser, out)
+                too_wide += empty(browser, out, names)
         finally:
             browser.close()
     for place in too_wide:

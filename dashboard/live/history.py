@@ -184,20 +184,21 @@ def level_for(seconds: float) -> tuple[int, int, int]:
     return next((level for level in LEVELS if seconds <= level[2]), LEVELS[-1])
 
 
-def step_for(seconds: float) -> int:
+def step_for(seconds: float, age: float | None = None) -> int:
     """How many values of its level become one point, so that a span has about `MOST_POINTS` at the most."""
-    resolution, size, kept = level_for(seconds)
+    resolution, size, kept = level_for(age or seconds)
     needed = min(seconds, kept) / resolution / MOST_POINTS
     return next((step for step in range(1, size + 1) if size % step == 0 and step >= needed), size)
 
 
-def read(series: str, since: float, until: float) -> list[Point]:
+def read(series: str, since: float, until: float, *, age: float | None = None) -> list[Point]:
     """The points of a series between two moments, oldest first, without marks for gaps.
 
-    Long spans are averaged; the least and the greatest of what a point is the mean of stay with it.
+    Long spans are averaged; the least and the greatest of what a point is the mean of stay with it. `age` is how long ago a
+    span began that does not end now: what is kept of it is coarser.
     """
-    seconds, size, _ = level_for(until - since)
-    step = step_for(until - since)
+    seconds, size, _ = level_for(age or until - since)
+    step = step_for(until - since, age)
     chunks = Chunk.objects.filter(
         series__name=series, resolution=seconds, start__gt=since - seconds * size, start__lte=until
     ).order_by("start")

@@ -144,6 +144,16 @@ class _Sum:
         self.durations += Counter(now.durations) - Counter(before.durations)
         self.waits += Counter(now.waits) - Counter(before.waits)
 
+    def add_row(self, done: int, failed: int, retried: int, durations: str, waits: str) -> None:
+        """What a tally has."""
+        self.done += done
+        self.failed += failed
+        self.retried += retried
+        # Thousands of rows: a Counter's own "+" makes a new one each time.
+        for into, packed in ((self.durations, durations), (self.waits, waits)):
+            for bucket, count in _BUCKETS.decode(packed).items():
+                into[bucket] += count
+
 
 def _add(source: str, sums: Mapping[tuple[str, str], _Sum], seconds: int, start: int) -> None:
     if not sums:
@@ -262,6 +272,53 @@ def throughput(source: str, seconds: float, now: float, *, before: float = WEEK)
     )
 
 
+class Minute(NamedTuple):
+    """What all handlers of an account did within a minute: items by how they ended, and the p95 of their times in seconds."""
+
+    done: float | None = 0
+    failed: float | None = 0
+    retried: float | None = 0
+    handler_p95: float | None = None
+    wait_p95: float | None = None
+
+
+def minutes(source: str, first: int, end: int) -> list[Minute]:
+    """The minutes from one to another, oldest first."""
+    rows = Tally.objects.filter(source=source, seconds=MINUTE, start__gte=first, start__lt=end)
+    found: dict[int, _Sum] = {}
+    for start, *values in rows.values_list("start", *_COLUMNS[2:]).iterator():
+        found.setdefault(start, _Sum()).add_row(*values)
+    return [_minute(found.get(start), 1) for start in range(first, end, MINUTE)]
+
+
+def a_minute_of(source: str, at: float) -> Minute | None:
+    """The mean minute of the hour around a moment of the past; None if nothing is known of it."""
+    low, high = at - HOUR / 2, at + HOUR / 2
+    total, weight = _Sum(), 0.0
+    rows = Tally.objects.filter(source=source, seconds=HOUR, start__gt=low - HOUR, start__lt=high)
+    done = failed = retried = 0.0
+    for start, *values in rows.values_list("start", *_COLUMNS[2:]).iterator():
+        part = (min(high, start + HOUR) - max(low, start)) / HOUR
+        done, failed, retried = done + part * values[0], failed + part * values[1], retried + part * values[2]
+        total.add_row(*values)
+        weight += part
+    if not weight:
+        return None
+    return _minute(total, 60)._replace(done=done / 60, failed=failed / 60, retried=retried / 60)
+
+
+def _minute(total: _Sum | None, count: int) -> Minute:
+    if total is None:
+        return Minute()
+    return Minute(
+        total.done / count,
+        total.failed / count,
+        total.retried / count,
+        quantile(total.durations, 0.95),
+        quantile(total.waits, 0.95),
+    )
+
+
 def _done(source: str, since: float, until: float, now: float) -> dict[tuple[str, str], int] | None:
     """What ended within a span of the past, by queue and handler."""
     if since < now - KEPT[HOUR]:
@@ -286,15 +343,9 @@ _BUCKETS = msgspec.json.Decoder(dict[int, int])
 
 def _sums(rows: QuerySet[Tally]) -> dict[tuple[str, str], _Sum]:
     sums: dict[tuple[str, str], _Sum] = {}
-    for queue, handler, done, failed, retried, durations, waits in rows.values_list(*_COLUMNS).iterator():
+    for queue, handler, *values in rows.values_list(*_COLUMNS).iterator():
         total = sums.get((queue, handler))
         if total is None:
             total = sums[queue, handler] = _Sum()
-        total.done += done
-        total.failed += failed
-        total.retried += retried
-        # Thousands of rows: a Counter's own "+" makes a new one each time.
-        for into, packed in ((total.durations, durations), (total.waits, waits)):
-            for bucket, count in _BUCKETS.decode(packed).items():
-                into[bucket] += count
+        total.add_row(*values)
     return sums

@@ -14,6 +14,7 @@ from dashboard.pages.views import requires
 MOST_SERIES = 12
 LONGEST_SECONDS = 31 * 86_400.0
 MOST_MARKS = 40
+BEFORE = {"86400": 86_400.0, "604800": 604_800.0}
 MARKED = (
     "gate.open",
     "gate.close",
@@ -35,7 +36,8 @@ MARKED = (
 def history(request: HttpRequest) -> HttpResponse:
     """{"now": s, "series": {name: [[moments], [values]]}, "marks": [{at, action, target, actor}]}; null is a gap.
 
-    Where a value is the mean of several samples, two more columns have the least and the greatest of them. At most 12 series, the last `seconds`; the marks are what operators did in that time.
+    Where a value is the mean of several samples, two more columns have the least and the greatest of them. At most 12 series, the last `seconds`; the marks are what operators did in that time. With `before` (86400 or
+    604800), "before" has the same series of so many seconds earlier, at the moments of today.
     """
     try:
         seconds = min(LONGEST_SECONDS, max(1.0, float(request.GET.get("seconds", "900"))))
@@ -51,7 +53,14 @@ def history(request: HttpRequest) -> HttpResponse:
                 [point.value if point.high is None else point.high for point in points],
             ]
     now = selectors.fleet().taken_at
-    answer = JsonResponse({"now": now, "series": drawn, "marks": _marks(now - seconds)})
+    said = {"now": now, "series": drawn, "marks": _marks(now - seconds)}
+    if before := BEFORE.get(request.GET.get("before", "")):
+        said["before"] = {
+            name: [[point.at for point in points], [point.value for point in points]]
+            for name in drawn
+            if (points := selectors.earlier(name, seconds, before))
+        }
+    answer = JsonResponse(said)
     answer["Cache-Control"] = "no-store"
     return answer
 

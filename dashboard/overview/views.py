@@ -6,12 +6,13 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
 from dashboard.pages.views import requires, show
+from dashboard.throughput.queries import sparks
 
 
 @require_safe
 @requires("page.view")
 def overview(request: HttpRequest) -> HttpResponse:
-    return show(request, "overview/overview.html", "overview")
+    return show(request, "overview/overview.html", "overview", sparks=sparks())
 
 
 @require_safe

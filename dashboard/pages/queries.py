@@ -12,6 +12,9 @@ from dashboard.live.fleet import Fleet, Point
 from dashboard.live.fleet_memory import PastWorkerView
 from dashboard.live.releases import Plan
 
+EARLIER_SECONDS = 90.0
+"""How much more of an earlier span is read, so that a graph has it until it asks again."""
+
 
 def fleet() -> Fleet:
     """The newest of everything, from memory. Asking keeps the sampler at its quick pace for a few seconds."""
@@ -47,3 +50,12 @@ def history(series: str, seconds: float) -> list[Point]:
         if point.value is not None and point.at >= after + resolution
     ]
     return past.with_gaps(points, resolution)
+
+
+def earlier(series: str, seconds: float, before: float) -> list[Point]:
+    """The same span `before` seconds ago, and a minute more, at the moments of today."""
+    until = time.time() - before
+    age = seconds + before
+    points = past.read(series, until - seconds, until + EARLIER_SECONDS, age=age)
+    resolution = past.level_for(age)[0] * past.step_for(seconds, age)
+    return [Point(point.at + before, point.value) for point in past.with_gaps(points, resolution)]

@@ -65,6 +65,24 @@ def histogram(delays_ms: Sequence[float], name: str = "") -> SafeString:
 
 
 @register.simple_tag
+def sparkline(points: Sequence[float | None]) -> SafeString:
+    """Values by minute as a line from 0 to the greatest; where nothing is known there is no line. The figures beside it say the same."""
+    top = max((point for point in points if point is not None), default=0.0) or 1.0
+    path, is_down = [], False
+    for n, point in enumerate(points):
+        if point is not None:
+            path.append(
+                f"{'L' if is_down else 'M'}{n * 2} {19 - round(point / top * 18, 1)}{'' if is_down else 'h.1'}"
+            )
+        is_down = point is not None
+    return format_html(
+        '<svg class="sparkline" viewBox="0 0 {} 20" preserveAspectRatio="none" aria-hidden="true"><path d="{}"/></svg>',
+        max(1, len(points) - 1) * 2,
+        "".join(path),
+    )
+
+
+@register.simple_tag
 def range_map(grants: Sequence[GrantView], next_number: int | None, *, owners: bool = False) -> SafeString:
     """The newest ranges side by side, to scale, coloured by state; the used part of a range in use is solid.
 

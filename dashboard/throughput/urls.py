@@ -6,4 +6,7 @@ from django.urls import path
 
 from dashboard.throughput import views
 
-urlpatterns = [path("throughput/", views.throughput, name="throughput")]
+urlpatterns = [
+    path("throughput/", views.throughput, name="throughput"),
+    path("throughput/figures", views.figures, name="throughput-figures"),
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from dashboard.live import tallies
@@ -34,3 +35,12 @@ def throughput(request: HttpRequest) -> HttpResponse:
         before_title=BEFORE[before][0],
         found=queries.throughput(SPANS[name][1], before=BEFORE[before][1]),
     )
+
+
+@require_safe
+@requires("page.view")
+def figures(request: HttpRequest) -> HttpResponse:
+    """The row of figures that Overview asks for, as a piece of a page."""
+    answer = render(request, "throughput/_figures.html", {"sparks": queries.sparks()})
+    answer["Cache-Control"] = "no-store"
+    return answer

@@ -11,6 +11,8 @@ const LEAST_ZOOM = 10;
 const TABLE_SECONDS = 5;
 const CHOICE_SECONDS = 30; // the busiest may be others by now
 const UNTOLD_SECONDS = 10; // of a chosen queue that is not among the busiest no samples are sent: they are asked for
+const BEFORE_SECONDS = 60; // the line of the day or week before is read so far ahead
+const BEFORE = { 86400: "yesterday", 604800: "last week" };
 const KINDS = { in: "in", out: "out" };
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -24,6 +26,7 @@ class Graph {
     this.canvas = figure.querySelector("[data-graph-canvas]");
     this.legend = figure.querySelector("[data-graph-legend]");
     this.spanSelect = figure.querySelector("[data-graph-span]");
+    this.beforeSelect = figure.querySelector("[data-graph-before]");
     this.whole = figure.querySelector("[data-graph-whole]");
     this.tableSwitch = figure.querySelector("[data-graph-table-switch]");
     this.table = figure.querySelector("[data-graph-table]");
@@ -35,11 +38,13 @@ class Graph {
     this.names = [];
     this.marks = [];
     this.columns = new Map();
+    this.earlier = new Map();
     this.drawnAt = 0;
     this.toldAt = 0;
     this.plot = null;
     figure.hidden = false;
     this.spanSelect.addEventListener("change", () => { zoomTo(null); this.load(); });
+    this.beforeSelect.addEventListener("change", () => this.load());
     this.whole.addEventListener("click", () => { zoomTo(null); this.canvas.focus(); });
     this.tableSwitch.addEventListener("click", () => this.switchTable());
     this.chooser.addEventListener("toggle", () => { if (this.chooser.open) this.offer(); });
@@ -105,13 +110,16 @@ class Graph {
     this.names = this.wanted();
     this.tellMore();
     this.columns = new Map(this.names.map((name) => [name, [[], []]]));
+    this.before = this.beforeSelect.value;
+    let earlier = {};
     if (this.names.length) {
-      const query = new URLSearchParams({ seconds: this.span });
+      const query = new URLSearchParams({ seconds: this.span, ...(this.before && { before: this.before }) });
       for (const name of this.names) query.append("series", name);
       try {
         const answer = await fetch(`${this.figure.dataset.history}?${query}`, { headers: { Accept: "application/json" } });
         if (answer.ok) {
-          const { series, marks } = await answer.json();
+          const { series, marks, before = {} } = await answer.json();
+          earlier = before;
           const shown = new Set(this.names.map((name) => name.slice(name.indexOf(":") + 1)));
           this.marks = marks.filter((mark) => !mark.action.startsWith("queue.") || shown.has(mark.target));
           for (const [name, columns] of Object.entries(series)) {
@@ -123,12 +131,14 @@ class Graph {
         }
       } catch { /* the reconnect banner says it; live samples go on */ }
     }
+    this.earlier = new Map(this.before ? this.names.map((name) => [name, earlier[name] ?? [[], []]]) : []);
     this.build();
   }
 
   add(points) {
     if (this.wanted().join() !== this.names.join()) return void this.load();
     if (this.names.some((name) => !points[name]) && now() - this.loadedAt > UNTOLD_SECONDS) return void this.load();
+    if (this.before && now() - this.loadedAt > BEFORE_SECONDS) return void this.load();
     this.tellMore();
     for (const name of this.names) {
       const point = points[name];
@@ -144,9 +154,11 @@ class Graph {
   }
 
   // Three columns for each series: the values, and the band from the least to the greatest sample that each is the mean of.
+  // After them one for each series as it was a day or a week before.
   data() {
     const tables = this.names.map((name) => this.columns.get(name)).map(([at, values, low, high]) => [at, values, low ?? values, high ?? values]);
-    return tables.length ? uPlot.join(tables, tables.map(() => [1, 2, 2, 2])) : [[]];
+    const earlier = [...this.earlier.values()];
+    return tables.length ? uPlot.join([...tables, ...earlier], [...tables.map(() => [1, 2, 2, 2]), ...earlier.map(() => [1, 1])]) : [[]];
   }
 
   build() {
@@ -167,7 +179,9 @@ class Graph {
       series: [{}, ...this.names.flatMap((name, i) => [
         { label: this.label(name), stroke: css(`--chart-${i + 1}`), width: 1.75, dash: DASHES[i], points: { show: false }, spanGaps: false },
         ...["low", "high"].map(() => ({ stroke: "transparent", width: 1, points: { show: false }, spanGaps: false })),
-      ])],
+      ]), ...[...this.earlier.keys()].map((name, i) => (
+        { label: `${this.label(name)} ${BEFORE[this.before]}`, stroke: `color-mix(in srgb, ${css(`--chart-${i + 1}`)} 60%, ${css("--quiet")})`, width: 1, dash: [2, 3], points: { show: false }, spanGaps: false }
+      ))],
       bands: this.names.map((name, i) => ({ series: [3 * i + 3, 3 * i + 2], fill: `color-mix(in srgb, ${css(`--chart-${i + 1}`)} 28%, transparent)` })),
       hooks: { setCursor: [() => this.tell()], setSelect: [() => this.select()], draw: [(plot) => drawMarks(plot, this.marks, css)] },
     }, [[]], this.canvas);
@@ -249,8 +263,10 @@ class Graph {
     const range = this.range();
     this.table.replaceChildren(...figuresOf({
       caption: this.table.getAttribute("aria-label"),
-      heads: ["Time", ...this.names.flatMap((name) => [this.label(name), ...(this.isMean(name) ? ["least", "greatest"] : [])])],
-      data: this.plot.data.filter((_, i) => i === 0 || i % 3 === 1 || this.isMean(this.names[Math.floor((i - 1) / 3)])),
+      heads: ["Time", ...this.names.flatMap((name) => [this.label(name), ...(this.isMean(name) ? ["least", "greatest"] : [])]), ...[...this.earlier.keys()].map((name) => `${this.label(name)} ${BEFORE[this.before]}`)],
+      data: this.plot.data
+        .filter((_, i) => i === 0 || i % 3 === 1 || i > 3 * this.names.length || this.isMean(this.names[Math.floor((i - 1) / 3)]))
+        .map((column, i, all) => (i < all.length - this.earlier.size ? column : carried(column))),
       range,
       clock: (at) => this.clock(at, true),
       write: (value) => (value == null ? "–" : plain.format(value)),
@@ -280,6 +296,11 @@ class Graph {
       const high = at == null || !this.isMean(name) ? null : this.plot.data[3 * i + 3][at];
       figure.textContent = (value == null ? "–" : plain.format(value)) + (high > value ? ` (to ${plain.format(high)})` : "");
       key.append(swatch, ` ${this.label(name)} `, figure);
+      if (this.earlier.size) {
+        const was = carried(this.plot.data[3 * this.names.length + 1 + i] ?? []);
+        const then = at == null ? was[nearest(this.plot.data[0], now())] : was[at];
+        key.append(` ${BEFORE[this.before]} ${then == null ? "–" : plain.format(then)}`);
+      }
       return key;
     });
     if (at != null && this.plot.data[0][at] !== undefined) keys.unshift(Object.assign(document.createElement("span"), { className: "graph-at", textContent: this.clock(this.plot.data[0][at], true) }));
@@ -287,6 +308,9 @@ class Graph {
   }
 }
 
+// Its samples are further apart than those of today: each counts until the next one.
+const carried = (column) => { let last; return column.map((value) => (last = value === undefined ? last : value)); };
+const nearest = (moments, at) => { const i = moments.findIndex((each) => each > at); return i < 0 ? moments.length - 1 : Math.max(0, i - 1); };
 const kept = (key) => { try { return JSON.parse(sessionStorage.getItem(key)) ?? []; } catch { return []; } };
 const keep = (key, value) => { try { sessionStorage.setItem(key, JSON.stringify(value)); } catch { /* private window: for this page only */ } };
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
+import time
 import uuid
+from contextlib import closing
 
 from playwright.async_api import expect
 
+from dashboard.live.history import LEVELS, pack
 from tests.browser.conftest import GATE, People
 from tests.support.stack import LiveStack
 
@@ -82,3 +86,29 @@ async def test_a_graph_says_how_many_queues_it_leaves_out_and_lets_one_be_chosen
     finally:
         for name in names:
             admin.post(f"/queues/{name}/delete", typed=name)
+
+
+async def test_a_graph_has_the_same_hours_of_yesterday_beside_it(person: People, stack: LiveStack) -> None:
+    page = await person("viewer", "/queues/orders-in/")
+    figure = page.locator("figure.graph").first
+    await figure.get_by_role("button", name="Table").press("Enter")
+    await expect(figure.get_by_role("table").get_by_role("row").nth(1)).to_be_visible(timeout=20_000)
+    await asyncio.to_thread(_yesterday, stack, "depth:orders-in", 777.0)
+    await figure.get_by_label("Compare Depth with").select_option("with yesterday")
+    await expect(figure.locator("[data-graph-legend]")).to_contain_text("yesterday 777", timeout=30_000)
+    heads = figure.get_by_role("table").get_by_role("columnheader")
+    await expect(heads).to_have_text(["Time", "orders-in", "orders-in yesterday"], timeout=30_000)
+    await expect(figure.get_by_role("table").get_by_role("row").nth(1)).to_contain_text("777")
+
+
+def _yesterday(stack: LiveStack, series: str, value: float) -> None:
+    """A series was at that value around this time of yesterday."""
+    seconds, size, _ = LEVELS[-1]
+    first = int(time.time() - 86_400) // (seconds * size) * seconds * size
+    with closing(sqlite3.connect(stack.folder / "dashboard.sqlite3", timeout=30)) as database, database:
+        for start in (first - seconds * size, first, first + seconds * size):
+            database.execute(
+                'INSERT OR REPLACE INTO dashboard_chunk (series_id, resolution, start, "values")'
+                " SELECT id, ?, ?, ? FROM dashboard_series WHERE name = ?",
+                [seconds, start, pack([value] * size), series],
+            )

@@ -76,6 +76,19 @@ def test_an_hour_has_its_part_of_the_two_hours_of_the_day_before() -> None:
 
 
 @pytest.mark.django_db
+def test_the_minutes_of_the_last_hour_are_beside_the_mean_minute_of_that_hour_a_week_ago() -> None:
+    minute = NOW // 60 * 60
+    save("i-1", figures(600), at=minute - tallies.WEEK)
+    save("i-1", figures(603), at=minute - 1)
+    save("i-1", figures(605), at=minute + 30)
+    found = tallies.minutes(SOURCE, int(minute) - 3600, int(minute))
+    assert [each.done for each in found] == [0] * 59 + [3]
+    before = tallies.a_minute_of(SOURCE, minute - tallies.WEEK)
+    assert before is not None and 0 < before.done <= 10  # of the part of its hour
+    assert tallies.a_minute_of(SOURCE, minute - 2 * tallies.WEEK) is None
+
+
+@pytest.mark.django_db
 def test_a_day_has_the_same_of_a_week_before_beside_it_and_old_sums_go() -> None:
     save("i-1", figures(5), at=NOW - 7 * 86_400 - 7200)
     save("i-1", figures(8))
