@@ -163,7 +163,7 @@ class BlobLeaseStore:
 
 
 class _ElectionRest(TypedDict, total=False):
-    lease_seconds: int
+    lease_seconds: int | None
     config: LeaseConfig | None
     health: Health | None
     on_change: Callable[[Role, Term | None], None] | None
@@ -322,7 +322,7 @@ async def list_leaders(storage: Account, *, container: str = "", prefix: str = "
 async def break_lease(storage: Account, name: str, by: str) -> LeaderInfo:
     """Take the lease from whoever has it, and raise the epoch, so that fenced writes of the old leader fail at once.
 
-    Does not stop the old leader from acting unfenced until its next renewal, two thirds of a lease later at most.
+    Does not stop the old leader from acting unfenced until its next renewal.
     `by` is recorded as the ender. Raises `NotFound` if nobody ever led under that name.
     """
     store = BlobLeaseStore(storage, name)

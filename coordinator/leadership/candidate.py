@@ -24,8 +24,8 @@ from coordinator.errors import (
     StorageUnreachable,
 )
 from coordinator.leadership.lease import LeaderInfo, LeaseStore, Successor
-from coordinator.leadership.term import LeaseConfig, Term
-from coordinator.realtime.bus import RESYNC, Bus, Hint
+from coordinator.leadership.term import WITH_PUSH, WITHOUT_PUSH, LeaseConfig, Term
+from coordinator.realtime.bus import RESYNC, Bus, Hint, reaches_others
 from coordinator.uninterrupted import uninterrupted
 
 T = TypeVar("T")
@@ -42,6 +42,8 @@ class Candidate:
     Guarantees that a term begins only after the epoch was raised under the lease, and that its deadline counts from
     the moment the acquiring or renewing request was sent. Repeats requests whose answer was lost: with its own lease
     id each of them may arrive twice without harm.
+
+    Without a `config` each term has the default times of a bus that reaches others, or of one that does not.
     """
 
     def __init__(
@@ -50,17 +52,18 @@ class Candidate:
         *,
         identity: str,
         bus: Callable[[], Bus],
-        config: LeaseConfig,
+        config: LeaseConfig | None,
         clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
         epochs: EpochLog | None = None,
     ) -> None:
         self.name = store.name
         self.identity = identity
-        self.config = config
         self.offset = ClockOffset()
         self._store = store
         self._bus = bus
+        self._given = config
+        self.config = self._fitting()
         self._clock = clock
         self._rng = rng or random.Random()
         self._topic = f"election:{store.name}"
@@ -68,9 +71,11 @@ class Candidate:
         self._maybe_ours = False
         self._known: LeaderInfo | None = None
         self._nominated: tuple[str, int] | None = None
-        self._lag, self._phase = self._rng.uniform(*_LAG), self._rng.random()
+        self._lag = self._rng.uniform(*_LAG)
         self._look_anyway = self._rng.uniform(*_LOOK_ANYWAY)
-        self._retry = Backoff(base_seconds=config.retry_seconds / 4, cap_seconds=config.retry_seconds)
+        self._retry = Backoff(
+            base_seconds=self.config.retry_seconds / 4, cap_seconds=self.config.retry_seconds
+        )
         self._epochs = epochs
         self._renewals = f"lease:{store.name}"
         self._renewed_at = self._looked_at = float("-inf")
@@ -114,6 +119,8 @@ class Candidate:
         If storage fails in between the lease may be ours without a term: calling again completes it. Cancelled, it gives
         the lease back first. Takes a lease longer if the record turns out to have gone back: see `_outlast`.
         """
+        if not self._maybe_ours:
+            self.config = self._fitting()
         sent, now = self._clock.monotonic(), self._clock.time() + self.offset.correction
         self._maybe_ours = True
         try:
@@ -144,6 +151,9 @@ class Candidate:
     def is_in_doubt(self) -> bool:
         """Whether the lease may be ours without a term, because a request failed on the way; trying again completes it."""
         return self._maybe_ours
+
+    def _fitting(self) -> LeaseConfig:
+        return self._given or (WITH_PUSH if reaches_others(self._bus()) else WITHOUT_PUSH)
 
     async def _take(self) -> None:
         await self._ask(lambda: self._store.acquire(self._lease_id, self.config.lease_seconds))
@@ -187,8 +197,12 @@ class Candidate:
         """Hold the lease until any other term is over; returns when the newest renewal was sent, in both clocks.
 
         A lease that was deleted or broken is noticed by its leader at its next renewal, and by the clock before it ends.
+        Its leader may have other times than this candidate.
         """
-        for pause in (self.config.renew_seconds, self.config.lease_seconds - self.config.renew_seconds):
+        left = max(self.config.lease_seconds, WITHOUT_PUSH.lease_seconds, self._leaders_lease)
+        while left > 0:
+            pause = min(left, self.config.renew_seconds)
+            left -= pause
             await self._clock.sleep(pause)
             sent, now = self._clock.monotonic(), self._clock.time() + self.offset.correction
             await self._retry_until(
@@ -230,8 +244,8 @@ class Candidate:
     async def acquire(self, timeout: float | None = None) -> Term | None:
         """Wait for the lease; None after `timeout` seconds. Whoever is cancelled keeps nothing.
 
-        Checks when the lease can have ended: one request in `look_seconds`, or each `renew_seconds` of its leader if that
-        is longer. While renewals are heard over the bus, one a minute. An unreachable or busy store is waited for; every other storage error is raised.
+        Checks whenever the lease can have ended: one request each `renew_seconds` of its leader. While renewals are heard
+        over the bus, one a minute. An unreachable or busy store is waited for; every other storage error is raised.
         """
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
@@ -313,7 +327,6 @@ class Candidate:
             info.since,
             now,
             self._lag,
-            self._phase,
             lease_seconds=info.lease_seconds,
             renew_seconds=info.renew_seconds,
         )
@@ -329,12 +342,14 @@ class Candidate:
     ) -> str:
         """Renew until the term cannot be kept; returns why.
 
-        `refuse` is asked before each renewal; whatever it answers but "" is a reason to stop. `renewed` is called
-        after each that was confirmed in time.
+        `refuse` is asked between renewals; whatever it answers but "" is a reason to stop. `renewed` is called
+        after each renewal that was confirmed in time.
         """
         config, clock = self.config, self._clock
         due, failures, trouble = term.asked_at + config.renew_seconds, 0, ""
-        check = term.asked_at + config.health_seconds if refuse is not None else float("inf")
+        # Half way, so that a slow answer is there before the next renewal is due.
+        first_check = config.health_seconds / 2 if refuse is not None else float("inf")
+        check = term.asked_at + first_check
         loop, wake, hinted_at = asyncio.get_running_loop(), asyncio.Event(), float("-inf")
 
         def taken(hint: Hint) -> None:
@@ -358,15 +373,15 @@ class Candidate:
                 if refuse is not None and clock.monotonic() >= check - _TICK:
                     check = clock.monotonic() + config.health_seconds
                     try:
-                        if reason := await self._ask(refuse, at_most=term.remaining_seconds):
+                        at_most = min(term.remaining_seconds, config.health_seconds / 2)
+                        if reason := await self._ask(refuse, at_most=at_most):
                             return reason
                     except StorageUnreachable:
                         return "its health check gave no answer in time"
                 if clock.monotonic() < due - _TICK:
                     continue
-                asked = clock.monotonic()
                 try:
-                    await self._ask(lambda: self._store.renew(term.lease_id), at_most=term.remaining_seconds)
+                    asked = await self._renew(term)
                 except (LeaseNotHeld, LeaseHeld, NotFound) as error:
                     return f"the lease was taken away ({error})"
                 except StorageError as error:
@@ -376,6 +391,7 @@ class Candidate:
                     continue
                 if not term.extend(asked + config.term_seconds):
                     return "its lease was renewed too late"
+                check = asked + first_check
                 if renewed is not None:
                     renewed()
                 await self._tell_standbys(term)
@@ -384,6 +400,41 @@ class Candidate:
                 due = term.asked_at + config.renew_seconds * ((since / config.renew_seconds + 0.1) // 1 + 1)
         finally:
             unsubscribe()
+
+    async def _renew(self, term: Term) -> float:
+        """Renew the lease; returns when the request that was confirmed was sent.
+
+        One that is long without an answer is sent again beside it: whichever is answered first counts. So neither a lost
+        request nor a slow service costs the time that is left for the renewal.
+        """
+        answered, sent = asyncio.Event(), dict[asyncio.Task[None], float]()
+
+        def send() -> None:
+            renew = self._ask(lambda: self._store.renew(term.lease_id), at_most=term.remaining_seconds)
+            request = asyncio.create_task(renew, name=f"renewal {self.name}")
+            request.add_done_callback(lambda _: answered.set())
+            sent[request] = self._clock.monotonic()
+
+        send()
+        try:
+            if not await self._clock.wait(answered, self.config.resend_seconds):
+                send()
+            while True:
+                await answered.wait()
+                answered.clear()
+                for request in [request for request in sent if request.done()]:
+                    at = sent.pop(request)
+                    try:
+                        request.result()
+                    except TRANSIENT:
+                        if not sent:
+                            raise
+                    else:
+                        return at
+        finally:
+            for request in sent:
+                request.cancel()
+            await asyncio.gather(*sent, return_exceptions=True)
 
     async def _tell_standbys(self, term: Term) -> None:
         """Those who hear it need not look for a while."""

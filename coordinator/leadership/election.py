@@ -35,19 +35,19 @@ class Election:
 
     Guarantees that the task starts only after the epoch was raised under the lease; that it is cancelled before the
     lease can have expired; that the lease is given back only after the task has ended. After a crash another node
-    leads within one lease and a second, or, if renewals are not received over the bus, at most two thirds of a lease later.
+    leads within one lease and a second.
 
     Does not guarantee that a task which blocks the event loop or ignores its cancellation stops in time, nor that a
     request already sent does not arrive late: `term.check()` and fencing are for that.
 
-    Costs one request each two thirds of a lease, leading, and at most 222 an hour, waiting; while renewals are heard
-    over the bus, waiting costs one request a minute.
+    Costs one request for each renewal, leading, and as many waiting; while renewals are heard over the bus, waiting
+    costs one request a minute. By default that is 222 an hour, and with a hub or Redis 360 and 60: see `LeaseConfig`.
 
     Args:
         store: Where the lease is; `Storage.election` gives one in the account, `coordinator.testing` one in memory.
         identity: What the leader is called in records.
         bus: Notifies of renewals and releases.
-        lease_seconds: 15 to 60 (default 15): how soon another node leads after a crash.
+        lease_seconds: 15 to 60 (default: 15 with a hub or Redis, 20 without): how soon another node leads after a crash.
         config: All times of the lease, instead of `lease_seconds`; see `LeaseConfig`.
         health: Asked each third of a lease, plain or async. False, an error or no answer in time makes the leader
             step down.
@@ -74,7 +74,7 @@ class Election:
         *,
         identity: str,
         bus: Callable[[], Bus],
-        lease_seconds: int = 15,
+        lease_seconds: int | None = None,
         config: LeaseConfig | None = None,
         health: Health | None = None,
         on_change: Callable[[Role, Term | None], None] | None = None,
@@ -87,7 +87,6 @@ class Election:
     ) -> None:
         self.name = store.name
         self.identity = identity
-        self.config = config or LeaseConfig(lease_seconds)
         self.on_change = on_change
         self.on_status: Callable[[], None] | None = None
         self.role: Role = "stopped"
@@ -97,14 +96,21 @@ class Election:
         self._history = history
         self._clock = clock
         self._portal = portal
+        if config is None and lease_seconds is not None:
+            config = LeaseConfig(lease_seconds)
         self._candidate = Candidate(
-            store, identity=identity, bus=bus, config=self.config, clock=clock, rng=rng, epochs=history
+            store, identity=identity, bus=bus, config=config, clock=clock, rng=rng, epochs=history
         )
         if on_new_leader is not None:
             self._candidate.on_new_leader = lambda holder, epoch: on_new_leader(holder)
         self._resign: asyncio.Event | None = None
         self._resign_reason = ""
         self._running = False
+
+    @property
+    def config(self) -> LeaseConfig:
+        """The times of the lease. Without options they are chosen when a term begins."""
+        return self._candidate.config
 
     async def run(self, leader_task: LeaderTask) -> Any:
         """Campaign, lead, and campaign again whenever leadership is lost, until the task ends by itself.
@@ -133,7 +139,7 @@ class Election:
                 if ended:
                     return result
                 if self._resign_reason:
-                    # Others look once a third of a lease: let them go first.
+                    # Others look once in the time between two renewals: let them go first.
                     await self._clock.sleep(self.config.lease_seconds)
         finally:
             self._running = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 from coordinator.blocking import Portal
 from coordinator.clock import SYSTEM_CLOCK, Clock
@@ -63,7 +62,7 @@ class BlobDistributedMutex(LeaseLock):
         portal: Portal | None = None,
         epochs: EpochLog | None = None,
     ) -> None:
-        settings = replace(config or LeaseConfig(lease_seconds), look_seconds=0.0)
+        settings = config or LeaseConfig(lease_seconds)
         self._candidate: Callable[[], Candidate] = lambda: Candidate(
             store, identity=identity, bus=bus, config=settings, clock=clock, rng=rng, epochs=epochs
         )

@@ -21,14 +21,11 @@ class LeaseConfig:
         lease_seconds: LeaseDuration, 15 to 60, whole (default 15). A shorter lease fails over sooner, a longer one
             survives longer hiccups of the network and of the leader.
         renew_seconds: From one renewal to the next (default: two thirds of the lease, 360 requests an hour for 15 s).
-            Less costs more and notices a broken lease sooner.
+            Less costs more and notices a broken lease sooner. A standby that receives no renewals over the bus checks
+            as often.
         renew_deadline_seconds: RenewDeadline: how long a term lasts after its newest confirmed renewal was sent
             (default: nine tenths of the lease). The rest is for the work to end, and for clocks that drift.
         retry_seconds: RetryPeriod: the longest pause before a failed request is sent again (default 2).
-        look_seconds: Time between two checks of a standby that receives no renewals over the bus, on average (default
-            16.25, at most 222 requests an hour). 0 checks whenever the lease can have ended, once each `renew_seconds`:
-            another node then leads within one lease and a second. With 16.25, a check may miss that moment and find it
-            `renew_seconds` later; other standbys check at other moments. Locks ignore it and check each time.
 
     Raises:
         ConfigurationError: A time is out of bounds.
@@ -38,7 +35,6 @@ class LeaseConfig:
     renew_seconds: float = 0.0
     renew_deadline_seconds: float = 0.0
     retry_seconds: float = 2.0
-    look_seconds: float = 16.25
 
     def __post_init__(self) -> None:
         if (
@@ -57,21 +53,26 @@ class LeaseConfig:
                 f"1 <= renew_seconds < renew_deadline_seconds <= {lease * 0.95:g} (95 % of lease_seconds) is needed, got "
                 f"{self.renew_seconds:g} and {self.renew_deadline_seconds:g}"
             )
-        if not 0 < self.retry_seconds <= lease or not 0 <= self.look_seconds <= 3600:
+        if not 0 < self.retry_seconds <= lease:
             raise ConfigurationError(
-                f"retry_seconds must be above 0 and at most {lease}, look_seconds 0 to 3600, got {self.retry_seconds:g} "
-                f"and {self.look_seconds:g}"
+                f"retry_seconds must be above 0 and at most {lease}, got {self.retry_seconds:g}"
             )
 
     @property
     def health_seconds(self) -> float:
-        """From one health check of a leader to the next."""
-        return min(self.renew_seconds, self.lease_seconds / 3)
+        """From one health check of a leader to the next: at most a third of the lease, and a whole number of them between
+        two renewals."""
+        return self.renew_seconds / math.ceil(3 * self.renew_seconds / self.lease_seconds)
 
     @property
     def request_seconds(self) -> float:
-        """How long one request may take: one that fails leaves time for another before the deadline."""
-        return min(self.lease_seconds / 6, (self.renew_deadline_seconds - self.renew_seconds) * 0.75)
+        """How long one request may take."""
+        return self.lease_seconds / 6
+
+    @property
+    def resend_seconds(self) -> float:
+        """How long a renewal may be without an answer before another is sent beside it."""
+        return (self.renew_deadline_seconds - self.renew_seconds) / 3
 
     @property
     def margin_seconds(self) -> float:
@@ -93,7 +94,6 @@ class LeaseConfig:
         since: float,
         now: float,
         lag: float,
-        phase: float,
         *,
         lease_seconds: float = 0.0,
         renew_seconds: float = 0.0,
@@ -101,14 +101,12 @@ class LeaseConfig:
         """How long a standby waits before it checks the lease again.
 
         The leader renews at `since` + k × `renew_seconds`, so its lease can end only a lease after such a moment: a
-        check `lag` seconds after it finds the end at once. The standby checks after as many of these moments as
-        `look_seconds` allows, spread evenly; `phase` decides after which.
+        check `lag` seconds after it finds the end at once.
 
         Args:
             since: When the term began.
             now: The time, by the clock of `since`.
             lag: How long after each moment, in seconds; the same from check to check.
-            phase: 0 to 1, the same from check to check, and another for each standby.
             lease_seconds: The leader's (default 0: as configured here).
             renew_seconds: The leader's (default 0: as configured here).
 
@@ -116,13 +114,16 @@ class LeaseConfig:
             Seconds.
         """
         lease, renew = lease_seconds or float(self.lease_seconds), renew_seconds or self.renew_seconds
-        share = min(1.0, renew / self.look_seconds) if self.look_seconds else 1.0
         # Clocks that disagree must not make the wait for the first end longer than a lease.
         after = max(now - (since + lease + lag), -(lease + lag))
         end = max(0, math.ceil((after + 0.1) / renew))  # woken a hair early: that check was this one
-        while math.floor((end + 1) * share + phase) == math.floor(end * share + phase):
-            end += 1
         return end * renew - after
+
+
+WITH_PUSH = LeaseConfig()
+"""The default of an election whose bus reaches other processes, and of locks."""
+WITHOUT_PUSH = LeaseConfig(20, renew_seconds=16.25, renew_deadline_seconds=18.5)
+"""The default of an election without such a bus: leader and standby send 222 requests an hour."""
 
 
 class Term:

@@ -59,6 +59,11 @@ class Bus(Protocol):
         """Send to all, this process included. Never raises for want of a connection: hints may be lost."""
 
 
+def reaches_others(bus: Bus) -> bool:
+    """Whether its hints are for other processes, too; connected or not."""
+    return type(bus) is not LocalBus
+
+
 class LocalBus:
     """A bus within this process: what a worker without a hub uses, and the local half of every other bus."""
 

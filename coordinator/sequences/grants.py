@@ -335,7 +335,7 @@ class SequenceConfig:
         start: First number of a new sequence (default 1).
         step: Distance of two numbers (default 1).
         upper_bound: Last number that may be issued (default 2^63 - 1).
-        max_retries: Lost races before `SequenceContended` (default 25).
+        max_retries: Lost races before `SequenceContended` (default 100).
         deadline_seconds: Longest time spent on one range, and longest time a caller waits for one (default 30).
         return_tails: Return unused numbers on close, and use returned ones first (default True).
 
@@ -350,7 +350,7 @@ class SequenceConfig:
     start: int = 1
     step: int = 1
     upper_bound: int = HIGHEST
-    max_retries: int = 25
+    max_retries: int = 100
     deadline_seconds: float = 30.0
     return_tails: bool = True
 

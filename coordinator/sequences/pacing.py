@@ -8,10 +8,11 @@ takes, so that it changes as much while each writer writes once, however many th
 writers that did not meet in one window do not meet in the next, and each has found a moment of its own. A writer that
 meets nobody never waits, and writes on the ETag of its own last write without reading.
 
-Each loss in a row makes a loser wait longer, but not longer than the window, or the unluckiest would wait longest: every
-other writer is served once in a window. Only where a try itself takes long, because a crowd has started at once and nobody
-has widened the window yet, a loser waits up to a multiple of that time. `benchmarks/sequences.py` shows what the figures
-give.
+The first lost races in a row make a loser wait longer, but not longer than the window: every other writer is served once in
+it. Further ones make it wait less, or the unluckiest would wait longest. Only where a try takes far longer than it should,
+because a crowd has started at once and nobody has widened the window yet, a loser waits up to a multiple of the time that it
+takes too long: more tries than the server has time for would leave it none for writes that win. `benchmarks/sequences.py`
+shows what the figures give.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from __future__ import annotations
 import random
 
 NARROWEST_WINDOW_WRITES = 4
-LONGEST_WINDOW_SECONDS, LONGEST_WAIT_SECONDS = 16.0, 4.0
+LONGEST_WINDOW_SECONDS, LONGEST_WAIT_SECONDS = 16.0, 8.0
 WIDEN_WRITES, NARROW_WRITES, NARROW_CALM = 0.2, 0.1, 0.99
 MOST_LOSSES = 12
 """Lost races that count: a crowd that starts at once must not widen the window far beyond what it needs."""
 CALM_WRITES = 7
 """Writes in a row without a lost race after which the window narrows faster: the crowd has gone."""
 JITTER = 0.06
-LOSERS_SHARE, LOSERS_OWN, LOSERS_TRIES = 0.3, 2.0, 12
+LOSERS_SHARE, LOSERS_OWN = 0.5, 2.0
+BOLD_AFTER, BOLDEST = 4, 0.3
+"""Lost races in a row after which a loser waits less again, down to that part: it is unlucky, or all are."""
+JAM_TRIES, USUAL_WRITES, LONGEST_TRY_SECONDS = 45, 3.0, 4.0
+"""A loser waits up to so many times what its lost writes take above so many times a won one."""
 
 
 class ContentionBackoff:
@@ -56,13 +61,15 @@ class ContentionBackoff:
         """Seconds to wait after losing so many races in a row, by the window that was to be written."""
         self.met()
         self._unbroken = 0
+        too_long = max(0.0, self._lost_seconds - USUAL_WRITES * self._write_seconds)
         longest = window * LOSERS_SHARE * LOSERS_OWN ** min(times - 1, 60)
-        longest = min(longest, max(window, LOSERS_TRIES * self._lost_seconds))
+        longest = min(longest, max(window, JAM_TRIES * too_long))
+        longest *= min(1.0, max(BOLDEST, BOLD_AFTER / times))
         return self._rng.uniform(0.0, min(LONGEST_WAIT_SECONDS, self._at_least(longest)))
 
     def lost_write(self, seconds: float) -> None:
         """A write that lost took so long."""
-        self._lost_seconds += 0.3 * (min(1.0, seconds) - self._lost_seconds)
+        self._lost_seconds += 0.3 * (min(LONGEST_TRY_SECONDS, seconds) - self._lost_seconds)
 
     def window_after(self, window: float, lost: int) -> float:
         """The window to write, after so many races lost for this write."""

@@ -258,7 +258,7 @@ class Sampler:
                 election = self.storage.election(
                     ELECTION,
                     identity=f"dashboard-{self.backplane.process_id}",
-                    config=LeaseConfig(look_seconds=0),  # without a sampler all figures are old
+                    config=LeaseConfig(),  # without a sampler all figures are old
                 )
                 await election.run(self._lead)
             except KennelError as error:

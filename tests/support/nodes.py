@@ -28,7 +28,7 @@ from coordinator import Storage
 from coordinator.config import StorageConfig
 from coordinator.errors import LeadershipLost
 from coordinator.leadership.fencing import FENCE_TABLE, fence_sql
-from coordinator.leadership.term import LeaseConfig, Term
+from coordinator.leadership.term import Term
 from coordinator.realtime import protocol
 from coordinator.realtime.hub_client import HubConnection
 
@@ -154,9 +154,8 @@ async def lead(options: argparse.Namespace, node: str) -> None:
     def stalled(term: Term) -> None:
         tell("stalled", node, name=term.name, epoch=term.epoch, held=term.held)
 
-    config = LeaseConfig() if options.look_seconds is None else LeaseConfig(look_seconds=options.look_seconds)
     elections = [
-        storage.election(name, identity=node, on_stall=stalled, config=config)
+        storage.election(name, identity=node, on_stall=stalled, lease_seconds=options.lease_seconds)
         for name in options.names.split(",")
     ]
     loop = asyncio.get_running_loop()
@@ -286,7 +285,7 @@ def main() -> None:
     parser.add_argument("--between", type=float, default=0.3, help="seconds from one step-down to the next")
     parser.add_argument("--tell-leases", type=int, default=0, help="tell what is told of leases to the hub")
     parser.add_argument("--write-seconds", type=float, default=1.0)
-    parser.add_argument("--look-seconds", type=float, help="LeaseConfig.look_seconds, if not the default")
+    parser.add_argument("--lease-seconds", type=int, help="if not the default")
     options = parser.parse_args()
     role = {"gate": pass_gate, "lead": lead}.get(options.what, compete)
     children = []

@@ -37,9 +37,7 @@ async def main(connection_string: str, prefix: str, folder: Path, name: str) -> 
         agent = make_scaling_agent(
             storage, "pool", driver, policy=POLICY, observe=observer, every_seconds=1.0
         )
-        await storage.election("scale-pool", identity=name, config=LeaseConfig(look_seconds=0)).run(
-            agent.lead
-        )
+        await storage.election("scale-pool", identity=name, config=LeaseConfig()).run(agent.lead)
 
 
 if __name__ == "__main__":

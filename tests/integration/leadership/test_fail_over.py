@@ -81,7 +81,7 @@ async def start(
         node=node,
         ledger=ledger,
         spread=5.0,
-        look_seconds=0,  # checks each end of a lease
+        lease_seconds=15,
     )
     return await stack.enter_async_context(nodes)
 

@@ -160,7 +160,7 @@ async def test_every_term_is_recorded_with_its_end() -> None:
         return "done"
 
     await candidates.election("a", history=log).run(done)
-    candidates.campaign(candidates.election("b", history=log))
+    candidates.campaign(candidates.election("b", lease_seconds=15, history=log))
     await clock.advance(7)
     await candidates.store.break_now()
     await clock.advance(4)

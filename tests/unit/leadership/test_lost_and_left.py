@@ -91,7 +91,7 @@ async def test_a_task_that_fails_as_its_term_is_lost_is_logged_with_its_error(
         finally:
             raise ValueError("half a report was written")
 
-    candidates.campaign(candidates.election("node-1"), work)
+    candidates.campaign(candidates.election("node-1", lease_seconds=15), work)
     await candidates.clock.advance(1)
     await candidates.store.break_now()
     await candidates.clock.advance(10)

@@ -28,8 +28,9 @@ class _EndOfPlay(BaseException):
 class World:
     """Threads of which one runs at a time, each until it waits: so a play of one seed always goes the same way."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, slower: float = 1.0) -> None:
         self.rng = random.Random(seed)
+        self._slower = slower
         self._now = 0.0
         self._order = itertools.count()
         self._waiting: list[tuple[float, int, threading.Semaphore]] = []
@@ -57,7 +58,7 @@ class World:
     def serve(self, seconds: float) -> None:
         """A request arrives, waits for those before it, and is carried out when this returns."""
         self.pause(NETWORK_SECONDS)
-        done = max(self._now, self._server_free_at) + seconds * self.rng.uniform(0.7, 1.3)
+        done = max(self._now, self._server_free_at) + self._slower * seconds * self.rng.uniform(0.7, 1.3)
         self._server_free_at = done
         self.pause(done - self._now)
 
@@ -134,8 +135,8 @@ class ServedLedger(MemoryLedger):
 class Crowd:
     """What so many writers got in so many seconds; all of them start at the same moment."""
 
-    def __init__(self, writers: int, seconds: float, seed: int) -> None:
-        world = World(seed)
+    def __init__(self, writers: int, seconds: float, seed: int, *, slower: float = 1.0) -> None:
+        world = World(seed, slower=slower)
         store, ledger = ServedStore(world), ServedLedger(world)
         store.overwrite("1")
         self.won_at: list[list[float]] = [[] for _ in range(writers)]
@@ -196,3 +197,10 @@ def test_three_hundred_writers_that_start_at_once_are_all_served() -> None:
     assert crowd.contended == 0
     assert min(map(len, crowd.won_at)) >= 2
     assert crowd.longest_wait <= 25.0
+
+
+@pytest.mark.timeout(300)
+def test_a_crowd_that_is_too_large_for_its_server_does_not_jam_it() -> None:
+    crowd = Crowd(300, 20.0, seed=1, slower=3.0)
+    assert crowd.won / 20.0 >= 10.0
+    assert crowd.conflicts / crowd.won <= 10.0
