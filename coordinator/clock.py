@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Protocol
@@ -50,6 +51,24 @@ class SystemClock:
 
 
 SYSTEM_CLOCK: Clock = SystemClock()
+
+
+def call_later(clock: Clock, seconds: float, call: Callable[[], None]) -> None:
+    """Call that on the running event loop when so much time has passed on that clock; never, if the loop ends before."""
+    loop = asyncio.get_running_loop()
+    if isinstance(clock, SystemClock):
+        loop.call_later(seconds, call)
+        return
+
+    async def later() -> None:
+        await clock.sleep(seconds)
+        call()
+
+    _later.add(task := asyncio.create_task(later(), name="later"))
+    task.add_done_callback(_later.discard)
+
+
+_later: set[asyncio.Task[None]] = set()
 
 
 _DRIFT = 100e-6  # a quartz clock is better than 100 µs a second

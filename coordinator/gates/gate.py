@@ -37,7 +37,7 @@ import msgspec
 from coordinator.backoff import TRANSIENT, Backoff
 from coordinator.blocking import Portal, call_blocking
 from coordinator.bounds import one_line
-from coordinator.clock import SYSTEM_CLOCK, Clock, ClockOffset, HeldTime
+from coordinator.clock import SYSTEM_CLOCK, Clock, ClockOffset, HeldTime, call_later
 from coordinator.epochs import COUNTED, EpochLog, EpochRecord
 from coordinator.errors import (
     AlreadyExists,
@@ -61,6 +61,10 @@ Transition = Callable[[GateState, float, str], GateState]
 _log = logging.getLogger("coordinator.gates")
 BACKOFF = Backoff()
 _CONTENDED = (PreconditionFailed, AlreadyExists)
+AFTERWARDS_SECONDS = 0.25
+"""What follows a pass waits so long: of many gates in one process all let their workers pass first."""
+NO_READS_SECONDS = 1.5
+"""After a push nobody reads for so long."""
 
 
 @dataclass(frozen=True)
@@ -356,12 +360,21 @@ class GateCache:
     @asynccontextmanager
     async def notified(self) -> AsyncIterator[asyncio.Event]:
         """An event that is set whenever something here changed."""
-        event = asyncio.Event()
-        self._events.add(event)
+        event = self.add_event()
         try:
             yield event
         finally:
-            self._events.discard(event)
+            self.remove_event(event)
+
+    def add_event(self) -> asyncio.Event:
+        """As `notified`, until `remove_event`."""
+        event = asyncio.Event()
+        self._events.add(event)
+        return event
+
+    def remove_event(self, event: asyncio.Event) -> None:
+        """Set it no more."""
+        self._events.discard(event)
 
     def notify(self) -> None:
         for event in self._events:
@@ -455,7 +468,8 @@ class Gate:
         self._confirm_seconds = self.config.confirm_seconds * self._rng.uniform(0.5, 1.0)
         self._watchers = 0
         self._follower: asyncio.Task[None] | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: list[asyncio.Task[None]] = []
+        self._settling: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._hinted = False
         self._hint = Notification(topic="")
@@ -522,21 +536,47 @@ class Gate:
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[Gate]:
         """Keep `state` and `is_open` following the gate while the block runs, for work that must notice a close."""
+        self._begin_watching()
+        try:
+            yield self
+        finally:
+            self._end_watching()
+
+    def _begin_watching(self) -> None:
         self._watchers += 1
         if self._follower is None:
             self._wake = asyncio.Event()
             self._follower = asyncio.create_task(self._follow(self._wake), name=f"gate {self.name}")
             self._follower.add_done_callback(lambda _: self._cache.notify())
-        try:
-            yield self
-        finally:
-            self._watchers -= 1
-            if self._watchers == 0:
-                follower, self._follower = self._follower, None
-                # Not waited for: whoever passes a gate with a thousand others must not queue up for its end.
-                self._ending.add(follower)
-                follower.add_done_callback(self._ending.discard)
-                follower.cancel()
+
+    def _end_watching(self) -> None:
+        self._watchers -= 1
+        if self._watchers == 0 and self._follower is not None:
+            # Not ended at once: whoever passes a gate with a thousand others must not queue up for that.
+            self._keep(self._follower)
+            self._ending.append(self._follower)
+            self._follower = None
+            self._settle_later()
+
+    def _settle_later(self) -> None:
+        with suppress(RuntimeError):  # no loop runs any more
+            loop = asyncio.get_running_loop()
+            if self._settling is not loop:  # of a loop that has ended nothing comes any more
+                self._settling = loop
+                call_later(self._clock, AFTERWARDS_SECONDS, self._settle)
+
+    def _settle(self) -> None:
+        """Begin to verify what was pushed, and end the following that nobody needs. Not after the storage was closed."""
+        self._settling = None
+        following, self._ending = [*self._ending, *filter(None, (self._follower,))], []
+        is_alive = any(not follower.done() for follower in following)
+        if is_alive and self._cache.unverified and (self._verifier is None or self._verifier.done()):
+            self._verifier = asyncio.create_task(self._verify(), name=f"verify gate {self.name}")
+            self._keep(self._verifier)
+        for follower in following:
+            if follower is not self._follower:
+                with suppress(RuntimeError):  # its loop has ended
+                    follower.cancel()
 
     def status(self) -> GateStatus:
         """For telemetry; no I/O. Threads that wait in `wait_blocking` count, too."""
@@ -581,36 +621,39 @@ class Gate:
                 f"gate {self.name}: timeout must be seconds from 0, or None; got {timeout!r}"
             )
         deadline = None if timeout is None else self._clock.monotonic() + timeout
-        async with self.watch(), self._cache.notified() as event:
-            # Only the answer to a request sent from here on counts, not one that was on its way already.
-            needed, pushes = self._cache.sends + 1, self._cache.pushes
-            known: int | None = None
-            self._wake.set()
-            self.waiting += 1
-            try:
-                while True:
-                    self._raise_what_waiting_cannot_cure(needed)
-                    told = self._cache.confirmed >= needed or self._cache.pushes > pushes
-                    if told and self.state is not None:  # 6
-                        if self.is_open():  # 7
-                            return self._pass(known)
-                        if known is None:
-                            _log.info(
-                                "Waiting at gate %s",
-                                self.name,
-                                extra={"action": "wait", "resource": self.name, "epoch": self.state.epoch},
-                            )
-                        known = self.state.epoch
-                    pause = self._until_next_moment()
-                    if deadline is not None:
-                        left = deadline - self._clock.monotonic()
-                        if left <= 0:
-                            raise GateTimeout(f"gate {self.name} did not open within {timeout:g} s")
-                        pause = min(pause, left)
-                    event.clear()
-                    await self._clock.wait(event, pause)  # 5
-            finally:
-                self.waiting -= 1
+        event = self._cache.add_event()
+        self._begin_watching()
+        # Only the answer to a request sent from here on counts, not one that was on its way already.
+        needed, pushes = self._cache.sends + 1, self._cache.pushes
+        known: int | None = None
+        self._wake.set()
+        self.waiting += 1
+        try:
+            while True:
+                self._raise_what_waiting_cannot_cure(needed)
+                told = self._cache.confirmed >= needed or self._cache.pushes > pushes
+                if told and self.state is not None:  # 6
+                    if self.is_open():  # 7
+                        return self._pass(known)
+                    if known is None:
+                        _log.info(
+                            "Waiting at gate %s",
+                            self.name,
+                            extra={"action": "wait", "resource": self.name, "epoch": self.state.epoch},
+                        )
+                    known = self.state.epoch
+                pause = self._until_next_moment()
+                if deadline is not None:
+                    left = deadline - self._clock.monotonic()
+                    if left <= 0:
+                        raise GateTimeout(f"gate {self.name} did not open within {timeout:g} s")
+                    pause = min(pause, left)
+                event.clear()
+                await self._clock.wait(event, pause)  # 5
+        finally:
+            self.waiting -= 1
+            self._end_watching()
+            self._cache.remove_event(event)
 
     def wait_blocking(self, timeout: float | None = None) -> Release:
         """`wait` for threads, over one event loop that all threads of this storage share.
@@ -834,9 +877,8 @@ class Gate:
             return False
         if not self._cache.take_push(pushed):
             return False
-        if self._cache.unverified and (self._verifier is None or self._verifier.done()):
-            self._verifier = asyncio.create_task(self._verify(), name=f"verify gate {self.name}")
-            self._keep(self._verifier)
+        if self._cache.unverified:
+            self._settle_later()
         return True
 
     async def _verify(self) -> None:
@@ -846,7 +888,8 @@ class Gate:
             # The gates of one process look at the same moment, and share the read.
             moment = random.Random(f"{self._group} {self.name} {epoch}")
             most = self.config.verify_seconds
-            await self._clock.sleep(moment.uniform(min(1.0, most / 2), most))
+            least = min(NO_READS_SECONDS, most / 2)
+            await self._clock.sleep(moment.uniform(least, max(least, most - AFTERWARDS_SECONDS)))
             if self._cache.unverified:
                 await self._step()
 

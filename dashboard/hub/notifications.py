@@ -23,7 +23,7 @@ from coordinator.realtime.bus import Hint, LocalBus
 from coordinator.realtime.protocol import Receipt
 from dashboard.core.backplane import Backplane
 from dashboard.core.middleware import request_id_var
-from dashboard.hub.socket import RateLimit, SendQueue
+from dashboard.hub.socket import RateLimit, SendQueue, on_wire
 from dashboard.live.presence import Presence
 
 log = logging.getLogger(__name__)
@@ -122,11 +122,12 @@ class WorkerSockets:
     def send_hint(self, hint: Hint, *, but: str = "", first: bool = False, may_drop: bool = False) -> int:
         """To the workers that follow its topic; returns to how many. `first` and `may_drop` as for `SendQueue.put`."""
         frame = protocol.encode(protocol.Hinted(hint))
+        wire = on_wire(frame)
         sent = 0
         for followers in (self._of_all, self._followers.get(hint.topic)):
             for instance, send_queue in list(followers.items()) if followers else ():
                 if instance != but:
-                    send_queue.put(frame, first=first, may_drop=may_drop)
+                    send_queue.put(frame, wire=wire, first=first, may_drop=may_drop)
                     sent += 1
         self._recent[hint.topic] = (self._clock.monotonic(), frame)
         self._recent.move_to_end(hint.topic)
@@ -137,8 +138,9 @@ class WorkerSockets:
     def send_pace(self, heartbeat_seconds: float) -> None:
         """To every worker that understands it."""
         frame = protocol.encode(protocol.Pace(heartbeat_seconds))
+        wire = on_wire(frame)
         for instance in self._paced:
-            self._queues[instance].put(frame)
+            self._queues[instance].put(frame, wire=wire)
 
     def send_one(self, instance: str, message: protocol.FromHub) -> bool:
         """To one worker; False if it isn't connected here."""
@@ -171,6 +173,9 @@ class Commands:
         self._sockets.send_one(instance, command)
 
 
+HEAD_START_SECONDS = 0.005
+
+
 class FanoutBus(LocalBus):
     """The dashboard's bus: its hints go to the workers of all processes that follow their topics, and so do those of workers."""
 
@@ -185,11 +190,26 @@ class FanoutBus(LocalBus):
 
     async def publish(self, hint: Hint) -> None:
         hint = msgspec.structs.replace(hint, request_id=request_id_var.get())
-        sent = self.send(hint, first=True)
+        sent = await self.send_everywhere(hint, first=True)
         # A renewal comes each few seconds for as long as this process leads; it is no news for a log.
         level = logging.DEBUG if hint.topic.startswith("lease:") else logging.INFO
         log.log(level, "Told %d workers here to look at %s", sent, hint.topic)
-        await self.send_to_others(hint)
+
+    async def send_everywhere(
+        self, hint: Hint, *, but: str = "", first: bool = False, may_drop: bool = False
+    ) -> int:
+        """To the workers that follow its topic, here and at the other processes; returns to how many here.
+
+        The others are notified first, if that is quick: they write to their sockets while this process writes to its own.
+        """
+        others: asyncio.Task[None] | None = None
+        if self._backplane.is_shared:
+            others = asyncio.create_task(self._to_others(hint), name="hint-to-others")
+            await asyncio.wait({others}, timeout=HEAD_START_SECONDS)
+        sent = self.send(hint, but=but, first=first, may_drop=may_drop)
+        if others is not None:
+            await others
+        return sent
 
     def send(self, hint: Hint, *, but: str = "", first: bool = False, may_drop: bool = False) -> int:
         """To the workers of this process that follow its topic, but not to the one it came from, and to this process itself."""
@@ -197,8 +217,7 @@ class FanoutBus(LocalBus):
         self.deliver(hint)
         return sent
 
-    async def send_to_others(self, hint: Hint) -> None:
-        """To the other processes, which send it to their workers."""
+    async def _to_others(self, hint: Hint) -> None:
         await self._backplane.publish("hint", msgspec.msgpack.encode(hint))
 
     def _from_elsewhere(self, process_id: str, body: bytes) -> None:

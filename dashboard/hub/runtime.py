@@ -208,16 +208,14 @@ class Runtime:
 
     async def _pass_on(self, hint: Hint, but: str) -> None:
         """What a worker announced goes to the others. Of gates nothing is passed on but what storage confirms."""
-        self.bus.send(hint, but=but, may_drop=True)
-        await self.bus.send_to_others(hint)
+        await self.bus.send_everywhere(hint, but=but, may_drop=True)
 
     async def _gate_confirmed(self, state: GateState) -> None:
         """A gate was changed by another program: now shown, and sent to all workers."""
         hint = Hint(f"gate:{state.name}", epoch=state.epoch, origin=state.by, state=rules.encode(state))
         # Nothing was awaited since the read: nobody who waited has been heard to move yet.
         self.announced(hint)
-        self.bus.send(hint, first=True)
-        await self.bus.send_to_others(hint)
+        await self.bus.send_everywhere(hint, first=True)
         await self.gates.changed(state)
 
     def announced(self, hint: Hint) -> None:

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 from channels.consumer import get_handler_name
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame, Opcode
 
 from coordinator.realtime import protocol
 
@@ -31,6 +33,7 @@ LINGER_SECONDS = 15.0
 IGNORED_SECONDS = 2.0
 VIOLATIONS = frozenset({protocol.CLOSE_MALFORMED, protocol.CLOSE_TOO_FAST, protocol.CLOSE_TOO_LARGE})
 CUT = "kennel.cut"
+Write = Callable[[bytes], bool]
 
 
 class Cut(Protocol):
@@ -41,6 +44,9 @@ class Cut(Protocol):
 
     def ignore(self) -> None:
         """Take nothing from it any more, and end it when the peer does."""
+
+    def write(self, wire: bytes) -> bool:
+        """Write an encoded frame at once; False, and nothing is written, if that cannot be done now."""
 
 
 def abortable(inner: Any) -> Any:
@@ -82,6 +88,29 @@ class Connection:
         transport.set_protocol(_Ignoring(uvicorns))
         if transport.can_write_eof():
             transport.write_eof()
+
+    def write(self, wire: bytes) -> bool:
+        """Write an encoded frame, past what ASGI would do for each socket: a server's frame is the same for all of them.
+
+        False, and nothing is written, unless the socket is open and has taken what was written before.
+        """
+        uvicorns = self._uvicorns()
+        if (
+            not isinstance(uvicorns, WebSocketsSansIOProtocol)
+            or not uvicorns.handshake_complete
+            or uvicorns.close_sent
+            or uvicorns.disconnected
+            or not uvicorns.writable.is_set()
+            or uvicorns.transport.is_closing()
+        ):
+            return False
+        uvicorns.transport.write(wire)
+        return True
+
+
+def on_wire(text: str) -> bytes:
+    """A text frame as a server sends it. It is not compressed, which every peer must understand."""
+    return Frame(Opcode.TEXT, text.encode()).serialize(mask=False)
 
 
 class _Ignoring(asyncio.Protocol):
@@ -170,6 +199,11 @@ class Socket(AsyncWebsocketConsumer):
             self._task.cancel()
 
     @property
+    def write(self) -> Write | None:
+        """Writes a frame that is encoded already, see `Connection.write`; None if this server cannot."""
+        return None if self._cut is None else self._cut.write
+
+    @property
     def _cut(self) -> Cut | None:
         cut: Cut | None = self.scope.get(CUT)
         return cut
@@ -185,21 +219,31 @@ class SendQueue:
     takes that, and what stood in line for it is dropped at once.
 
     A frame goes out within `put`, without a task of its own: a release writes to a thousand sockets in one loop. Only
-    a frame that the transport does not take at once gets a task, and those after it wait in line.
+    a frame that the transport does not take at once gets a task, and those after it wait in line. `write` takes a frame
+    that was encoded once for all sockets, if it can.
     """
 
-    def __init__(self, send: Send, close: Close, *, name: str = "socket", frames: int = MOST_FRAMES) -> None:
-        self._send, self._close, self._name = send, close, name
+    def __init__(
+        self,
+        send: Send,
+        close: Close,
+        *,
+        write: Write | None = None,
+        name: str = "socket",
+        frames: int = MOST_FRAMES,
+    ) -> None:
+        self._send, self._close, self._write, self._name = send, close, write, name
         self._most = frames
         self._line: deque[str] = deque()
         self._draining: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._is_over = False
 
-    def put(self, frame: str, *, first: bool = False, may_drop: bool = False) -> None:
+    def put(self, frame: str, *, wire: bytes = b"", first: bool = False, may_drop: bool = False) -> None:
         """Send a frame, or put it in line; never waits. On the event loop only.
 
-        `first`: before all that waits. `may_drop`: not at all if much waits: others' news must not fill the line.
+        `wire`: the same frame by `on_wire`, if it goes to many. `first`: before all that waits. `may_drop`: not at all if much
+        waits: others' news must not fill the line.
         """
         if self._is_over:
             return
@@ -212,6 +256,8 @@ class SendQueue:
                 self._line.append(frame)
             if len(self._line) > self._most:
                 self._drop_slow()
+            return
+        if wire and self._write is not None and self._write(wire):
             return
         sending = self._send(frame)
         try:

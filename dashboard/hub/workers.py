@@ -205,7 +205,9 @@ class WorkerConsumer(Socket):
             self._deadline.cancel()
         follows, self.state = hello.follows, state
         hello = self.hello = msgspec.structs.replace(hello, follows=None)
-        send_queue = self.send_queue = SendQueue(self.send_text, self.go_away, name=hello.worker)
+        send_queue = self.send_queue = SendQueue(
+            self.send_text, self.go_away, write=self.write, name=hello.worker
+        )
         # Welcome goes first, and nothing is awaited before the socket is in the fan-out: no hint is missed in between.
         send_queue.put(protocol.encode(protocol.Welcome(version, runtime.presence.pace, time.time())))
         older = runtime.sockets.join(hello.instance, send_queue, follows, takes_pace=version >= 2)

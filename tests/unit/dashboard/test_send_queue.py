@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.uri import parse_uri
 
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import Notification
 from coordinator.testing.clock import ManualClock
 from dashboard.core.backplane import Backplane
 from dashboard.hub.notifications import RECENT_SECONDS, FanoutBus, WorkerSockets
-from dashboard.hub.socket import RateLimit, SendQueue
+from dashboard.hub.socket import RateLimit, SendQueue, on_wire
 
 
 @pytest.fixture
@@ -152,3 +156,88 @@ async def test_the_pace_goes_to_workers_that_understand_it(clock: ManualClock) -
     here.join("new")
     here.sockets.send_pace(7)
     assert here.got == {"old": [], "new": ["pace 7"]}
+
+
+async def test_a_frame_for_many_is_encoded_once_and_goes_out_as_text_where_it_cannot_be_written() -> None:
+    sent: list[str | bytes] = []
+    takes = [True, False]
+
+    async def send(frame: str) -> None:
+        sent.append(frame)
+
+    async def close(code: int, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def write(wire: bytes) -> bool:
+        if taken := takes.pop(0):
+            sent.append(wire)
+        return taken
+
+    box = SendQueue(send, close, write=write)
+    box.put("x", wire=on_wire("x"))
+    box.put("y", wire=on_wire("y"))
+    box.put("z")
+    assert sent == [on_wire("x"), "y", "z"]
+
+
+async def test_a_frame_for_many_does_not_overtake_what_waits_in_line() -> None:
+    sent: list[str] = []
+    may = asyncio.Event()
+
+    async def send(frame: str) -> None:
+        await may.wait()
+        sent.append(frame)
+
+    async def close(code: int, reason: str) -> None:
+        raise AssertionError(reason)
+
+    box = SendQueue(send, close, write=lambda wire: sent.append(wire.decode()) is None)
+    box.put("first")
+    box.put("second", wire=on_wire("second"))
+    may.set()
+    await asyncio.sleep(0.01)
+    assert sent == ["first", "second"]
+
+
+@pytest.mark.parametrize("text", ["x", "é" * 100, "x" * 200, "x" * 70_000])
+def test_a_frame_on_the_wire_is_one_that_a_client_reads(text: str) -> None:
+    client = ClientProtocol(parse_uri("ws://x/"), state=State.OPEN, max_size=100_000)
+    client.receive_data(on_wire(text))
+    (frame,) = client.events_received()
+    assert isinstance(frame, Frame)
+    assert (frame.opcode, frame.fin, bytes(frame.data).decode()) == (Opcode.TEXT, True, text)
+
+
+class Shared(Backplane):
+    """A line to other processes that notes what is sent, and may never answer."""
+
+    is_shared = True  # type: ignore[assignment]
+
+    def __init__(self, order: list[str], *, answers: bool = True) -> None:
+        super().__init__()
+        self.order, self.may_answer = order, asyncio.Event()
+        if answers:
+            self.may_answer.set()
+
+    async def publish(self, kind: str, body: bytes) -> None:
+        self.order.append(kind)
+        await self.may_answer.wait()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_other_processes_are_notified_before_this_one_writes_to_its_sockets(answers: bool) -> None:
+    order: list[str] = []
+
+    async def send(frame: str) -> None:
+        order.append("socket")
+
+    async def close(code: int, reason: str) -> None:
+        raise AssertionError(reason)
+
+    sockets, line = WorkerSockets(), Shared(order, answers=answers)
+    sockets.join("a", SendQueue(send, close))
+    publishing = asyncio.create_task(FanoutBus(sockets, line).publish(Notification("gate:x", 1)))
+    await asyncio.sleep(0.1)
+    assert order == ["hint", "socket"]
+    line.may_answer.set()
+    await publishing

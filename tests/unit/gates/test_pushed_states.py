@@ -93,6 +93,32 @@ async def test_a_pushed_opening_is_passed_without_a_read_and_verified_within_the
     assert {gate.problem for gate in gates} == {""}
 
 
+async def test_nothing_but_the_pass_happens_at_once_and_nothing_after_the_storage_was_closed(
+    fleet: Fleet,
+) -> None:
+    for index in range(3):
+        await fleet.worker(f"worker-{index}")
+    before = asyncio.all_tasks()
+    await fleet.push(await fleet.operator.open(by="olga"))
+    assert all(task.done() for task in fleet.waiting)
+    assert not {task.get_name() for task in asyncio.all_tasks() - before if "verify" in task.get_name()}
+    for task in fleet.kept:  # as `Storage.aclose` does
+        task.cancel()
+    await fleet.clock.advance(3600)
+    assert not {task.get_name() for task in asyncio.all_tasks() if "gate test-gate" in task.get_name()}
+
+
+async def test_who_waits_again_at_once_follows_a_gate_that_was_just_left(fleet: Fleet) -> None:
+    gate = await fleet.worker()
+    await fleet.push(await fleet.operator.open(by="olga"))
+    await fleet.operator.close(by="olga")
+    fleet.waiting.append(asyncio.ensure_future(gate.wait()))
+    await fleet.clock.advance(1)
+    assert not fleet.waiting[1].done()
+    await fleet.push(await fleet.operator.open(by="olga"))
+    assert fleet.waiting[1].result().epoch == 3
+
+
 async def test_verifying_reads_are_spread_over_the_time(fleet: Fleet) -> None:
     for index in range(60):
         await fleet.worker(f"worker-{index}")
