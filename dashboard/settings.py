@@ -341,7 +341,10 @@ LOGGING: dict[str, Any] = {
         },
         "json": {"()": "coordinator.logs.JsonFormatter"},
     },
-    "filters": {"request_id": {"()": "dashboard.core.middleware.WithRequestId"}},
+    "filters": {
+        "request_id": {"()": "dashboard.core.middleware.WithRequestId"},
+        "sockets": {"()": "dashboard.core.middleware.WithoutSockets"},
+    },
     "handlers": {
         "stderr": {
             "class": "logging.StreamHandler",
@@ -353,7 +356,8 @@ LOGGING: dict[str, Any] = {
     # These two log every request and every socket.
     "loggers": {
         name: {"level": "WARNING"} for name in ("uvicorn.access", "azure.core.pipeline.policies", "azure")
-    },
+    }
+    | {"uvicorn.error": {"filters": ["sockets"]}},
 }
 if AUDIT_SYSLOG:
     _syslog = urlsplit(AUDIT_SYSLOG)

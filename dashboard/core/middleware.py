@@ -35,6 +35,13 @@ class WithRequestId(logging.Filter):
         return True
 
 
+class WithoutSockets(logging.Filter):
+    """Drops uvicorn's line for each socket that it accepts: a fleet that comes back is thousands. Workers are shown and counted."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.msg).endswith("[accepted]")
+
+
 def new_request_id() -> str:
     return uuid.uuid4().hex[:16]
 

@@ -154,6 +154,11 @@ class Socket(AsyncWebsocketConsumer):
             await self.disconnect(1006)  # type: ignore[no-untyped-call]
             raise
 
+    async def websocket_disconnect(self, message: dict[str, Any]) -> None:
+        """Channels would visit the database's thread for each socket that ends. None of ours leaves a connection there."""
+        await self.disconnect(message["code"])  # type: ignore[no-untyped-call]
+        raise StopConsumer
+
     async def refuse(self, code: int) -> None:
         """Close before accepting: the handshake is answered with 403."""
         await self.close(code)  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import re
 import time
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ HELLO_SECONDS = 5.0
 STATES_PER_SECOND, STATES_AT_ONCE = 6.0, 20.0
 RECEIPTS_PER_SECOND, RECEIPTS_AT_ONCE = 10.0, 300.0
 NOTED_SECONDS = 60.0
+CHECKED_SECONDS = 0.25
 _TOPIC = re.compile(r"(?!resync)[a-z]{2,20}:[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _noted: dict[str, float] = {}
 _notes: set[asyncio.Task[Any]] = set()
@@ -63,14 +65,31 @@ _checks: dict[str, asyncio.Task[tuple[int, Allowance] | None]] = {}
 
 
 async def _checked(token: str) -> tuple[int, Allowance] | None:
-    """The id of a valid token, and what its workers may claim. A fleet that comes back all at once shows one token a thousand times: asked together,
-    the database is asked once."""
-    check = _checks.get(token)
-    if check is None or check.get_loop() is not asyncio.get_running_loop():
+    """The id of a valid token, and what its workers may claim.
+
+    A fleet that comes back all at once shows one token a thousand times: asked within `CHECKED_SECONDS`, the database is asked once.
+    A socket that came in meanwhile with a token that is revoked is closed by `background.sweep`, as all are.
+    """
+    check, loop = _checks.get(token), asyncio.get_running_loop()
+    if check is None or check.get_loop() is not loop:
         check = asyncio.create_task(database_sync_to_async(tokens.admitted)(token), name="token")
         _checks[token] = check
-        check.add_done_callback(lambda _: _checks.pop(token, None))
+        check.add_done_callback(partial(_forget_check, token))
     return await asyncio.shield(check)
+
+
+def _forget_check(token: str, check: asyncio.Task[tuple[int, Allowance] | None]) -> None:
+    is_valid = not check.cancelled() and check.exception() is None and check.result() is not None
+
+    def forget() -> None:
+        if _checks.get(token) is check:
+            del _checks[token]
+
+    # What opens nothing is asked for again: it may have been created just now.
+    if is_valid:
+        check.get_loop().call_later(CHECKED_SECONDS, forget)
+    else:
+        forget()
 
 
 class WorkerConsumer(Socket):

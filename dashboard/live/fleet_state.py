@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -401,6 +402,8 @@ ASKED_SECONDS = 5.0
 SHARE_SECONDS = 1.0
 RATE_SECONDS = 6.0
 FRESH_SECONDS = 0.2
+MOST_FRESH_SECONDS, FRESH_COSTS = 1.0, 5.0
+"""Of a large fleet a composition serves for so many times what it took, so that composing takes a fifth of a core at most."""
 DAY_SECONDS = 86_400.0
 
 
@@ -422,6 +425,7 @@ class FleetState:
         self._samples = 0
         self._lock = threading.Lock()
         self._composed: tuple[float, tuple[int, int], int, Fleet] | None = None
+        self._serves = 0.0
         self._ring: deque[tuple[float, dict[str, float]]] = deque(maxlen=KEPT_SECONDS)
         self._marks: deque[tuple[float, dict[str, int], Counter[str], dict[str, int], int]] = deque()
         self._day: tuple[float, Counter[str], Counter[str]] | None = None
@@ -489,7 +493,7 @@ class FleetState:
         return self._samples + self.gates.version, self.presence.version + self.releases.version
 
     def fleet(self, *, fresh: bool = False) -> Fleet:
-        """The fleet now; a composition less than 0.2 s old will do unless `fresh`. Thread-safe."""
+        """The fleet now; a composition less than 0.2 s old, of thousands of workers up to 1 s, will do unless `fresh`. Thread-safe."""
         with self._lock:
             now = self.clock.monotonic()
             if self._composed is not None and not fresh:
@@ -497,11 +501,12 @@ class FleetState:
                 # Who has pressed sees the gate as it is now, however short ago the last composition.
                 if (
                     gates == self.gates.version
-                    and now - at < FRESH_SECONDS
-                    and (stamp[0] == self.stamp[0] or now - at < FRESH_SECONDS / 4)
+                    and now - at < max(FRESH_SECONDS, self._serves)
+                    and (stamp[0] == self.stamp[0] or now - at < max(FRESH_SECONDS / 4, self._serves))
                 ):
                     return fleet
             stamp, gates = self.stamp, self.gates.version
+            began = time.thread_time()
             fleet = compose(
                 self._sample_now(),
                 self.presence.workers(),
@@ -517,6 +522,7 @@ class FleetState:
                 troubles=self.troubles(),
             )
             fleet = msgspec.structs.replace(fleet, alerts=self._alerts)
+            self._serves = min(MOST_FRESH_SECONDS, FRESH_COSTS * (time.thread_time() - began))
             self._composed = (now, stamp, gates, fleet)
             return fleet
 

@@ -110,6 +110,8 @@ class Presence:
         self._brought: Counter[tuple[int, str]] = Counter()
         self._by_name: defaultdict[str, set[str]] = defaultdict(set)
         self._by_token: Counter[str] = Counter()
+        self._membership = 0
+        self._sorted: tuple[int, list[Entry]] = (0, [])
         self.pace = 1.0
 
     # --- what workers report ---------------------------------------------------------------------------------------
@@ -142,12 +144,14 @@ class Presence:
         if before is not None:
             self._drop(before)
         self.entries[instance] = entry
+        self._membership += 1
         self._by_name[entry.hello.worker].add(instance)
         self._by_token[entry.token] += 1
 
     def _drop(self, entry: Entry) -> None:
         name, instance = entry.hello.worker, entry.hello.instance
         del self.entries[instance]
+        self._membership += 1
         self._by_token[entry.token] -= 1
         self._by_name[name].discard(instance)
         if not self._by_name[name]:
@@ -259,21 +263,31 @@ class Presence:
     def waiting_at(self, gate: str) -> dict[str, str]:
         """Instances (with their names) that wait at a gate and were heard of recently."""
         limit = self.clock.monotonic() - self.late_seconds
-        return {
-            instance: entry.hello.worker
-            for instance, entry in self.entries.items()
-            if entry.seen >= limit and any(g.name == gate and g.waiting for g in entry.state.gates)
-        }
+        found = {}
+        for instance, entry in self.entries.items():
+            if entry.seen >= limit:
+                for status in entry.state.gates:
+                    if status.waiting and status.name == gate:
+                        found[instance] = entry.hello.worker
+        return found
 
     # --- reading -------------------------------------------------------------------------------------------------
 
     def workers(self) -> list[WorkerView]:
         """All workers by name, with how present they are now."""
-        now, wall = self.clock.monotonic(), self.clock.time()
-        return sorted(
-            (_view(entry, now - entry.seen, wall, self.pace) for entry in list(self.entries.values())),
-            key=lambda view: (view.name, view.instance),
-        )
+        now, wall, pace = self.clock.monotonic(), self.clock.time(), self.pace
+        return [_view(entry, now - entry.seen, wall, pace) for entry in self._in_order()]
+
+    def _in_order(self) -> list[Entry]:
+        """All entries by name; sorted again only when one came or went. From any thread."""
+        membership = self._membership
+        known, ordered = self._sorted
+        if known != membership:
+            ordered = sorted(
+                self.entries.values(), key=lambda entry: (entry.hello.worker, entry.hello.instance)
+            )
+            self._sorted = (membership, ordered)
+        return ordered
 
     @property
     def late_seconds(self) -> float:

@@ -232,7 +232,7 @@ class StoredGates:
 class ReleaseProgress:
     """One opening of a gate: who was waiting, who has passed and how long after."""
 
-    __slots__ = ("delays", "epoch", "expected", "gate", "pushed_at", "written_at")
+    __slots__ = ("_of", "_shown", "delays", "epoch", "expected", "gate", "pushed_at", "written_at")
 
     def __init__(self, gate: str, epoch: int, expected: dict[str, str], written_at: float) -> None:
         self.gate, self.epoch = gate, epoch
@@ -240,8 +240,19 @@ class ReleaseProgress:
         self.delays: dict[str, float] = {}
         self.written_at = written_at
         self.pushed_at: float | None = None
+        self._shown: tuple[tuple[object, ...], Release] | None = None
+        self._of = expected
 
     def view(self) -> Release:
+        """To show; the same as long as nothing came."""
+        expected = self.expected
+        # Both only grow: each worker is expected once and passes once.
+        key = (len(expected), len(self.delays), self.written_at, self.pushed_at)
+        if self._shown is None or self._shown[0] != key or self._of is not expected:
+            self._shown, self._of = (key, self._view()), expected
+        return self._shown[1]
+
+    def _view(self) -> Release:
         delays = sorted(delay * 1000 for delay in self.delays.values())
         waiting = [name for instance, name in self.expected.items() if instance not in self.delays]
         return Release(
