@@ -450,6 +450,7 @@ class Gate:
         self._group = group or identity
         self._keep = keep or (lambda _: None)
         self._verifier: asyncio.Task[None] | None = None
+        self._verifying = 0
         self.config = config or GateConfig()
         self.on_pass: Callable[[Release], None] | None = None
         self.waiting = 0
@@ -570,13 +571,22 @@ class Gate:
         self._settling = None
         following, self._ending = [*self._ending, *filter(None, (self._follower,))], []
         is_alive = any(not follower.done() for follower in following)
-        if is_alive and self._cache.unverified and (self._verifier is None or self._verifier.done()):
-            self._verifier = asyncio.create_task(self._verify(), name=f"verify gate {self.name}")
-            self._keep(self._verifier)
+        if is_alive and self._cache.unverified:
+            self._begin_verifying()
         for follower in following:
             if follower is not self._follower:
                 with suppress(RuntimeError):  # its loop has ended
                     follower.cancel()
+
+    def _begin_verifying(self) -> None:
+        if self._verifier is not None and not self._verifier.done():
+            if self._verifying in {0, *(pushed.epoch for _, pushed in self._cache.unverified)}:
+                return
+            # It waits for the moment of a push that another read has verified. This one has a moment of its own.
+            with suppress(RuntimeError):  # its loop has ended
+                self._verifier.cancel()
+        self._verifier = asyncio.create_task(self._verify(), name=f"verify gate {self.name}")
+        self._keep(self._verifier)
 
     def status(self) -> GateStatus:
         """For telemetry; no I/O. Threads that wait in `wait_blocking` count, too."""
@@ -889,7 +899,9 @@ class Gate:
             moment = random.Random(f"{self._group} {self.name} {epoch}")
             most = self.config.verify_seconds
             least = min(NO_READS_SECONDS, most / 2)
+            self._verifying = epoch
             await self._clock.sleep(moment.uniform(least, max(least, most - AFTERWARDS_SECONDS)))
+            self._verifying = 0
             if self._cache.unverified:
                 await self._step()
 

@@ -119,6 +119,24 @@ async def test_who_waits_again_at_once_follows_a_gate_that_was_just_left(fleet: 
     assert fleet.waiting[1].result().epoch == 3
 
 
+async def test_no_read_follows_a_push_soon_although_the_moment_of_an_earlier_one_comes(fleet: Fleet) -> None:
+    gates = [await fleet.worker(f"worker-{index}") for index in range(60)]
+    await fleet.push(await fleet.operator.open(by="olga"))
+    await fleet.push(await fleet.operator.close(by="olga"))
+    await fleet.clock.advance(1)
+    for gate in gates:  # each waits again, and reads
+        fleet.waiting.append(asyncio.ensure_future(gate.wait()))
+    await fleet.clock.advance(10)
+    await fleet.push(await fleet.operator.open(by="olga"))
+    assert all(task.done() for task in fleet.waiting)
+    reads = fleet.store.reads
+    await fleet.clock.advance(1.4)
+    assert fleet.store.reads == reads
+    await fleet.clock.advance(58.6)
+    assert fleet.store.reads == reads + 60
+    assert not any(gate._cache.unverified for gate in gates)
+
+
 async def test_verifying_reads_are_spread_over_the_time(fleet: Fleet) -> None:
     for index in range(60):
         await fleet.worker(f"worker-{index}")
