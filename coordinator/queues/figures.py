@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -26,12 +26,20 @@ def bucket_of(seconds: float) -> int:
 
 def quantile(buckets: Mapping[int, int], share: float) -> float | None:
     """The time within which that share of the items was, no more than a fifth too long; None of no items."""
-    left = share * sum(buckets.values())
-    for bucket in sorted(buckets):
-        left -= buckets[bucket]
-        if left <= 0 and buckets[bucket]:
-            return float(SHORTEST_SECONDS * 2.0 ** (bucket / PER_DOUBLING))
-    return None
+    return quantiles(buckets, (share,))[0]
+
+
+def quantiles(buckets: Mapping[int, int], shares: Sequence[float]) -> list[float | None]:
+    """`quantile` of several rising shares."""
+    found: list[float | None] = []
+    places, count, reached = iter(sorted(buckets)), sum(buckets.values()), 0
+    bucket: int | None = None
+    for share in shares:
+        while count and (bucket is None or reached < share * count):
+            bucket = next(places)
+            reached += buckets[bucket]
+        found.append(None if bucket is None else float(SHORTEST_SECONDS * 2.0 ** (bucket / PER_DOUBLING)))
+    return found
 
 
 def bounded(listeners: tuple[ListenerStatus, ...]) -> tuple[ListenerStatus, ...]:

@@ -15,14 +15,14 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import msgspec
 from django.db import transaction
 from django.db.models import QuerySet, Sum
 
-from coordinator.queues.figures import quantile
+from coordinator.queues.figures import quantile, quantiles
 from coordinator.realtime.protocol import HandlerFigures, WorkerState
 from dashboard.models import Tally, TallyMark
 
@@ -37,6 +37,8 @@ NOTHING = HandlerFigures()
 
 Key = tuple[str, str, str]
 """Instance, queue, handler."""
+Listener = tuple[str, str]
+"""Queue, handler."""
 
 
 class Report(NamedTuple):
@@ -152,7 +154,7 @@ class _Sum:
         # Thousands of rows: a Counter's own "+" makes a new one each time.
         for into, packed in ((self.durations, durations), (self.waits, waits)):
             for bucket, count in _BUCKETS.decode(packed).items():
-                into[bucket] += count
+                into[bucket] = into.get(bucket, 0) + count
 
 
 def _add(source: str, sums: Mapping[tuple[str, str], _Sum], seconds: int, start: int) -> None:
@@ -243,33 +245,59 @@ class Throughput(msgspec.Struct, frozen=True):
 DAY, WEEK = 86_400.0, 7 * 86_400.0
 
 
-def throughput(source: str, seconds: float, now: float, *, before: float = WEEK) -> tuple[Throughput, ...]:
+def throughput(
+    source: str, seconds: float, now: float, *, before: float = WEEK, only: Collection[Listener] | None = None
+) -> tuple[Throughput, ...]:
     """Each listener's handlers over the last `seconds`, by queue and handler, beside what they did `before` seconds earlier.
 
-    A span begins with a whole minute, or hour if it is long.
+    A span begins with a whole minute, or hour if it is long. With `only` those listeners alone.
     """
-    step = MINUTE if seconds <= KEPT[MINUTE] / 2 else HOUR
-    since = int(now - seconds) // step * step
-    sums = _sums(Tally.objects.filter(source=source, seconds=step, start__gte=since))
+    step, since = _begins(seconds, now)
+    rows = Tally.objects.filter(source=source, seconds=step, start__gte=since)
+    if only is not None:
+        rows = rows.filter(queue__in={queue for queue, _ in only})
+    sums = {name: total for name, total in _sums(rows).items() if only is None or name in only}
     earlier = _done(source, since - before, now - before, now)
-    return tuple(
-        Throughput(
-            queue=queue,
-            handler=handler,
-            done=total.done,
-            failed=total.failed,
-            retried=total.retried,
-            seconds=max(1.0, now - since),
-            handler_p50=quantile(total.durations, 0.5),
-            handler_p95=quantile(total.durations, 0.95),
-            handler_p99=quantile(total.durations, 0.99),
-            wait_p50=quantile(total.waits, 0.5),
-            wait_p95=quantile(total.waits, 0.95),
-            wait_p99=quantile(total.waits, 0.99),
-            done_before=None if earlier is None else earlier.get((queue, handler), 0),
-        )
-        for (queue, handler), total in sorted(sums.items())
+    return tuple(_throughput(name, sums[name], max(1.0, now - since), earlier) for name in sorted(sums))
+
+
+SHARES = (0.5, 0.95, 0.99)
+
+
+def _throughput(
+    name: Listener, total: _Sum, seconds: float, earlier: Mapping[Listener, int] | None
+) -> Throughput:
+    (handler_p50, handler_p95, handler_p99), (wait_p50, wait_p95, wait_p99) = (
+        quantiles(times, SHARES) for times in (total.durations, total.waits)
     )
+    return Throughput(
+        queue=name[0],
+        handler=name[1],
+        done=total.done,
+        failed=total.failed,
+        retried=total.retried,
+        seconds=seconds,
+        handler_p50=handler_p50,
+        handler_p95=handler_p95,
+        handler_p99=handler_p99,
+        wait_p50=wait_p50,
+        wait_p95=wait_p95,
+        wait_p99=wait_p99,
+        done_before=None if earlier is None else earlier.get(name, 0),
+    )
+
+
+def listeners(source: str, seconds: float, now: float) -> list[Listener]:
+    """The listeners of which a handler ended in the last `seconds`, by name."""
+    step, since = _begins(seconds, now)
+    rows = Tally.objects.filter(source=source, seconds=step, start__gte=since)
+    return list(rows.order_by("queue", "handler").values_list("queue", "handler").distinct())
+
+
+def _begins(seconds: float, now: float) -> tuple[int, int]:
+    """Of which length the tallies of a span are, and with which it begins."""
+    step = MINUTE if seconds <= KEPT[MINUTE] / 2 else HOUR
+    return step, int(now - seconds) // step * step
 
 
 class Minute(NamedTuple):

@@ -7,18 +7,26 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from django.core.paginator import Page, Paginator
+
 from dashboard.hub.runtime import current
 from dashboard.live import fleet_memory, tallies
 from dashboard.live.tallies import Throughput
 from dashboard.pages.queries import fleet
 
+A_PAGE = 50
+
 
 class Span(NamedTuple):
-    """What handlers did within so many seconds, and how many processes that ended then never said all that they did."""
+    """What handlers did within so many seconds, and how many processes that ended then never said all that they did.
+
+    `page` is the page of all listeners that the rows are of, None if they are of all.
+    """
 
     seconds: float
     rows: tuple[Throughput, ...]
     unreported: int
+    page: Page[tallies.Listener] | None = None
 
 
 class Spark(NamedTuple):
@@ -83,10 +91,14 @@ def _spark(title: str, name: str, is_time: bool, last: list[tallies.Minute], bef
     return Spark(title, is_time, value, points, getattr(before, name))
 
 
-def throughput(seconds: float, *, before: float = tallies.WEEK) -> Span:
-    """Each listener's handlers over the last `seconds`, beside the same `before` seconds earlier."""
+def throughput(seconds: float, *, before: float = tallies.WEEK, page: str | None = None) -> Span:
+    """Each listener's handlers over the last `seconds`, beside the same `before` seconds earlier; with `page` those of a page."""
     now, source = time.time(), current().source
     # The lost are noted in the database when they are shown no more.
     shown = sum(each.presence == "lost" and each.last_seen >= now - seconds for each in fleet().workers)
     lost = shown + fleet_memory.lost_since(source, now - seconds)
-    return Span(seconds, tallies.throughput(source, seconds, now, before=before), lost)
+    those: Page[tallies.Listener] | None = None
+    if page is not None:
+        those = Paginator(tallies.listeners(source, seconds, now), A_PAGE).get_page(page)
+    only = None if those is None else set(those)
+    return Span(seconds, tallies.throughput(source, seconds, now, before=before, only=only), lost, those)

@@ -33,7 +33,7 @@ def throughput(request: HttpRequest) -> HttpResponse:
         compared=before,
         compare=[(key, title) for key, (title, _) in BEFORE.items()],
         before_title=BEFORE[before][0],
-        found=queries.throughput(SPANS[name][1], before=BEFORE[before][1]),
+        found=queries.throughput(SPANS[name][1], before=BEFORE[before][1], page=request.GET.get("page", "")),
     )
 
 

@@ -89,6 +89,16 @@ def test_the_minutes_of_the_last_hour_are_beside_the_mean_minute_of_that_hour_a_
 
 
 @pytest.mark.django_db
+def test_one_page_of_many_listeners_has_those_alone() -> None:
+    for n in range(6):
+        save("i-1", figures(n + 1), queue=f"queue-{n}")
+    names = tallies.listeners(SOURCE, 3600, NOW)
+    assert names == [(f"queue-{n}", "process") for n in range(6)]
+    found = tallies.throughput(SOURCE, 3600, NOW, only=set(names[2:4]))
+    assert [(each.queue, each.done) for each in found] == [("queue-2", 3), ("queue-3", 4)]
+
+
+@pytest.mark.django_db
 def test_a_day_has_the_same_of_a_week_before_beside_it_and_old_sums_go() -> None:
     save("i-1", figures(5), at=NOW - 7 * 86_400 - 7200)
     save("i-1", figures(8))
