@@ -1,4 +1,4 @@
-"""What one worker process did, living or dead, from what is kept: its last report, its terms, acts on it, messages it gave up."""
+"""What one worker process did, living or dead, from what is kept: its last report, gates that it passed, its terms, acts on it, messages it gave up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_ELECTIONS, MOST_TERMS, MOST_ROWS = 5, 20, 50
 
 
 class Moment(NamedTuple):
-    """What happened when. `kind` is started, led, ended, act, poison or seen."""
+    """What happened when. `kind` is started, passed, led, act, poison or seen."""
 
     at: float
     kind: str
@@ -66,6 +66,16 @@ def life(fleet: Fleet, instance: str) -> Life | None:
         )
     elif end:
         moments.append(Moment(last_seen, "seen", "Stopped"))
+    moments += [
+        Moment(
+            release.written_at + delay,
+            "passed",
+            f"Passed epoch {release.epoch}, {delay:.2f} s after the opening",
+            release.gate,
+        )
+        for release in current().releases.news()
+        if (delay := release.delays.get(instance)) is not None
+    ]
     problems = []
     for election in [each.name for each in state.elections][:MOST_ELECTIONS]:
         seen = look(f"terms {election} {MOST_TERMS}", _terms_of, election)

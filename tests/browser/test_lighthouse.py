@@ -1,6 +1,6 @@
 """What Lighthouse finds on every page, on a phone and on a desk: speed, accessibility, layout shifts, compression.
 
-Only in the slow form, since Lighthouse alone is 185 MB and takes a quarter of a minute for a page. The default run has tests
+Only in the slow form, page by page (`-k overview`), since Lighthouse alone is 185 MB and takes a quarter of a minute for a page. The default run has tests
 of the same promises: nothing that jumps and compressed text (test_phone, test_compression), axe on each page (test_pages).
 """
 
@@ -85,29 +85,27 @@ def faults(report: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "not-found"])
 async def test_lighthouse_finds_every_page_quick_steady_and_usable_by_all(
-    chromium: Path, stack: LiveStack, tmp_path: Path
+    chromium: Path, stack: LiveStack, tmp_path: Path, name: str
 ) -> None:
-    program, port, bad = lighthouse(), free_port(), []
+    program, port, bad, path = lighthouse(), free_port(), [], PAGES[name]
     async with async_playwright() as playwright:
         context = await playwright.chromium.launch_persistent_context(
             tmp_path, executable_path=chromium, args=[*LAUNCH_ARGS, f"--remote-debugging-port={port}"]
         )
         await signed_in(await context.new_page(), stack, "admin")
-        for name, path in PAGES.items():
-            if name == "not-found":
-                continue
-            for form in FORMS:
-                for _ in range(TRIES):
-                    report = await examine(program, stack.url + path, port, form)
-                    found = faults(report)
-                    if not found:
-                        break
-                if not report.get("finalDisplayedUrl", "").startswith(stack.url + path.split("?")[0]):
-                    found.append(f"came to {report.get('finalDisplayedUrl')}")
-                scores = [each["score"] for each in report.get("categories", {}).values()]
-                print(f"{name}, {form}: {scores} {'; '.join(found)}", flush=True)
-                bad += [f"{name} ({path}), {form}: {each}" for each in found]
+        for form in FORMS:
+            for _ in range(TRIES):
+                report = await examine(program, stack.url + path, port, form)
+                found = faults(report)
+                if not found:
+                    break
+            if not report.get("finalDisplayedUrl", "").startswith(stack.url + path.split("?")[0]):
+                found.append(f"came to {report.get('finalDisplayedUrl')}")
+            scores = [each["score"] for each in report.get("categories", {}).values()]
+            print(f"{name}, {form}: {scores} {'; '.join(found)}", flush=True)
+            bad += [f"{name} ({path}), {form}: {each}" for each in found]
         await context.close()
     assert not bad, "\n".join(bad)

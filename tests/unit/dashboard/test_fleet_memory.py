@@ -216,6 +216,8 @@ def test_a_worker_that_died_has_a_page_with_what_it_did(
         TermRecord("month-end", 2, "w-1", started - 900, started - 800, "another process of that name"),
     ]
     monkeypatch.setattr(timeline, "look", lambda *_: runtime.Seen(terms))
+    release = made.releases.begin("start", 7, written_at=started + 2.0, share=1.0)
+    release.delays["i-w-1"] = 0.25
     audit.outcome(audit.intent(Actor("olga", "operator"), "worker.drain", "i-w-1"), Outcome.DONE)
     PoisonMessage.objects.create(
         source=SOURCE,
@@ -244,5 +246,6 @@ def test_a_worker_that_died_has_a_page_with_what_it_did(
         "Stopped leading: lease lost",
         "Gave up a message: KeyError &#x27;customer&#x27;",
         "Led, epoch 4",
+        "Passed epoch 7, 0.25 s after the opening",
         "Started",
     ]
