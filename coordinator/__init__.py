@@ -4,6 +4,7 @@ The names are imported together when the first of them is asked for: a program t
 command line, does not wait for the Azure SDK.
 """
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module("coordinator.public"), name)
+    collects = gc.isenabled()
+    gc.disable()  # modules stay: to search their objects for garbage while they are imported takes a fifth of the time
+    try:
+        value = globals()[name] = getattr(import_module("coordinator.public"), name)
+    finally:
+        if collects:
+            gc.enable()
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -27,12 +28,11 @@ hypothesis.settings.load_profile("kennel")
 TESTS = Path(__file__).resolve().parent
 PageFactory = Callable[..., Awaitable[Page]]
 
-# A file runs whole in one process, so that what its tests share is started once. Those of the browser run in two processes, which
-# start the product once each. Processes take groups in this order: what takes a minute must not be begun last.
-BROWSER, FIRST_OF_BROWSER = "browser", ("access", "crowd", "several", "sign_in", "stale", "states", "strain")
+# A file runs whole in one process, so that what its tests share is started once. Those of the browser run in one process together,
+# which starts the product once. Processes take groups in this order: what takes a minute must not be begun last.
+BROWSER = "browser"
 LONGEST_FIRST = (
-    "browser/first",
-    "browser/others",
+    BROWSER,
     "integration/test_demo",
     "integration/dashboard/test_sockets",
     "integration/test_story",
@@ -79,10 +79,8 @@ BUSY_PROCESSES = 3
 
 def group_of(path: Path) -> str:
     """What runs in one process."""
-    folder, stem = path.parent, path.stem
-    if folder.name == BROWSER:
-        return f"{BROWSER}/{'first' if stem.removeprefix('test_') in FIRST_OF_BROWSER else 'others'}"
-    return str((folder / stem).relative_to(TESTS))
+    group = str((path.parent / path.stem).relative_to(TESTS))
+    return BROWSER if group.startswith(f"{BROWSER}/") else group
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
@@ -131,6 +129,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def longest_first(items: list[pytest.Item]) -> None:
     rank = {group: number for number, group in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: rank.get(group_of(item.path), len(rank)))
+
+
+def pytest_collection_finish() -> None:
+    # Thousands of tests and all modules stay to the end: the garbage collector need not search them again each time.
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# The shell without a window first: it needs a third less processor time for the same pages.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FETCHED_NAMES = ("chrome", "headless_shell", "chrome-headless-shell", "Chromium", "Google Chrome for Testing")
 ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ROOT / ".kennel" / "browsers"
@@ -49,12 +50,16 @@ def _runs(program: Path) -> bool:
 def install_chromium() -> Path | None:
     """Playwright's own into this clone, else the system's package if we are root and there is apt-get."""
     attempts: list[tuple[str, list[list[str]]]] = [
-        ("Playwright's Chromium", [[sys.executable, "-m", "playwright", "install", "chromium"]])
+        (
+            "Playwright's Chromium",
+            [[sys.executable, "-m", "playwright", "install", "--only-shell", "chromium"]],
+        )
     ]
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        attempts.append(
-            ("the system's Chromium", [["apt-get", "update"], ["apt-get", "install", "-y", "chromium"]])
-        )
+        attempts += [
+            (f"the system's {package}", [["apt-get", "update"], ["apt-get", "install", "-y", package]])
+            for package in ("chromium-headless-shell", "chromium")
+        ]
     env = {**os.environ, "PLAYWRIGHT_BROWSERS_PATH": str(BROWSERS), "DEBIAN_FRONTEND": "noninteractive"}
     for name, commands in attempts:
         print(f"Installing {name} for the tests ...", flush=True)
