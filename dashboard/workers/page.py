@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from dashboard.workers.actions import COMMANDS, worker_command
 
 MOST_GROUPS = 12
 MAP_COLUMNS, SQUARE = 100, 10
+RANKS = {"lost": 0, "late": 1, "ok": 2}
 
 
 class WorkerRows(NamedTuple):
@@ -35,7 +36,11 @@ class WorkerRows(NamedTuple):
 
 def sorted_workers(fleet: Fleet, query: QueryDict, limit: int = ROWS) -> WorkerRows:
     """The workers that the query asks for: `q` is part of name, host or queue, `presence` ok, late or lost."""
-    found = sorted(matching(fleet, query.get("q", ""), query.get("presence", "")), key=_key)
+    places = _by_name(fleet)[1]
+    found = sorted(
+        matching(fleet, query.get("q", ""), query.get("presence", "")),
+        key=lambda worker: (RANKS[worker.presence], places[worker.instance]),
+    )
     after = query.get("after", "")
     rows = [worker for worker in found if _key(worker) > after] if after else found
     shown = rows[:limit]
@@ -74,7 +79,7 @@ def crowd(fleet: Fleet, query: QueryDict) -> Crowd | None:
         return None
     kinds = _grouped((kind_of(worker), worker.presence) for worker in fleet.workers)
     hosts = _grouped((worker.host, worker.presence) for worker in fleet.workers)
-    ordered = sorted(fleet.workers, key=lambda worker: (_padded(worker.name), worker.instance))
+    ordered = _by_name(fleet)[0]
     paths: dict[str, list[str]] = {"ok": [], "late": [], "lost": []}
     for start in range(0, len(ordered), MAP_COLUMNS):
         column, y = 0, start // MAP_COLUMNS * SQUARE + SQUARE // 2
@@ -99,7 +104,23 @@ def _grouped(members: Iterable[tuple[str, str]]) -> list[Group]:
     for name, presence in members:
         counts[name][presence] += 1
     groups = [Group(name, each["ok"], each["late"], each["lost"]) for name, each in counts.items()]
-    return sorted(groups, key=lambda each: (-each.lost, -each.late, -each.ok, each.name))
+    return sorted(groups, key=lambda each: (-each.lost, -each.late, -each.ok, _padded(each.name)))
+
+
+class _Order:
+    """The order of the newest fleet that was asked for: of ten thousand workers it takes longer than a page should."""
+
+    newest: tuple[Sequence[WorkerView], list[WorkerView], dict[str, int]] = ((), [], {})
+
+
+def _by_name(fleet: Fleet) -> tuple[list[WorkerView], dict[str, int]]:
+    """All workers by name, and the place of each by its instance."""
+    workers, ordered, places = _Order.newest
+    if workers is not fleet.workers:
+        ordered = sorted(fleet.workers, key=lambda worker: (_padded(worker.name), worker.instance))
+        places = {worker.instance: place for place, worker in enumerate(ordered)}
+        _Order.newest = fleet.workers, ordered, places
+    return ordered, places
 
 
 def kind_of(worker: WorkerView) -> str:
@@ -109,8 +130,7 @@ def kind_of(worker: WorkerView) -> str:
 
 
 def _key(worker: WorkerView) -> str:
-    rank = {"lost": 0, "late": 1}.get(worker.presence, 2)
-    return f"{rank}:{_padded(worker.name)}:{worker.instance}"
+    return f"{RANKS[worker.presence]}:{_padded(worker.name)}:{worker.instance}"
 
 
 @lru_cache(maxsize=16_384)

@@ -77,6 +77,7 @@ def test_a_large_fleet_is_counted_by_kind_and_host_those_in_trouble_first() -> N
         Group("host-10", 0, 15, 0),
     ]
     assert (len(found.hosts), found.hidden_hosts) == (12, 8)
+    assert [each.name for each in found.hosts[3:]] == [f"host-{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9)]
 
 
 def test_the_map_has_one_square_for_each_worker() -> None:
