@@ -16,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ sys.path.insert(0, str(ROOT))
 
 from coordinator import Saga, SagaContext, Storage  # noqa: E402
 from coordinator.backoff import Backoff  # noqa: E402
+from coordinator.queues import envelope as wire  # noqa: E402
+from coordinator.queues.envelope import Envelope, Failure, PoisonRecord  # noqa: E402
 from tests.support.browser import LAUNCH_ARGS, REMEDY, find_chromium  # noqa: E402
 from tests.support.stack import empty_stack  # noqa: E402
 
@@ -135,9 +138,36 @@ async def _work(connection_string: str) -> None:
         await trip.start("trip-4711", "olga")
         parts = [squares.initiators(), squares.processors(), squares.controllers(), trip.listener()]
         running = [asyncio.create_task(part.run()) for part in parts]
+        await _poison(storage)
         await asyncio.sleep(12)
         await asyncio.gather(*(part.stop(5.0) for part in parts))
         await asyncio.gather(*running)
+
+
+async def _poison(storage: Storage) -> None:
+    """Messages of four kinds that failed too often."""
+    queue = storage.queue("orders-in", type=dict)
+    await queue.poison.create()
+    kinds = (
+        ("KeyError", "'customer'"),
+        ("ValueError", "order {n} has no lines"),
+        ("TimeoutError", "no answer from 10.0.0.{n} in 2.5 s"),
+        ("DeclinedError", "card of ann{n}@example.com declined"),
+    )
+    for n in range(26):
+        error, reason = kinds[min(n % 7, 3)]
+        at, said = time.time() - 900 + 30 * n, reason.format(n=n)
+        trace = (
+            f'Traceback (most recent call last):\n  File "orders.py", line 41, in process\n{error}: {said}'
+        )
+        failures = [
+            Failure(said, error, trace, f"orders-{n % 4 + 1}", attempt, at + attempt, 0, "process")
+            for attempt in range(1, 6)
+        ]
+        text = wire.encode(
+            Envelope(kennel=1, id=f"m-{n}", at=at, by="shop", items=[wire.encode_item({"order": n})])
+        )
+        await queue.poison.put(PoisonRecord(queue.name, f"m-{n}", text, said, failures, at, at + 5, 5))
 
 
 def sign_in(page: Page, told: dict[str, Any], role: str) -> None:
