@@ -23,6 +23,7 @@ from coordinator.errors import (
     StorageError,
     StorageUnreachable,
 )
+from coordinator.leadership.callbacks import notify
 from coordinator.leadership.lease import LeaderInfo, LeaseStore, Successor
 from coordinator.leadership.term import WITH_PUSH, WITHOUT_PUSH, LeaseConfig, Term
 from coordinator.realtime.bus import RESYNC, Bus, Hint, reaches_others
@@ -104,8 +105,7 @@ class Candidate:
     def _see(self, holder: str, epoch: int) -> None:
         if epoch > self._seen and holder:
             self._seen = epoch
-            if self.on_new_leader is not None:
-                self.on_new_leader(holder, epoch)
+            notify(f"on_new_leader of {self.name}", self.on_new_leader, holder, epoch)
 
     async def try_acquire(self) -> Term | None:
         """Take the lease if it is free and begin a term; None if another has it.

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from coordinator.blocking import Portal, call_blocking
 from coordinator.clock import SYSTEM_CLOCK, Clock, SystemClock
 from coordinator.errors import KennelError, LeadershipLost, StorageError
+from coordinator.leadership.callbacks import notify
 from coordinator.leadership.candidate import Candidate
 from coordinator.leadership.lease import LeaderInfo, LeaseStore
 from coordinator.leadership.term import LeaseConfig, Term
@@ -51,7 +52,7 @@ class Election:
         config: All times of the lease, instead of `lease_seconds`; see `LeaseConfig`.
         health: Asked each third of a lease, plain or async. False, an error or no answer in time makes the leader
             step down.
-        on_change: Called with the new role and the term (None unless leader).
+        on_change: Called with the new role and the term (None unless leader). What it or another callback raises is logged.
         on_new_leader: Called with the identity of each leader that this candidate learns of, itself included.
         on_stall: Called, in a thread, if the event loop stalls past the end of the lease.
         history: Where terms are recorded. It also remembers the highest epoch, which a deleted or restored blob
@@ -292,16 +293,14 @@ class Election:
         return self._resign_reason
 
     def _tell(self) -> None:
-        if self.on_status is not None:
-            self.on_status()
+        notify(f"on_status of {self.name}", self.on_status)
 
     def _change(self, role: Role, term: Term | None) -> None:
         if (role, term) == (self.role, self.term):
             return
         self.role, self.term = role, term
         self._tell()
-        if self.on_change is not None:
-            self.on_change(role, term)
+        notify(f"on_change of {self.name}", self.on_change, role, term)
 
 
 def _nothing() -> None: ...

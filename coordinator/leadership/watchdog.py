@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from coordinator.leadership.callbacks import notify
 from coordinator.leadership.term import Term
 
 _GRACE_SECONDS = 0.1
@@ -75,8 +76,7 @@ class Watchdog:
             )
             with suppress(RuntimeError):  # the loop is closed
                 watch.loop.call_soon_threadsafe(watch.work.cancel)
-            if watch.on_stall is not None:
-                watch.on_stall(watch.term)
+            notify(f"on_stall of {watch.term.name}", watch.on_stall, watch.term)
         return min(left, default=None)
 
     def _run(self) -> None:

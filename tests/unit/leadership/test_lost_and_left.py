@@ -263,3 +263,42 @@ async def test_a_place_that_was_taken_without_an_answer_is_used_at_the_next_try(
     assert (await waiting).name == free.name
     await waiter.release()
     await holder.release()
+
+
+@pytest.mark.parametrize("callback", ["on_change", "on_new_leader", "on_status"])
+async def test_a_callback_that_raises_is_logged_and_ends_no_term(
+    candidates: Candidates, caplog: pytest.LogCaptureFixture, callback: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("the pager is away")
+
+    options: dict[str, Any] = {} if callback == "on_status" else {callback: fail}
+    election = candidates.election("node-1", **options)
+    if callback == "on_status":
+        election.on_status = fail
+    run = candidates.campaign(election)
+    await candidates.clock.advance(60)
+    assert candidates.log == [("begin", "node-1", 1)]
+    assert any(callback in each.message and each.exc_info for each in caplog.records)
+    run.cancel()
+    await candidates.clock.advance(1)
+    assert not candidates.store._is_leased
+
+
+async def test_an_on_stall_that_raises_leaves_the_other_terms_watched(
+    watchdog: Watchdog, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, stalled = ManualClock(), list[str]()
+
+    def fail(overdue: Term) -> None:
+        stalled.append(overdue.name)
+        raise ValueError("the pager is away")
+
+    work = asyncio.create_task(asyncio.Event().wait())
+    for name in ("one", "two"):
+        watchdog.watch(term(clock, name), work, fail)
+    await clock.advance(11)
+    assert watchdog.step() is None
+    assert stalled == ["one", "two"]
+    assert sum("on_stall" in each.message for each in caplog.records) == 2
+    work.cancel()
