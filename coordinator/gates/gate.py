@@ -409,7 +409,7 @@ class Gate:
     next poll; `passing` and the receipts show who still is. Nor that nobody passes on the word of a hub or a Redis that
     somebody else controls: the push is believed until it is compared.
 
-    Costs while waiting: with push at most 60 requests an hour, without about 1,600.
+    Costs while waiting: with push at most 60 requests an hour, in a fleet of ten thousand at most 12; without about 1,600.
 
     Args:
         store: Where the gate is stored; `Storage.gate` gives one in the account, `coordinator.testing` one in memory.
@@ -918,8 +918,10 @@ class Gate:
             )
 
     def _pause(self) -> float:
-        if self._bus().is_connected and self.error is None:
-            pause = self.config.push_poll_seconds * self._rng.uniform(1.0, 1.1)
+        bus = self._bus()
+        if bus.is_connected and self.error is None:
+            safety = getattr(bus, "safety_poll_seconds", 0.0)
+            pause = max(self.config.push_poll_seconds, safety) * self._rng.uniform(1.0, 1.1)
         else:
             pause = self.config.poll_seconds * self._rng.uniform(0.8, 1.0)
         if (left := self._confirmed_opening()) is not None:

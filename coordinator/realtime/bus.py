@@ -75,6 +75,11 @@ class LocalBus:
     def is_connected(self) -> bool:
         return False
 
+    @property
+    def safety_poll_seconds(self) -> float:
+        """How long receivers may go without a look while it is connected, if that is longer than they would by themselves."""
+        return 0.0
+
     def subscribe(self, topic: str, callback: Callback) -> Callable[[], None]:
         with self._lock:
             self._callbacks[topic].append(callback)

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 RECONNECT = Backoff(base_seconds=0.2, cap_seconds=3.0)
 OPEN_SECONDS, MOST_OPEN_SECONDS = 5.0, 60.0
 PING_SECONDS = 5.0
+REPORTS_A_POLL, MOST_POLL_SECONDS = 30.0, 300.0
 MAX_UNSENT = 256
 # A release is about passing: the receipts of a fleet follow when it has passed, and not all in one instant.
 RECEIPTS_AFTER = (0.1, 0.3)
@@ -95,6 +96,11 @@ class HubConnection(LocalBus):
     @property
     def is_connected(self) -> bool:
         return self._connected
+
+    @property
+    def safety_poll_seconds(self) -> float:
+        """By the size of the fleet, of which the hub's interval of reports tells: ten thousand workers ask 33 times a second."""
+        return min(MOST_POLL_SECONDS, REPORTS_A_POLL * self._heartbeat_seconds)
 
     @property
     def _has_unsent(self) -> bool:
@@ -217,7 +223,7 @@ class HubConnection(LocalBus):
         if not isinstance(welcome, protocol.Welcome):
             raise ProtocolViolation(f"the hub's first frame was {type(welcome).__name__}, not Welcome")
         self._version = protocol.agreed(welcome.version, 0)
-        self._heartbeat_seconds = welcome.heartbeat_seconds
+        self._set_pace(socket, welcome.heartbeat_seconds)
         # A hub that was restarted knows of no release: the newest receipts are part of the whole state.
         self._unsent.extend(receipt for receipt in self._passed.values() if receipt not in self._unsent)
         sender = asyncio.create_task(self._keep_sending(socket), name="hub-sender")
@@ -233,8 +239,7 @@ class HubConnection(LocalBus):
                     case protocol.Command() as command:
                         self._on_command(command)
                     case protocol.Pace(heartbeat_seconds):
-                        self._heartbeat_seconds = heartbeat_seconds
-                        socket.ping_interval = max(PING_SECONDS, heartbeat_seconds)
+                        self._set_pace(socket, heartbeat_seconds)
                         self._wake.set()
                     case protocol.Unknown(what):
                         log.info("Ignored a message of a newer release: %s", what)
@@ -243,6 +248,10 @@ class HubConnection(LocalBus):
         finally:
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
+
+    def _set_pace(self, socket: ClientConnection, heartbeat_seconds: float) -> None:
+        self._heartbeat_seconds = heartbeat_seconds
+        socket.ping_interval = max(PING_SECONDS, heartbeat_seconds)
 
     async def _keep_sending(self, socket: ClientConnection) -> None:
         sent = float("-inf")

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from websockets.asyncio.server import serve
 
-from coordinator.realtime import protocol
+from coordinator.realtime import hub_client, protocol
 from coordinator.realtime.bus import RESYNC, Notification
 from coordinator.realtime.hub_client import MAX_UNSENT, MOST_TOPICS, HubConnection
 
@@ -265,6 +265,27 @@ async def test_a_heartbeat_of_version_2_brings_only_what_changed_and_comes_as_of
         await until(lambda: hub.count(protocol.State) >= 4)
     beats = [frame for frame in hub.heard if isinstance(frame, protocol.State)]
     assert all(beat == protocol.State(protocol.WorkerState(), same=("gates",)) for beat in beats[1:])
+
+
+@pytest.mark.parametrize(
+    ("reports", "pings", "polls"), [(1.0, 5.0, 30.0), (10.0, 10.0, 300.0), (3600.0, 3600.0, 300.0)]
+)
+async def test_the_size_of_the_fleet_sets_pings_and_safety_polls_from_the_first_frame_on(
+    reports: float, pings: float, polls: float, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[hub_client.NotificationsFirst] = []
+
+    class Noted(hub_client.NotificationsFirst):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            made.append(self)
+
+    monkeypatch.setattr(hub_client, "NotificationsFirst", Noted)
+    hub = Hub(first=protocol.encode(protocol.Welcome(2, reports, 0.0)))
+    async with hub.running(), connected(hub) as connection:
+        await until(lambda: connection.is_connected)
+        assert connection.safety_poll_seconds == polls
+        assert [socket.ping_interval for socket in made] == [pings]
 
 
 async def test_a_hub_of_version_1_gets_whole_states():

@@ -137,6 +137,21 @@ async def test_no_read_follows_a_push_soon_although_the_moment_of_an_earlier_one
     assert not any(gate._cache.unverified for gate in gates)
 
 
+class LargeFleetBus(PushBus):
+    """The bus of a fleet of ten thousand."""
+
+    safety_poll_seconds = 300.0
+
+
+async def test_a_worker_of_a_large_fleet_waits_for_at_most_twelve_requests_an_hour(fleet: Fleet) -> None:
+    gate = fleet.gate("worker-1", LargeFleetBus())
+    fleet.waiting.append(asyncio.ensure_future(gate.wait()))
+    await fleet.clock.advance(1)
+    reads = fleet.store.reads
+    await fleet.clock.advance(3600)
+    assert 10 <= fleet.store.reads - reads <= 12
+
+
 async def test_verifying_reads_are_spread_over_the_time(fleet: Fleet) -> None:
     for index in range(60):
         await fleet.worker(f"worker-{index}")
