@@ -13,10 +13,10 @@ from channels.routing import ProtocolTypeRouter  # noqa: E402
 
 from dashboard.core.serving import bounded, guard_heads  # noqa: E402
 from dashboard.hub.background import lifespan  # noqa: E402
-from dashboard.hub.routing import sockets  # noqa: E402
+from dashboard.hub.routing import people_first, sockets  # noqa: E402
 
 guard_heads()
 
 application = ProtocolTypeRouter(
-    {"http": bounded(django_application), "websocket": sockets, "lifespan": lifespan}
+    {"http": people_first(bounded(django_application)), "websocket": sockets, "lifespan": lifespan}
 )

@@ -12,11 +12,11 @@ from dashboard.core.pages import Badge, Page, Table, attributes, with_reason
 from dashboard.core.permissions import Actor
 from dashboard.gates import actions
 from dashboard.live.fleet import Fleet, GateView
-from dashboard.live.view_models import CARDS, Cards, cards, is_holding
+from dashboard.live.view_models import CARDS, Cards, cards, is_holding, is_unreadable
 
 
 def pressing_gates(fleet: Fleet) -> list[GateView]:
-    """Gates by how urgently they need an operator: those that hold workers, armed, open, closed.
+    """Gates by how urgently they need an operator: those that hold workers, armed, open, closed, unreadable.
 
     Of the gates that hold workers, those in storage come first: any worker can claim to wait at a gate that nobody created.
     """
@@ -24,7 +24,7 @@ def pressing_gates(fleet: Fleet) -> list[GateView]:
 
 
 def _gate_place(gate: GateView) -> str:
-    rank = {"armed": 2, "open": 3}.get(gate.state, 4)
+    rank = 5 if is_unreadable(gate) else {"armed": 2, "open": 3}.get(gate.state, 4)
     if is_holding(gate):
         rank = 0 if gate.epoch or gate.problem else 1
     return f"{rank}:{gate.name}"

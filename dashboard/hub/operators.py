@@ -71,7 +71,8 @@ class OperatorConsumer(Socket):
             return
         request_id_var.set(new_request_id())
         acts = current().act_threads
-        answer = await database_sync_to_async(self._act, thread_sensitive=False, executor=acts)(request)
+        with current().turns.goes_first():
+            answer = await database_sync_to_async(self._act, thread_sensitive=False, executor=acts)(request)
         self.send_queue.put(json.dumps(answer))
 
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sockets: workers show a token, browsers a session and an origin of ours.
+"""Requests, which go before workers' frames, and sockets: workers show a token, browsers a session and an origin of ours.
 
 Guarantees that scheme, host and port of the origin must all be ours, as Django asks of forms: a page of another port of this
 machine, or of the same name without TLS, opens nothing. What sends no origin is no browser and is refused, too.
@@ -18,8 +18,24 @@ from django.urls import path
 from django.utils.http import is_same_domain
 
 from dashboard.hub.operators import OperatorConsumer
+from dashboard.hub.runtime import current
 from dashboard.hub.socket import abortable
 from dashboard.hub.workers import WorkerConsumer
+
+MACHINES = ("/healthz", "/readyz", "/metrics", "/static/")
+
+
+def people_first(inner: Any) -> Any:
+    """The application within; while it answers, workers' frames take turns, unless a machine only looks in."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"].startswith(MACHINES):
+            await inner(scope, receive, send)
+            return
+        with current().turns.goes_first():
+            await inner(scope, receive, send)
+
+    return application
 
 
 def same_origin(inner: Any) -> Any:

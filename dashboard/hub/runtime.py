@@ -32,7 +32,7 @@ from coordinator.storage import Storage
 from dashboard.core.backplane import Backplane
 from dashboard.core.loops import Loops
 from dashboard.hub.notifications import Announcements, Commands, FanoutBus, GateNews, WorkerSockets
-from dashboard.hub.socket import Admissions
+from dashboard.hub.socket import Admissions, Turns
 from dashboard.hub.viewers import Viewers
 from dashboard.live.fleet_state import FleetState
 from dashboard.live.presence import Presence, PresenceExchange
@@ -81,6 +81,7 @@ class Runtime:
         self.connections: Counter[int | None] = Counter()
         """How many of them show each token."""
         self.admissions = Admissions()
+        self.turns = Turns(clock=clock)
         self.bus = FanoutBus(self.sockets, self.backplane)
         if storage is not None:
             storage.bus = self.bus

@@ -7,8 +7,8 @@ import logging
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame, Opcode
 
+from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.realtime import protocol
 
 log = logging.getLogger(__name__)
@@ -383,3 +384,71 @@ class Admissions:
             return None
         self._next[origin] = at + 1 / HELD_PER_SECOND
         return at - now
+
+
+SHARE = 0.25
+MOST_WAIT_SECONDS = 0.25
+MOST_TAKEN_SECONDS = 0.05
+OPENING_SECONDS = 0.008
+"""What a new socket costs, most of it before our own code runs."""
+
+
+class _Line:
+    """The sockets of one token: who is next, and the moment from which that one may go."""
+
+    def __init__(self) -> None:
+        self.free_at = 0.0
+        self.next = asyncio.Lock()
+
+
+class Turns:
+    """Who goes first on the event loop: while a page is drawn or an act is done, workers' frames take turns.
+
+    1. While a request or an act is under way, all sockets of one token together get `SHARE` of the loop's time. Frames beyond that
+       wait in line, one of each socket after the other; a peer that sends on meets a full line, and nothing is buffered.
+    2. Otherwise nobody waits: a fleet that comes back all at once takes what there is.
+
+    So a hundred sockets of one token, each within its rate, do not stand before a release. Used on the event loop; the clock is
+    passed in.
+    """
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._under_way = 0
+        self._calm = asyncio.Event()
+        self._lines: dict[int | None, _Line] = {}
+
+    @property
+    def under_way(self) -> int:
+        """How many requests and acts go first now."""
+        return self._under_way
+
+    @contextmanager
+    def goes_first(self) -> Iterator[None]:
+        """While the block runs, workers' frames take turns."""
+        self._under_way += 1
+        self._calm.clear()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._calm.set()
+                self._lines.clear()
+
+    async def wait(self, token: int | None) -> None:
+        """Wait for a turn of this token, if somebody goes first; behind the one before in line at most `MOST_WAIT_SECONDS`."""
+        if not self._under_way:
+            return
+        line = self._lines.setdefault(token, _Line())
+        async with line.next:
+            wait = line.free_at - self._clock.monotonic()
+            if wait > 0 and self._under_way:
+                await self._clock.wait(self._calm, min(wait, MOST_WAIT_SECONDS))
+
+    def took(self, token: int | None, seconds: float) -> None:
+        """A frame or a new socket of this token took so long."""
+        line = self._lines.get(token)
+        if line is not None:
+            counted = min(seconds, MOST_TAKEN_SECONDS) / SHARE
+            line.free_at = max(line.free_at, self._clock.monotonic()) + counted

@@ -20,7 +20,7 @@ from dashboard.core import audit, tokens
 from dashboard.core.middleware import new_request_id
 from dashboard.core.permissions import USUAL, Actor, Allowance, matches
 from dashboard.hub.runtime import current
-from dashboard.hub.socket import RateLimit, SendQueue, Socket
+from dashboard.hub.socket import OPENING_SECONDS, RateLimit, SendQueue, Socket
 from dashboard.live.presence import Entry
 
 log = logging.getLogger(__name__)
@@ -123,6 +123,8 @@ class WorkerConsumer(Socket):
             await self.refuse(protocol.CLOSE_UNAUTHORIZED)
             return
         self.token_id, self.allowance = found
+        await runtime.turns.wait(self.token_id)
+        runtime.turns.took(self.token_id, OPENING_SECONDS)
         now, frames = time.monotonic(), self.allowance.per_second
         self.rate = RateLimit(frames, frames * 2, now)
         self._states = RateLimit(STATES_PER_SECOND, STATES_AT_ONCE, now)
@@ -144,11 +146,16 @@ class WorkerConsumer(Socket):
         if not self.rate.allows(time.monotonic()):
             await self._violated(protocol.CLOSE_TOO_FAST, f"over {self.allowance.per_second} frames a second")
             return
+        turns = current().turns
+        await turns.wait(self.token_id)
+        began = time.monotonic()
         try:
             message = protocol.decode_from_worker(text_data if text_data is not None else bytes_data or b"")
             await self._take(message)
         except ProtocolViolation as error:
             await self._violated(protocol.CLOSE_MALFORMED, str(error))
+        finally:
+            turns.took(self.token_id, time.monotonic() - began)
 
     async def _violated(self, code: int, reason: str) -> None:
         current().admissions.violated(self._origin, time.monotonic())
@@ -166,12 +173,12 @@ class WorkerConsumer(Socket):
             case protocol.State() as beat:
                 # What is over the rate is not shown, but the next frame builds on it.
                 state = self.state = protocol.whole(self.state, beat)
-                shown = runtime.reported.take(instance, self.hello.started_at, within(state, allowed))
                 allows = self._states.allows(now)
                 if beat.follows is not None:
                     runtime.sockets.follow(instance, beat.follows, catch_up=allows)
                 if allows or state.mode != self.mode:
                     self.mode = state.mode
+                    shown = self._reported(self.hello, within(state, allowed))
                     self._note_disproved(runtime.presence.entries.get(instance), state)
                     runtime.presence.report(instance, shown)
             case protocol.Receipt() as receipt:
@@ -181,6 +188,11 @@ class WorkerConsumer(Socket):
                 await self._announce(hint)
             case protocol.Hello():
                 raise ProtocolViolation("a second Hello")
+
+    def _reported(self, hello: protocol.Hello, state: protocol.WorkerState) -> protocol.WorkerState:
+        """What pages and other processes need of a state; the rest is summed up."""
+        now, token = time.monotonic(), str(self.token_id)
+        return current().reported.take(hello.instance, hello.started_at, state, token=token, now=now)
 
     async def _announce(self, hint: Hint) -> None:
         runtime, allowed = current(), self.allowance
@@ -232,7 +244,7 @@ class WorkerConsumer(Socket):
         older = runtime.sockets.join(hello.instance, send_queue, follows, takes_pace=version >= 2)
         runtime.consumers.add(self)
         runtime.connections[self.token_id] += 1
-        shown = runtime.reported.take(hello.instance, hello.started_at, hello.state)
+        shown = self._reported(hello, hello.state)
         runtime.presence.joined(msgspec.structs.replace(hello, state=shown), token=token)
         if older is not None:
             self._note(hello, "worker.replaced", "its older socket was closed")

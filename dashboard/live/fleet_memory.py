@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from django.db import transaction
 
-from coordinator.realtime.protocol import Hello
+from coordinator.realtime.protocol import Hello, WorkerState
 from dashboard.live.presence import Fate
 from dashboard.live.releases import ReleaseNews
 from dashboard.models import PastRelease, PastWorker
@@ -29,6 +29,8 @@ DAY_SECONDS = 86_400.0
 AT_ONCE = 500
 MOST_WORKERS = 20_000
 """Of a fleet that starts a new process for each job the newest are kept."""
+MOST_BYTES, SHOWN_THINGS = 16_384, (30, 10, 0)
+"""Of one report; and how many gates, listeners, elections and sequences are left of one that is longer."""
 
 
 class PastWorkerView(msgspec.Struct, frozen=True):
@@ -50,7 +52,7 @@ def save_workers(source: str, fates: Mapping[str, Fate]) -> None:
                 token=fate.token,
                 ended=fate.ended,
                 seen_at=fate.seen_at,
-                report=msgspec.json.encode(fate.hello).decode(),
+                report=_kept(fate.hello),
             )
             for instance, fate in fates.items()
         ],
@@ -59,6 +61,26 @@ def save_workers(source: str, fates: Mapping[str, Fate]) -> None:
         unique_fields=["source", "instance"],
         update_fields=["name", "token", "ended", "seen_at", "report"],
     )
+
+
+def _kept(hello: Hello) -> str:
+    """The report as it is kept: of a long one the first things of each kind."""
+    text = msgspec.json.encode(hello)
+    for most in SHOWN_THINGS:
+        if len(text) <= MOST_BYTES:
+            break
+        state = hello.state
+        short = WorkerState(
+            mode=state.mode,
+            gates=state.gates[:most],
+            listeners=state.listeners[:most],
+            elections=state.elections[:most],
+            sequences=state.sequences[:most],
+            cpu_seconds=state.cpu_seconds,
+            memory_bytes=state.memory_bytes,
+        )
+        text = msgspec.json.encode(msgspec.structs.replace(hello, state=short))
+    return text.decode()
 
 
 def still_there(source: str, instances: Iterable[str], at: float) -> None:

@@ -15,20 +15,23 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 from django.db import transaction
 from django.db.models import QuerySet, Sum
 
+from coordinator.bounds import MAX_COUNT
 from coordinator.queues.figures import quantile, quantiles
 from coordinator.realtime.protocol import HandlerFigures, WorkerState
 from dashboard.models import Tally, TallyMark
 
 MINUTE, HOUR = 60, 3600
 KEPT = {MINUTE: 86_400.0, HOUR: 38 * 86_400.0}
-MOST_LISTENERS = 1_000
+MOST_LISTENERS = 2_000
+MOST_OF_A_TOKEN, MOST_OF_A_PROCESS = 1_000, 250
+MARKS_AN_HOUR = 20_000
 OTHER = "other"
 MOST_A_SECOND = 100_000
 AHEAD_SECONDS = 10.0
@@ -49,25 +52,62 @@ class Report(NamedTuple):
 
 
 class Reported:
-    """The newest reports that are not in the database yet (2). Used on the event loop."""
+    """The newest reports that are not in the database yet (2). Used on the event loop.
+
+    Of one process `MOST_OF_A_PROCESS` names (of a queue with a handler) are kept, of all processes of one token
+    `MOST_OF_A_TOKEN`; what the others did is counted together, as `OTHER`. Each name of a process takes a row for a month: if
+    more than `MARKS_AN_HOUR` are new, the others wait for a later report, which holds what this one does.
+    """
 
     def __init__(self) -> None:
         self._fresh: dict[Key, Report] = {}
-        self._seen: dict[str, dict[tuple[str, str], int]] = {}
+        self._seen: dict[str, dict[Listener, int]] = {}
+        self._names: dict[str, set[Listener]] = {}
+        self._marks: dict[str, tuple[float, int]] = {}
 
-    def take(self, instance: str, started_at: float, state: WorkerState) -> WorkerState:
-        """Keep the figures of a report; returns the rest of it, which is all that pages and other processes need."""
+    def __len__(self) -> int:
+        """How many names are kept of the processes that are connected."""
+        return sum(len(names) for names in self._seen.values())
+
+    def take(
+        self, instance: str, started_at: float, state: WorkerState, *, token: str, now: float
+    ) -> WorkerState:
+        """Keep the figures of a report; returns the rest of it, which is all that pages and other processes need. `now` is monotonic."""
         if not any(_ran(each.figures) for each in state.listeners):
             return state
         seen = self._seen.setdefault(instance, {})
+        others: list[HandlerFigures] = []
         for each in state.listeners:
             figures, name = each.figures, (each.queue, each.figures.handler)
-            total = _ran(figures)
-            if total > seen.get(name, 0):
-                seen[name] = total
-                self._fresh[(instance, *name)] = Report(figures, started_at)
+            if name not in seen:
+                if not self._has_room(seen, name, token):
+                    others.append(figures)
+                    continue
+                if not self._may_mark(token, now):
+                    continue
+                self._names[token].add(name)
+            self._keep(instance, name, Report(figures, started_at))
+        if others:
+            self._keep(instance, (OTHER, ""), Report(_together(others), started_at))
         listeners = tuple(msgspec.structs.replace(each, figures=NOTHING) for each in state.listeners)
         return msgspec.structs.replace(state, listeners=listeners)
+
+    def _keep(self, instance: str, name: Listener, report: Report) -> None:
+        seen, total = self._seen[instance], _ran(report.figures)
+        if total > seen.get(name, 0):
+            seen[name] = total
+            self._fresh[(instance, *name)] = report
+
+    def _has_room(self, seen: Mapping[Listener, int], name: Listener, token: str) -> bool:
+        names = self._names.setdefault(token, set())
+        return len(seen) < MOST_OF_A_PROCESS and (name in names or len(names) < MOST_OF_A_TOKEN)
+
+    def _may_mark(self, token: str, now: float) -> bool:
+        hour = now // HOUR
+        counted, marks = self._marks.get(token, (hour, 0))
+        marks = marks if counted == hour else 0
+        self._marks[token] = hour, min(marks + 1, MARKS_AN_HOUR)
+        return marks < MARKS_AN_HOUR
 
     def forget(self, instance: str) -> None:
         """Its socket has closed."""
@@ -81,6 +121,20 @@ class Reported:
     def put_back(self, reports: Mapping[Key, Report]) -> None:
         """They could not be saved."""
         self._fresh = dict(reports) | self._fresh
+
+
+def _together(figures: Iterable[HandlerFigures]) -> HandlerFigures:
+    """The sums, which stay within the bounds of a report."""
+    total = _Sum()
+    for each in figures:
+        total.add(each, NOTHING)
+    return HandlerFigures(
+        done=min(total.done, MAX_COUNT),
+        failed=min(total.failed, MAX_COUNT),
+        retried=min(total.retried, MAX_COUNT),
+        durations={bucket: min(count, MAX_COUNT) for bucket, count in total.durations.items()},
+        waits={bucket: min(count, MAX_COUNT) for bucket, count in total.waits.items()},
+    )
 
 
 def save(source: str, reports: Mapping[Key, Report], now: float) -> None:

@@ -145,6 +145,11 @@ def is_holding(gate: GateView) -> bool:
     return gate.state != "open" and bool(gate.waiting)
 
 
+def is_unreadable(gate: GateView) -> bool:
+    """What is stored is no gate: closing repairs it, and it cannot be opened before."""
+    return gate.state == "unknown" and bool(gate.problem)
+
+
 def announcement(fleet: Fleet) -> str:
     """For screen readers: where each release stands, in steps coarse enough not to chatter."""
     said = []

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 
 from dashboard.live.fleet import GateView, GrantView, LeaderView, QueueView
 from dashboard.live.releases import written
-from dashboard.live.view_models import is_holding
+from dashboard.live.view_models import is_holding, is_unreadable
 
 register = template.Library()
 
@@ -102,6 +102,9 @@ def tone(name: str) -> str:
 def gate_state(gate: GateView) -> str:
     """The gate's state as people see it: a closed gate with workers before it is holding."""
     return "holding" if gate.state == "closed" and is_holding(gate) else gate.state
+
+
+register.filter("is_unreadable", is_unreadable)
 
 
 @register.filter

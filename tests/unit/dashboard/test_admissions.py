@@ -20,6 +20,7 @@ from dashboard.hub.socket import (
     MOST_KNOWN,
     Admissions,
     Connection,
+    Turns,
 )
 from dashboard.hub.workers import WorkerConsumer
 
@@ -88,7 +89,9 @@ async def test_a_flood_of_sockets_is_admitted_in_turn(monkeypatch: pytest.Monkey
         return 1, USUAL
 
     looked_up: list[str] = []
-    runtime = SimpleNamespace(admissions=Admissions(), is_running=True, consumers=set(), sockets=None)
+    runtime = SimpleNamespace(
+        admissions=Admissions(), is_running=True, consumers=set(), sockets=None, turns=Turns()
+    )
     monkeypatch.setattr(workers, "current", lambda: runtime)
     monkeypatch.setattr(workers, "_checked", checked)
     now = [1000.0]  # a busy machine must not give the flood time

@@ -49,6 +49,25 @@ def restarted(presence: Presence, clock: ManualClock) -> Presence:
     return after
 
 
+def test_of_a_report_as_long_as_a_frame_the_first_things_are_kept(clock: ManualClock) -> None:
+    before = Presence("first", clock=clock)
+    long = WorkerState(
+        mode="draining",
+        gates=tuple(GateStatus(f"g-{n}-{'x' * 100}", "closed", waiting=True) for n in range(400)),
+        listeners=tuple(ListenerStatus(f"q-{n}", reason="ü" * 500) for n in range(30)),
+        requests={f"made-up-{n}": n for n in range(500)},
+    )
+    before.joined(hello("talks", state=long), token="fleet")
+    before.joined(hello("usual", state=BUSY), token="fleet")
+    fleet_memory.save_workers(SOURCE, before.take_fates())
+    kept = dict(PastWorker.objects.values_list("name", "report"))
+    assert max(map(len, kept.values())) <= fleet_memory.MOST_BYTES
+    found, usual = (fleet_memory.one(SOURCE, f"i-{name}") for name in ("talks", "usual"))
+    assert found is not None and usual is not None
+    assert (found.hello.state.mode, found.hello.state.gates) == ("draining", long.gates[:10])
+    assert usual.hello.state == BUSY
+
+
 def test_a_worker_that_died_before_the_restart_is_lost_after_it(clock: ManualClock) -> None:
     before = Presence("first", clock=clock)
     for name in ("dies", "lives"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,8 +14,9 @@ from dashboard.hub import background as lifespan
 
 @pytest.fixture
 def usual_garbage() -> Iterator[None]:
-    before = gc.get_threshold()
+    before, switches = gc.get_threshold(), sys.getswitchinterval()
     yield
+    sys.setswitchinterval(switches)
     gc.unfreeze()
     gc.set_threshold(*before)
 
@@ -25,6 +27,11 @@ def test_what_is_there_at_the_start_is_not_searched_for_garbage_again(usual_garb
     assert len(gc.get_objects(generation=2)) < 1_000
     assert gc.get_threshold()[0] == lifespan.YOUNG_OBJECTS
     assert gc.isenabled()
+
+
+def test_threads_take_short_turns(usual_garbage: None) -> None:
+    lifespan._spare_pauses()
+    assert sys.getswitchinterval() == pytest.approx(lifespan.SWITCH_SECONDS)
 
 
 def test_a_heartbeat_leaves_nothing_to_search() -> None:

@@ -113,18 +113,63 @@ def test_a_day_has_the_same_of_a_week_before_beside_it_and_old_sums_go() -> None
 def test_a_report_is_kept_until_it_is_saved_and_its_figures_go_no_further() -> None:
     reported = Reported()
     state = WorkerState(listeners=(ListenerStatus("orders-in", 2, figures=figures(3)),))
-    shown = reported.take("i-1", NOW, state)
+    shown = reported.take("i-1", NOW, state, token="7", now=0.0)
     assert shown.listeners == (ListenerStatus("orders-in", 2),)
     due = reported.due()
     assert due == {("i-1", "orders-in", "process"): Report(figures(3), NOW)}
-    reported.take("i-1", NOW, state)
+    reported.take("i-1", NOW, state, token="7", now=0.0)
     assert reported.due() == {}  # nothing new
     newer = WorkerState(listeners=(ListenerStatus("orders-in", 2, figures=figures(4)),))
-    reported.take("i-1", NOW, newer)
+    reported.take("i-1", NOW, newer, token="7", now=0.0)
     reported.put_back(due)
     assert reported.due() == {("i-1", "orders-in", "process"): Report(figures(4), NOW)}
     idle = WorkerState(listeners=(ListenerStatus("orders-in", 2),))
-    assert reported.take("i-1", NOW, idle) is idle
+    assert reported.take("i-1", NOW, idle, token="7", now=0.0) is idle
+
+
+def made_up(names: int, *, number: int) -> WorkerState:
+    """A frame of so many handlers that nobody has named before."""
+    return WorkerState(
+        listeners=tuple(
+            ListenerStatus("orders-in", figures=HandlerFigures(f"made-up-{number}-{n}", number + 1))
+            for n in range(names)
+        )
+    )
+
+
+def test_handlers_that_a_process_makes_up_are_counted_as_other_and_take_no_memory() -> None:
+    reported = Reported()
+    for number in range(50):
+        reported.take("i-bad", NOW, made_up(100, number=number), token="7", now=float(number))
+    found = reported.due()
+    assert len(found) <= tallies.MOST_OF_A_PROCESS + 1
+    assert found["i-bad", "other", ""].figures.done == 50 * 100, "each is counted, under one name"
+    assert len(reported) <= tallies.MOST_OF_A_PROCESS + 1
+    reported.forget("i-bad")
+    assert len(reported) == 0
+
+
+def test_the_processes_of_one_token_bring_so_many_names_and_those_of_another_are_not_pushed_out() -> None:
+    reported = Reported()
+    names = set()
+    for number in range(20):
+        reported.take(f"i-{number}", NOW, made_up(100, number=number), token="7", now=float(number * 3600))
+        names |= {key[1:] for key in reported.due()}
+    assert len(names) == tallies.MOST_OF_A_TOKEN + 1
+    reported.take("i-good", NOW, made_up(1, number=99), token="8", now=80_000.0)
+    assert list(reported.due()) == [("i-good", "orders-in", "made-up-99-0")]
+
+
+def test_new_marks_of_one_token_wait_when_they_are_too_many_and_lose_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tallies, "MARKS_AN_HOUR", 500)
+    reported = Reported()
+    for number in range(10):
+        reported.take(f"i-{number}", NOW, made_up(100, number=0), token="7", now=0.0)
+    assert len(reported.due()) == 500
+    reported.take("i-9", NOW, made_up(100, number=0), token="7", now=4000.0)
+    assert len(reported.due()) == 100
 
 
 def test_a_quantile_is_at_most_a_fifth_too_long() -> None:

@@ -64,6 +64,14 @@ def test_viewers_get_no_form_that_changes_anything(page: str) -> None:
     assert "hx-post" not in text
 
 
+def test_what_holds_no_gate_can_be_closed_to_repair_it_and_not_opened() -> None:
+    odd = GateView("odd", "unknown", 0, problem="unreadable: no gate; close the gate to repair it")
+    shown = drawn("gates", "gates", msgspec.structs.replace(full(), gates=(odd,)), "operator")
+    assert "/gates/odd/leash" in shown
+    for refused in ("/gates/odd/unleash", "/gates/odd/opening", "tick-odd"):
+        assert refused not in shown
+
+
 def test_operators_get_no_way_to_destroy() -> None:
     assert "/break" in drawn("leaders", "leaders", full(), "admin")
     assert "/break" not in drawn("leaders", "leaders", full(), "operator")

@@ -104,6 +104,13 @@ def test_gates_that_only_a_worker_claims_come_after_those_in_storage() -> None:
     assert names == ["z-stored", "a-claimed", "idle"]
 
 
+def test_blobs_that_hold_no_gate_come_after_all_gates_unless_workers_wait_there() -> None:
+    odd = [GateView(f"a-{n}", "unknown", 0, problem="unreadable: no gate") for n in range(3)]
+    needed = GateView("b", "unknown", 0, waiting=("w-1",), problem="unreadable: no gate")
+    gates = (*odd, needed, GateView("z", "closed", 4), GateView("y", "open", 4))
+    assert [gate.name for gate in pressing_gates(_gates(*gates))] == ["b", "y", "z", "a-0", "a-1", "a-2"]
+
+
 def test_pages_of_gates_continue_where_the_last_one_ended_and_are_filtered_by_name() -> None:
     fleet = _gates(*(GateView(f"sale-{n}", "closed", 1) for n in range(5)), GateView("night", "open", 3))
     seen: list[str] = []
