@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Protocol
 
 from coordinator.blocking import Portal, call_blocking
-from coordinator.errors import KennelError, LeadershipLost, LockTimeout
+from coordinator.errors import ConfigurationError, KennelError, LeadershipLost, LockTimeout
 from coordinator.leadership.candidate import Candidate
 from coordinator.leadership.term import Term
 from coordinator.uninterrupted import uninterrupted
@@ -184,6 +184,7 @@ class LeaseLock:
         Raises:
             LockTimeout: The lock was not free within `timeout`.
         """
+        self._check(timeout)
         self._refuse_second_use()
         try:
             won = await self._own.acquire(timeout)
@@ -217,10 +218,16 @@ class LeaseLock:
         raise NotImplementedError
 
     async def _take(self, timeout: float | None) -> Hold:
+        self._check(timeout)
         won = await self._way().acquire(timeout)
         if won is None:
             raise LockTimeout(f"{self.name} was not free within {timeout:g} s")
         return Hold(self.name, won)
+
+    def _check(self, timeout: float | None) -> None:
+        is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+        if timeout is not None and not (is_number and timeout == timeout):  # NaN would wait for ever
+            raise ConfigurationError(f"{self.name}: timeout must be seconds, or None; got {timeout!r}")
 
     def _refuse_second_use(self) -> None:
         # Before anything is awaited: two tasks that come at the same time must not both get past it.

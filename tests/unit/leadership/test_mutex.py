@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 
 from coordinator.errors import (
+    ConfigurationError,
     KennelError,
     LeadershipLost,
     LockTimeout,
@@ -69,6 +70,18 @@ async def test_a_block_that_is_cancelled_from_outside_stays_cancelled(candidates
     await candidates.clock.advance(1)
     assert working.cancelled()
     assert not candidates.store._is_leased
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), "3", True])
+async def test_a_timeout_that_is_no_number_of_seconds_is_refused(
+    candidates: Candidates, timeout: Any
+) -> None:
+    lock = mutex(candidates, "node-1", LocalBus())
+    for attempt in (lock.acquire(timeout), lock.hold(timeout=timeout).__aenter__()):
+        with pytest.raises(ConfigurationError, match="timeout must be seconds, or None"):
+            await attempt
+    assert await lock.try_acquire() is not None
+    await lock.release()
 
 
 async def test_trying_a_held_mutex_gives_nothing_and_a_timeout_says_so(candidates: Candidates) -> None:
