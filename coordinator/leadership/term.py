@@ -45,7 +45,8 @@ class LeaseConfig:
             raise ConfigurationError(
                 f"lease_seconds must be a whole number from 15 to 60 (the service's bounds), got {self.lease_seconds}"
             )
-        lease = self.lease_seconds
+        lease = int(self.lease_seconds)  # the service takes 15, not 15.0
+        object.__setattr__(self, "lease_seconds", lease)
         object.__setattr__(self, "renew_seconds", self.renew_seconds or lease * 2 / 3)
         object.__setattr__(self, "renew_deadline_seconds", self.renew_deadline_seconds or lease * 0.9)
         if not 1 <= self.renew_seconds < self.renew_deadline_seconds <= lease * 0.95:

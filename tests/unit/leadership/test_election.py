@@ -619,6 +619,10 @@ def test_figures_that_do_not_fit_each_other_are_refused(options: dict[str, float
         LeaseConfig(**options)  # type: ignore[arg-type]
 
 
+def test_a_lease_goes_to_the_service_as_a_whole_number() -> None:
+    assert repr(LeaseConfig(15.0).lease_seconds) == "15"  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("seconds", [14, 61, 15.5, 0, -1])
 def test_a_lease_outside_the_services_bounds_is_refused(seconds: int) -> None:
     with pytest.raises(ConfigurationError, match="from 15 to 60"):
