@@ -43,7 +43,8 @@ class LeaseManager:
     acts on it. `check` raises if that does not hold, `stuck` finds what breaks it.
 
     `visibility_seconds` is lengthened when receipts go stale too often: then work takes longer than it says. It is
-    halved again for every five minutes without one.
+    halved again for every five minutes without one. Receipts that go stale together lengthen it once: those of a time that
+    was lengthened meanwhile do not count.
     """
 
     def __init__(self, *, visibility_seconds: float, clock: Clock, rng: random.Random | None = None) -> None:
@@ -60,6 +61,7 @@ class LeaseManager:
         self._wake = asyncio.Event()
         self._next = float("inf")
         self._since_lengthened = 0
+        self._lengthened_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._held)
@@ -148,12 +150,14 @@ class LeaseManager:
         if cleared:
             return
         seconds, self._calm_since = self.visibility_seconds, self._clock.monotonic()
+        if delivery.until - seconds < self._lengthened_at:
+            return
         self._since_lengthened += 1
         if self._since_lengthened >= _STALE_BEFORE_LENGTHENING:
             self._since_lengthened = 0
             longer = max(seconds, min(seconds * 2, _MAX_LENGTHENED_SECONDS, MAX_VISIBILITY_SECONDS))
             if longer > seconds:
-                self._seconds = longer
+                self._seconds, self._lengthened_at = longer, self._clock.monotonic()
                 _log.warning("Late acknowledgements: visibility raised to %.0f s", longer)
 
     # --- renewing -----------------------------------------------------------------------------------------------

@@ -250,6 +250,24 @@ async def test_stale_receipts_are_counted_and_lengthen_the_visibility(harness: L
         assert (await listener.query_state()).visibility_seconds == 20
 
 
+async def test_receipts_that_go_stale_together_lengthen_the_visibility_once(harness: ListenerHarness) -> None:
+    begun = asyncio.Event()
+
+    async def handler(item: int) -> None:
+        await begun.wait()
+        for message in (harness.transport._messages or {}).values():
+            message.receipt = "somebody else's"
+
+    for number in range(32):
+        await harness.queue.put(number)
+    async with harness.listening(handler, tasks=range(32, 33), visibility_seconds=10) as listener:
+        await harness.clock.advance(2)
+        begun.set()
+        await harness.clock.advance(2)
+        assert listener.status().stale_receipts >= 25
+        assert (await listener.query_state()).visibility_seconds == 20
+
+
 @pytest.mark.parametrize(
     "options", [{"tasks": range(0)}, {"tasks": range(1)}, {"visibility_seconds": 0.5}, {"slots": 0}]
 )

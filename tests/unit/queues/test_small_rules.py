@@ -51,14 +51,14 @@ class Held:
 
     async def take(self) -> Delivery:
         """The next message, held, with a work item for each of its items."""
-        (message,) = await self.queue.transport.get(1, visibility_seconds=int(self.visibility))
+        (message,) = await self.queue.transport.get(1, visibility_seconds=int(self.leases.visibility_seconds))
         now = self.clock.monotonic()
         delivery = Delivery(
             message,
             self.queue.transport,
             self.settler,
             taken_at=now,
-            until=now + self.visibility,
+            until=now + self.leases.visibility_seconds,
             clock=self.clock,
         )
         delivery.envelope, items = await self.queue.open(message.text)
