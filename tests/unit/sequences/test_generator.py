@@ -54,12 +54,12 @@ def test_an_unforeseen_error_is_told_and_does_not_end_the_refills() -> None:
 
 
 class LoweredOnce(MemoryStore):
-    """The write of a block that `hold` announces waits until it is let go, and is refused then; the others succeed."""
+    """The write of a block that `hold` announces waits until it is let go, and is refused then. The next waits for `repaired`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hold = False
-        self.waiting, self.go = threading.Event(), threading.Event()
+        self.waiting, self.go, self.repaired = threading.Event(), threading.Event(), threading.Event()
 
     def try_optimistic_write(self, data: str, *, etag: str | None, metadata: Mapping[str, str]) -> str | None:
         if (
@@ -69,6 +69,8 @@ class LoweredOnce(MemoryStore):
             self.waiting.set()
             assert self.go.wait(60)
             raise SequenceLowered("the counter was lowered", sequence="orders")
+        if self.go.is_set():
+            assert self.repaired.wait(60)
         return super().try_optimistic_write(data, etag=etag, metadata=metadata)
 
 
@@ -92,7 +94,8 @@ def test_a_call_is_refused_only_for_what_a_refill_saw_after_it_began() -> None:
         late.start()  # an operator has just repaired the counter
         wait_for(lambda: ids.blocked_calls > blocked)
         store.go.set()
-        early.join(60)
+        early.join(60)  # its error comes before the block that the other one asks for, which both could take
+        store.repaired.set()
         late.join(60)
         assert isinstance(got["early"], SequenceLowered)
         assert got["late"] == 1000
