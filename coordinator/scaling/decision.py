@@ -214,7 +214,13 @@ class _Load:
             ahead = self.boot + _LOOK_AHEAD_SECONDS
             able = self.capacity(count, self.patience + ahead)
             return able >= self.waiting + self.arriving * ahead - 1e-6
-        return True
+        # A backlog that is larger is worked off within the time agreed, although nothing would be late: after an outage it would
+        # delay all that arrived meanwhile.
+        standing = self.waiting - self.arriving * self.patience
+        return (
+            standing <= 0
+            or self.capacity(count, self.target) >= standing + self.arriving * self.target - 1e-6
+        )
 
     def enough(self) -> int:
         """The fewest that surely suffice: no more than there are now."""

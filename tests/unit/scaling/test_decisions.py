@@ -41,6 +41,8 @@ def had(
         (seen(1000, oldest_seconds=400), had(0), 12, "within 0 s"),
         (seen(1000, instance_per_second=100.0), had(0), 1, "at 100/s each"),
         (seen(5, arrival_per_second=35.0), had(0), 4, "35/s arriving"),
+        # Nothing would be late, but a standing backlog would delay what comes after an outage: it is worked off.
+        (seen(1500, arrival_per_second=39.0, actual=4), had(4), 7, "1500 to do"),
         (seen(10, items_per_message=100), had(0), 3, "1000 to do"),
         (seen(100_000), had(0), 20, "is outside 0…20"),
         (seen(None), had(7), 7, "depth is unknown"),
