@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from dashboard.api.v1 import idempotency as replays
 from dashboard.api.v1 import throttling as limits
 from dashboard.api.v1.problems import Refusal
 from dashboard.core import tokens
+from dashboard.hub import runtime
 from dashboard.models import ApiAnswer, AuditRow, Scope
 from tests.support.ports import free_port
 
@@ -21,9 +23,13 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def _own_counts(settings: Any) -> None:
+def _own_counts(settings: Any) -> Iterator[None]:
     settings.API_LIMITS = {"reads": 3, "writes": 2, "refused": 2}
+    settings.STORAGE_ENV = {}  # and no storage that an earlier test of this process asked for
+    runtime.use(None)
     caches["default"].clear()
+    yield
+    runtime.use(None)
 
 
 @pytest.fixture
