@@ -553,7 +553,7 @@ class Gate:
     def _end_watching(self) -> None:
         self._watchers -= 1
         if self._watchers == 0 and self._follower is not None:
-            # Not ended at once: whoever passes a gate with a thousand others must not queue up for that.
+            # Not ended at once: a task that passes with a thousand others must not wait for that.
             self._keep(self._follower)
             self._ending.append(self._follower)
             self._follower = None

@@ -5,7 +5,7 @@
 2. Each number is in one row and in one column of `KINDS`: `numbers` = the sum of the others, and the sum of all rows is the
    next free number at the month's end less that at its beginning.
 3. The SHA-256 of the file's lines is put into the audit, whose rows are chained; the last line of the file says which row.
-   Whoever changes file or row later is found out by comparing them, and by `manage.py audit verify`.
+   A later change of the file or the row shows when they are compared, and in `manage.py audit verify`.
 
 A statement says how things were when it was made: what was in use then is used or lost in a later one.
 """
