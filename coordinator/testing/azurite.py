@@ -132,7 +132,9 @@ class Azurite:
     process ends in any way, kill -9 included. Starting again after `stop()` uses the same ports.
     Does not guarantee durability: on disk Azurite saves every few seconds, so a kill loses acknowledged writes.
 
-    location: folder to keep the data in; None keeps it in memory, gone on `stop()`.
+    location: folder to keep the data in; None keeps it in memory, gone on `stop()`. In memory, Azurite answers nothing while
+        it removes what deleted messages held, each minute: 4 s after 2,000 of them, 142 s after 8,000 (on two cores). In a
+        folder no such pause was seen (0.1 s).
     ports: wanted ports by service; taken ones are replaced by the next free ones, told in `moved`. A service
         without a wanted port gets any free one.
     script: Azurite's program; by default the one that `find_azurite` finds.

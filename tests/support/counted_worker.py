@@ -1,4 +1,4 @@
-"""A worker process whose handler notes each time that it ends, as a line in a file: word, item and process id.
+"""A worker process whose handler notes each time that it ends, as a line in a file: word, item, process id and time.
 
     python -m tests.support.counted_worker QUEUE FILE    (AZURE_STORAGE_CONNECTION_STRING, KENNEL_PREFIX, KENNEL_HUB_URL, …)
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 
 from coordinator import Retry, RetryPolicy, Worker, current_message
 
@@ -18,7 +19,7 @@ log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def note(word: str, item: int) -> None:
-    os.write(log, f"{word} {item} {os.getpid()}\n".encode())
+    os.write(log, f"{word} {item} {os.getpid()} {time.time():.3f}\n".encode())
 
 
 @worker.listen(
