@@ -499,12 +499,12 @@ class AlertDelivery(models.Model):
 
 
 class Tally(models.Model):
-    """What handlers did within a minute or an hour, by listener: `durations` and `waits` (JSON) count items by bucket of time."""
+    """What handlers did within a minute, an hour or a day, by listener: `durations` and `waits` (JSON) count items by bucket of time."""
 
     source = models.CharField(max_length=300)
     queue = models.CharField(max_length=200)
     handler = models.CharField(max_length=200, blank=True)
-    seconds = models.PositiveSmallIntegerField()
+    seconds = models.PositiveIntegerField()
     start = models.BigIntegerField()
     done = models.BigIntegerField(default=0)
     failed = models.BigIntegerField(default=0)

@@ -46,7 +46,7 @@ BOUNDS = {
     "dashboard.PoisonMessage": "an hour after it was read, and 20,000 a queue",
     "dashboard.BulkAct": "housekeeping: 30 days after it began",
     "dashboard.Pricing": "one row",
-    "dashboard.Tally": "housekeeping: a day by minute, a month by hour, and 1,000 listeners",
+    "dashboard.Tally": "housekeeping: a day by minute, a month by hour and by day, and 2,000 listeners",
     "dashboard.TallyMark": "housekeeping: 31 days after its process reported work",
     "dashboard.AlertChannel": "people",
     "dashboard.AlertRule": "people",

@@ -242,6 +242,7 @@ async def _housekeeping(runtime: Runtime) -> None:
                 await database_sync_to_async(remove_expired)()
                 await database_sync_to_async(fleet_memory.forget_old)()
                 await database_sync_to_async(tallies.forget_old)()
+                await database_sync_to_async(tallies.roll_up)(runtime.clock.time())
                 await keep_audit_head(runtime)
             await sweep(runtime)
         except Exception as error:

@@ -168,6 +168,10 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     def is_draining(self) -> bool:
         return self.state.mode == "draining"
 
+    @property
+    def sequence_names(self) -> tuple[str, ...]:
+        return tuple(sequence.name for sequence in self.state.sequences)
+
 
 class Attention(msgspec.Struct, frozen=True, gc=False):
     """Something an operator should look at: what, how bad ("warning" or "critical"), what to do, and where.

@@ -8,6 +8,9 @@
 So a sum holds everything that was reported, across restarts of workers and dashboards. It lacks what a process did after its
 last report: nothing if it stopped by itself; what it did within a heartbeat if it was killed, which nobody knows. If a
 dashboard is killed, what ended in the seconds before is missing, too, if its worker ended as well. The numbers are repeated at the lines.
+
+Hours of a day that is over are added up into a row of the day, so that a month is read in fifty rows a listener. Nothing is added
+to what is over, so whoever reads may keep the sums of it (`PastSums`).
 """
 
 from __future__ import annotations
@@ -20,15 +23,18 @@ from typing import NamedTuple
 
 import msgspec
 from django.db import transaction
-from django.db.models import QuerySet, Sum
+from django.db.models import Max, Min, QuerySet, Sum
 
 from coordinator.bounds import MAX_COUNT
 from coordinator.queues.figures import quantile, quantiles
 from coordinator.realtime.protocol import HandlerFigures, WorkerState
 from dashboard.models import Tally, TallyMark
 
-MINUTE, HOUR = 60, 3600
-KEPT = {MINUTE: 86_400.0, HOUR: 38 * 86_400.0}
+MINUTE, HOUR, WHOLE_DAY = 60, 3600, 86_400
+KEPT = {MINUTE: 86_400.0, HOUR: 38 * 86_400.0, WHOLE_DAY: 38 * 86_400.0}
+REPORTED = (MINUTE, HOUR)
+SETTLED_SECONDS = 5.0
+"""When a minute or an hour is over this long, nothing is added to it."""
 MOST_LISTENERS = 2_000
 MOST_OF_A_TOKEN, MOST_OF_A_PROCESS = 1_000, 250
 MARKS_AN_HOUR = 20_000
@@ -171,7 +177,7 @@ def _save(source: str, reports: Mapping[Key, Report], now: float) -> None:
         mark.counted, mark.at = msgspec.json.encode(report.figures).decode(), now
         changed.append(mark)
     TallyMark.objects.bulk_update(changed, ["counted", "at"], batch_size=100)
-    for seconds in KEPT:
+    for seconds in REPORTED:
         _add(source, sums, seconds, int(now) // seconds * seconds)
 
 
@@ -200,15 +206,24 @@ class _Sum:
         self.durations += Counter(now.durations) - Counter(before.durations)
         self.waits += Counter(now.waits) - Counter(before.waits)
 
+    def add_sum(self, more: _Sum) -> None:
+        self.done += more.done
+        self.failed += more.failed
+        self.retried += more.retried
+        self._add_times(more.durations, more.waits)
+
+    def _add_times(self, durations: Mapping[int, int], waits: Mapping[int, int]) -> None:
+        # Thousands of rows: a Counter's own "+" makes a new one each time.
+        for into, times in ((self.durations, durations), (self.waits, waits)):
+            for bucket, count in times.items():
+                into[bucket] = into.get(bucket, 0) + count
+
     def add_row(self, done: int, failed: int, retried: int, durations: str, waits: str) -> None:
         """What a tally has."""
         self.done += done
         self.failed += failed
         self.retried += retried
-        # Thousands of rows: a Counter's own "+" makes a new one each time.
-        for into, packed in ((self.durations, durations), (self.waits, waits)):
-            for bucket, count in _BUCKETS.decode(packed).items():
-                into[bucket] = into.get(bucket, 0) + count
+        self._add_times(_BUCKETS.decode(durations), _BUCKETS.decode(waits))
 
 
 def _add(source: str, sums: Mapping[tuple[str, str], _Sum], seconds: int, start: int) -> None:
@@ -265,6 +280,43 @@ def forget_old() -> None:
     TallyMark.objects.filter(at__lt=now - KEPT[HOUR]).delete()
 
 
+def roll_up(now: float) -> None:
+    """Add up the hours of each day that has been over for an hour, the oldest day first. Blocking; harmless if done twice."""
+    for source in Tally.objects.filter(seconds=HOUR).values_list("source", flat=True).distinct():
+        first = Tally.objects.filter(source=source, seconds=HOUR).aggregate(Min("start"))["start__min"]
+        oldest = max(first // WHOLE_DAY * WHOLE_DAY, _rolled_until(source))
+        for day in range(oldest, int(now - HOUR) // WHOLE_DAY * WHOLE_DAY, WHOLE_DAY):
+            _roll_up(source, day)
+
+
+@transaction.atomic
+def _roll_up(source: str, day: int) -> None:
+    """All listeners of a day at once: whoever sees one row of a day sees all."""
+    hours = Tally.objects.filter(source=source, seconds=HOUR, start__gte=day, start__lt=day + WHOLE_DAY)
+    rows = [
+        Tally(
+            source=source,
+            seconds=WHOLE_DAY,
+            start=day,
+            queue=queue,
+            handler=handler,
+            done=total.done,
+            failed=total.failed,
+            retried=total.retried,
+            durations=_packed(total.durations),
+            waits=_packed(total.waits),
+        )
+        for (queue, handler), total in sorted(_sums(hours).items())
+    ]
+    Tally.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+
+
+def _rolled_until(source: str) -> int:
+    """The end of the newest day that is added up; days before it without a row had nothing."""
+    newest = Tally.objects.filter(source=source, seconds=WHOLE_DAY).aggregate(Max("start"))["start__max"]
+    return 0 if newest is None else newest + WHOLE_DAY
+
+
 class Throughput(msgspec.Struct, frozen=True):
     """What the handler of a queue did within a span. Times are in seconds, no more than a fifth too long; None: nothing ran.
 
@@ -299,20 +351,87 @@ class Throughput(msgspec.Struct, frozen=True):
 DAY, WEEK = 86_400.0, 7 * 86_400.0
 
 
+class Piece(NamedTuple):
+    """A part of a span, of tallies of one length."""
+
+    step: int
+    first: int
+    end: int
+
+
+def _pieces(source: str, first: int, end: int) -> list[Piece]:
+    """A span of whole hours: its whole days, as far as they are added up, and the hours before and after."""
+    day = -(-first // WHOLE_DAY) * WHOLE_DAY
+    rolled = min(_rolled_until(source), end // WHOLE_DAY * WHOLE_DAY)
+    if rolled <= day:
+        return [Piece(HOUR, first, end)]
+    pieces = (Piece(HOUR, first, day), Piece(WHOLE_DAY, day, rolled), Piece(HOUR, rolled, end))
+    return [piece for piece in pieces if piece.first < piece.end]
+
+
+def _of_span(source: str, seconds: float, now: float) -> list[Piece]:
+    """What the tallies of a span that ends now are, the last of them the one that is not over yet."""
+    step, since = _begins(seconds, now)
+    end = int(now - SETTLED_SECONDS) // step * step
+    over = _pieces(source, since, end) if step == HOUR else [Piece(step, since, end)]
+    return [*over, Piece(step, end, end + 2 * step)]
+
+
+class PastSums:
+    """The sums of listeners over what is over, kept while they are asked for again. For several threads."""
+
+    MOST = 32
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, Piece, Collection[Listener]], Mapping[Listener, _Sum]] = {}
+
+    def sums(self, source: str, piece: Piece, only: frozenset[Listener]) -> Mapping[Listener, _Sum]:
+        """They are not the caller's to change."""
+        key = (source, piece, only)
+        found = self._kept.get(key)
+        if found is None:
+            found = _sums(_rows(source, piece, only))
+            if len(self._kept) >= self.MOST:
+                self._kept.clear()
+            self._kept[key] = found
+        return found
+
+
 def throughput(
-    source: str, seconds: float, now: float, *, before: float = WEEK, only: Collection[Listener] | None = None
+    source: str,
+    seconds: float,
+    now: float,
+    *,
+    before: float = WEEK,
+    only: frozenset[Listener] | None = None,
+    past: PastSums | None = None,
 ) -> tuple[Throughput, ...]:
     """Each listener's handlers over the last `seconds`, by queue and handler, beside what they did `before` seconds earlier.
 
-    A span begins with a whole minute, or hour if it is long. With `only` those listeners alone.
+    A span begins with a whole minute, or hour if it is long. With `only` those listeners alone, and then what is over may be
+    in `past`.
     """
-    step, since = _begins(seconds, now)
-    rows = Tally.objects.filter(source=source, seconds=step, start__gte=since)
+    since = _begins(seconds, now)[1]
+    *over, last = _of_span(source, seconds, now)
+    sums: dict[Listener, _Sum] = {}
+    for piece in (*over, last):
+        if past is not None and only is not None and piece is not last:
+            found = past.sums(source, piece, only)
+        else:
+            found = _sums(_rows(source, piece, only))
+        for name, total in found.items():
+            sums.setdefault(name, _Sum()).add_sum(total)
     if only is not None:
-        rows = rows.filter(queue__in={queue for queue, _ in only})
-    sums = {name: total for name, total in _sums(rows).items() if only is None or name in only}
-    earlier = _done(source, since - before, now - before, now)
+        sums = {name: total for name, total in sums.items() if name in only}
+    earlier = _done(source, since - before, now - before, now, only)
     return tuple(_throughput(name, sums[name], max(1.0, now - since), earlier) for name in sorted(sums))
+
+
+def _rows(source: str, piece: Piece, only: Collection[Listener] | None = None) -> QuerySet[Tally]:
+    rows = Tally.objects.filter(
+        source=source, seconds=piece.step, start__gte=piece.first, start__lt=piece.end
+    )
+    return rows if only is None else rows.filter(queue__in={queue for queue, _ in only})
 
 
 SHARES = (0.5, 0.95, 0.99)
@@ -343,9 +462,10 @@ def _throughput(
 
 def listeners(source: str, seconds: float, now: float) -> list[Listener]:
     """The listeners of which a handler ended in the last `seconds`, by name."""
-    step, since = _begins(seconds, now)
-    rows = Tally.objects.filter(source=source, seconds=step, start__gte=since)
-    return list(rows.order_by("queue", "handler").values_list("queue", "handler").distinct())
+    found: set[Listener] = set()
+    for piece in _of_span(source, seconds, now):
+        found.update(_rows(source, piece).values_list("queue", "handler").distinct())
+    return sorted(found)
 
 
 def _begins(seconds: float, now: float) -> tuple[int, int]:
@@ -401,21 +521,27 @@ def _minute(total: _Sum | None, count: int) -> Minute:
     )
 
 
-def _done(source: str, since: float, until: float, now: float) -> dict[tuple[str, str], int] | None:
+def _done(
+    source: str, since: float, until: float, now: float, only: Collection[Listener] | None
+) -> dict[tuple[str, str], int] | None:
     """What ended within a span of the past, by queue and handler."""
     if since < now - KEPT[HOUR]:
         return None
-    rows = Tally.objects.filter(source=source, seconds=HOUR, start__gt=since - HOUR, start__lt=until)
+    first, end = -(-int(since) // HOUR) * HOUR, int(until) // HOUR * HOUR
     found: Counter[tuple[str, str]] = Counter()
-    within = rows.filter(start__gte=since, start__lte=until - HOUR)
-    for queue, handler, done in within.values_list("queue", "handler").annotate(Sum("done")):
-        found[queue, handler] += done
-    edges = rows.exclude(start__gte=since, start__lte=until - HOUR)
+    for piece in _pieces(source, first, end) if first < end else ():
+        sums = _rows(source, piece, only).values_list("queue", "handler").annotate(Sum("done"))
+        for queue, handler, done in sums:
+            found[queue, handler] += done
     parts: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for queue, handler, start, done in edges.values_list("queue", "handler", "start", "done"):
-        parts[queue, handler] += done * (min(until, start + HOUR) - max(since, start)) / HOUR
-    for name, part in parts.items():
-        found[name] += round(part)
+    for edge in {int(since) // HOUR * HOUR, end} - set(range(first, end, HOUR)):
+        part = (min(until, edge + HOUR) - max(since, edge)) / HOUR
+        if part > 0:
+            rows = _rows(source, Piece(HOUR, edge, edge + HOUR), only)
+            for queue, handler, done in rows.values_list("queue", "handler", "done"):
+                parts[queue, handler] += done * part
+    for name, share in parts.items():
+        found[name] += round(share)
     return dict(found) if found or Tally.objects.filter(source=source, start__lte=since).exists() else None
 
 

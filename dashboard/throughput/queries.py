@@ -48,8 +48,6 @@ FIGURES = (
 )
 RECENT = 5
 SHOWN_SECONDS = 60 * tallies.MINUTE
-SETTLED_SECONDS = 5.0
-"""When a minute is over this long, nothing is added to it."""
 UNKNOWN = tallies.Minute(None, None, None)
 
 
@@ -62,13 +60,14 @@ class _Known(NamedTuple):
 
 
 _known = _Known()
+_past = tallies.PastSums()
 
 
 def sparks() -> list[Spark]:
     """The figures of all handlers in the last hour, by whole minutes; none if no handler ended within it."""
     global _known
     now, source = time.time(), current().source
-    end = int(now - SETTLED_SECONDS) // tallies.MINUTE * tallies.MINUTE
+    end = int(now - tallies.SETTLED_SECONDS) // tallies.MINUTE * tallies.MINUTE
     first = end - SHOWN_SECONDS
     known = _known.minutes if _known.source == source else {}
     if end - tallies.MINUTE not in known:
@@ -100,5 +99,6 @@ def throughput(seconds: float, *, before: float = tallies.WEEK, page: str | None
     those: Page[tallies.Listener] | None = None
     if page is not None:
         those = Paginator(tallies.listeners(source, seconds, now), A_PAGE).get_page(page)
-    only = None if those is None else set(those)
-    return Span(seconds, tallies.throughput(source, seconds, now, before=before, only=only), lost, those)
+    only = None if those is None else frozenset(those)
+    rows = tallies.throughput(source, seconds, now, before=before, only=only, past=_past)
+    return Span(seconds, rows, lost, those)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import math
 import random
 import time
@@ -20,11 +21,13 @@ from coordinator.sequences.grants import USED, Counter, Grant, Owner
 from coordinator.storage import Storage
 from dashboard.core import audit
 from dashboard.hub.runtime import current
+from dashboard.live import tallies
 from dashboard.live.history import LEVELS, pack
 from dashboard.live.ledger_index import LedgerIndex
-from dashboard.models import AuditHead, AuditRow, Chunk, LedgerBook, LedgerOwner, Outcome, Series
+from dashboard.models import AuditHead, AuditRow, Chunk, LedgerBook, LedgerOwner, Outcome, Series, Tally
 
 BATCH = 2000
+MOST_HANDLERS = 100
 RANGE = 1000
 
 
@@ -70,6 +73,9 @@ class Command(BaseCommand):
         if scale.index_rows:
             self._timed(f"{scale.index_rows} rows of the ledger's index", lambda: seed_index(scale))
         self._timed(f"{scale.days:g} days of history", lambda: seed_history(scale.days, names, rng))
+        handlers = min(MOST_HANDLERS, len(names))
+        what = f"{scale.days:g} days of {handlers} handlers"
+        self._timed(what, lambda: seed_tallies(scale.days, names[:handlers], rng))
         if not options["without_storage"]:
             what = f"{len(names)} queues, {scale.gates} gates, {scale.grants} grants"
             self._timed(what, lambda: asyncio.run(seed_storage(scale, names, rng)))
@@ -161,6 +167,37 @@ def _chunks(ids: dict[str, int], now: int, span: float, rng: random.Random) -> I
                     swing = height * (1 + math.sin(start / 14000 + phase))
                     values = [float(int(swing * (0.9 + 0.2 * rng.random()))) for _ in range(size)]
                 yield Chunk(series_id=series, resolution=seconds, start=start, values=pack(values))
+
+
+def seed_tallies(days: float, queues: list[str], rng: random.Random) -> None:
+    """What handlers did in each hour, and in each minute of the last one."""
+    now, source = time.time(), current().source
+    hour, minute = (int(now) // step * step for step in (tallies.HOUR, tallies.MINUTE))
+    past = [(tallies.HOUR, hour - n * tallies.HOUR) for n in range(int(days * 24))]
+    past += [(tallies.MINUTE, minute - n * tallies.MINUTE) for n in range(60)]
+    with transaction.atomic():
+        rows = (_tally(source, queue, seconds, start, rng) for seconds, start in past for queue in queues)
+        while batch := list(itertools.islice(rows, BATCH)):
+            Tally.objects.bulk_create(batch)
+    tallies.roll_up(now)
+
+
+def _tally(source: str, queue: str, seconds: int, start: int, rng: random.Random) -> Tally:
+    durations, waits = (
+        {bucket: rng.randint(1, seconds // 10) for bucket in range(first, first + count)}
+        for first, count in ((8, 20), (10, 28))
+    )
+    return Tally(
+        source=source,
+        queue=queue,
+        handler=f"shop.{queue.partition('-')[0]}",
+        seconds=seconds,
+        start=start,
+        done=sum(durations.values()),
+        failed=rng.choice((0, 0, 0, 3)),
+        durations=json.dumps(durations, separators=(",", ":")),
+        waits=json.dumps(waits, separators=(",", ":")),
+    )
 
 
 async def seed_storage(scale: Scale, queues: list[str], rng: random.Random) -> None:

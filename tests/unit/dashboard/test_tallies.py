@@ -89,6 +89,43 @@ def test_the_minutes_of_the_last_hour_are_beside_the_mean_minute_of_that_hour_a_
 
 
 @pytest.mark.django_db
+def test_a_month_reads_the_days_that_are_over_as_one_row_each_and_says_the_same() -> None:
+    midnight = NOW // 86_400 * 86_400
+    for n in range(1, 200):  # every four hours, of two listeners, and now
+        save(f"i-{n}", figures(n), at=midnight + 36_000 - n * 14_400, queue=f"queue-{n % 2}")
+    spans = (86_400.0, 604_800.0, 30 * 86_400.0)
+    at = midnight + 36_900
+
+    def said() -> list[Any]:
+        past, names = tallies.PastSums(), frozenset({("queue-0", "process"), ("queue-1", "process")})
+        return [
+            (
+                tallies.listeners(SOURCE, span, at),
+                tallies.throughput(SOURCE, span, at, before=before),
+                tallies.throughput(SOURCE, span, at, before=before, only=names, past=past),
+                tallies.throughput(SOURCE, span, at, before=before, only=names, past=past),
+            )
+            for span in spans
+            for before in (tallies.DAY, tallies.WEEK)
+        ]
+
+    by_hours = said()
+    assert sum(row.done for row in by_hours[-1][1]) == sum(range(1, 181))
+    tallies.roll_up(midnight + 3599)
+    newest = (
+        Tally.objects.filter(seconds=tallies.WHOLE_DAY).order_by("-start").values_list("start", flat=True)[0]
+    )
+    assert newest == midnight - 2 * 86_400, "yesterday may still get a report that is late"
+    assert said() == by_hours
+    tallies.roll_up(midnight + 3600)
+    tallies.roll_up(midnight + 3600)
+    assert said() == by_hours
+    assert total(seconds=tallies.WHOLE_DAY) == sum(range(3, 200)), "each hour of the days that are over, once"
+    read = Tally.objects.filter(seconds=tallies.WHOLE_DAY, start__gte=midnight - 30 * 86_400).count()
+    assert read <= 60
+
+
+@pytest.mark.django_db
 def test_one_page_of_many_listeners_has_those_alone() -> None:
     for n in range(6):
         save("i-1", figures(n + 1), queue=f"queue-{n}")

@@ -9,10 +9,13 @@ import warnings
 
 import msgspec
 import pytest
+from django.template import TemplateSyntaxError, engines
 
+from coordinator.realtime.protocol import GateStatus, SequenceStatus
 from dashboard.core import pages
 from dashboard.live import fragments
 from dashboard.live.fleet import Fleet, GateView
+from dashboard.templatetags import memo
 from tests.unit.pages.fleets import NOW, full, nothing
 
 PAGES = tuple(pages.registry().by_name)
@@ -193,3 +196,41 @@ def test_the_panel_of_one_saga_offers_to_free_it_only_when_it_is_stuck() -> None
 
     assert "Retry rollback</button>" in shown("t-1") and "<form" not in shown("t-1", "viewer")
     assert "<form" not in shown("t-2") and "Done" in shown("t-2")
+
+
+def test_a_row_that_was_drawn_before_is_drawn_anew_when_anything_of_it_changes() -> None:
+    fleet = full()
+    first, *others = fleet.workers
+    state = msgspec.structs.replace(first.state, mode="draining", sequences=(SequenceStatus("invoices"),))
+    changed = [
+        msgspec.structs.replace(first, host="host-2"),
+        msgspec.structs.replace(first, presence="lost"),
+        msgspec.structs.replace(first, state=state),
+        msgspec.structs.replace(
+            first,
+            state=msgspec.structs.replace(first.state, gates=(GateStatus("start", "open", 4, False, 4),)),
+        ),
+        first,
+    ]
+    for role in ("viewer", "operator"):
+        seen = [
+            drawn("workers", "workers", msgspec.structs.replace(fleet, workers=(each, *others)), role)
+            for each in changed
+        ]
+        assert "host-2" in seen[0] and "process 7" in seen[0]
+        assert (seen[0].count("Drain"), seen[1].count("Drain")) == ((2, 1) if role == "operator" else (0, 0))
+        assert "ranges<span" in seen[2] and ("Resume" in seen[2]) == (role == "operator")
+        assert "Passed" in seen[3]
+        assert len(set(seen)) == len(seen)
+        assert not {"host-2", "Resume", "Passed", "ranges<span"} & set(seen[4].split())
+
+
+def test_no_more_than_so_many_renderings_of_a_piece_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memo, "MOST", 3)
+    template = engines["django"].from_string("{% load memo %}{% memo name %}<b>{{ name }}</b>{% endmemo %}")
+    said = [template.render({"name": f"<{n % 5}>"}) for n in range(20)]
+    assert said == [f"<b>&lt;{n % 5}&gt;</b>" for n in range(20)]
+    [piece] = template.template.nodelist.get_nodes_by_type(memo.MemoNode)
+    assert len(piece.drawn) <= 3
+    with pytest.raises(TemplateSyntaxError, match="needs the values"):
+        engines["django"].from_string("{% load memo %}{% memo %}x{% endmemo %}")
