@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from coordinator.cost import DAY_SECONDS, DEFAULT_PRICES, Prices
 from coordinator.errors import ConfigurationError
@@ -156,12 +157,17 @@ def simulate(load: Load, layout: Layout, limits: Limits = DEFAULT_LIMITS) -> Cou
     able = min(able, can["queue"] / queue_each, max(0.0, can["account"] - steady) / account_each)
     if load.rows:
         able = min(able, can["partition"] / load.rows)
-    backlog = longest = most = 0.0
-    for step in range(round(DAY_SECONDS / STEP_SECONDS)):
-        arriving = load.per_second((step + 0.5) * STEP_SECONDS)
-        most = max(most, arriving)
-        backlog = max(0.0, backlog + (arriving - able) * STEP_SECONDS)
-        longest = max(longest, backlog / able if able else math.inf)
+    arrivals = _arrivals(load)
+    most = max(arrivals)
+    backlog = largest = 0.0
+    if most > able:  # else nothing ever waits
+        for arriving in arrivals:
+            backlog += (arriving - able) * STEP_SECONDS
+            if backlog < 0.0:
+                backlog = 0.0
+            elif backlog > largest:
+                largest = backlog
+    longest = 0.0 if most <= able else largest / able if able else math.inf
     return Course(
         account=(most * account_each + steady) / can["account"],
         queue=most * queue_each / can["queue"],
@@ -181,9 +187,7 @@ def plan(load: Load, limits: Limits = DEFAULT_LIMITS, prices: Prices = DEFAULT_P
         queues=max(layout.queues, layout.accounts),
         partitions=max(layout.partitions, layout.accounts) if load.rows else 0,
     )
-    peak = max(
-        load.per_second((step + 0.5) * STEP_SECONDS) for step in range(round(DAY_SECONDS / STEP_SECONDS))
-    )
+    peak = max(_arrivals(load))
     workers = max(layout.instances, load.workers)
     seconds = max(_RANGE_SECONDS, workers / (limits.blob * limits.share))
     range_size = max(_USUAL_RANGE, math.ceil(peak / workers * seconds))
@@ -198,6 +202,14 @@ def plan(load: Load, limits: Limits = DEFAULT_LIMITS, prices: Prices = DEFAULT_P
     course = simulate(load, replace(layout, partitions=max(1, layout.partitions)), limits)
     return Plan(
         load, layout, course, peak, range_size, requests, dollars, hours, _notes(load, layout, limits)
+    )
+
+
+@lru_cache(maxsize=8)
+def _arrivals(load: Load) -> tuple[float, ...]:
+    """Items a second in each step of the day."""
+    return tuple(
+        load.per_second((step + 0.5) * STEP_SECONDS) for step in range(round(DAY_SECONDS / STEP_SECONDS))
     )
 
 

@@ -1,12 +1,15 @@
-"""What a process keeps between two looks at the database must not outlive the test that put it there."""
+"""What the tests of single parts share: quick passwords, and nothing in memory that outlives the test that put it there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from django.test import override_settings
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 from dashboard.core import prices
+from tests.support import quick_settings
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +17,27 @@ def _no_prices_of_another_test() -> Iterator[None]:
     """The database is emptied after each test; the copy in memory is, too."""
     yield
     prices._stored = None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_passwords() -> Iterator[None]:
+    """A thousandth of the rounds: tests of how long hashing takes choose their own hasher."""
+    with override_settings(PASSWORD_HASHERS=quick_settings.PASSWORD_HASHERS):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _static_files_are_looked_up_once() -> Iterator[None]:
+    """Each `Client` loads the middleware, which would look up a hundred files anew for each test."""
+    look_up = WhiteNoiseMiddleware.add_files_from_finders
+    found: dict[str, dict[str, object]] = {}
+
+    def remembered(middleware: WhiteNoiseMiddleware) -> None:
+        if middleware.static_prefix not in found:
+            look_up(middleware)
+            found[middleware.static_prefix] = dict(middleware.files)
+        middleware.files.update(found[middleware.static_prefix])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WhiteNoiseMiddleware, "add_files_from_finders", remembered)
+        yield

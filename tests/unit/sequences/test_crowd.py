@@ -25,6 +25,13 @@ class _EndOfPlay(BaseException):
     pass
 
 
+def closed() -> threading.Lock:
+    """Whoever acquires it waits until somebody releases it."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class World:
     """Threads of which one runs at a time, each until it waits: so a play of one seed always goes the same way."""
 
@@ -33,8 +40,9 @@ class World:
         self._slower = slower
         self._now = 0.0
         self._order = itertools.count()
-        self._waiting: list[tuple[float, int, threading.Semaphore]] = []
-        self._stopped = threading.Semaphore(0)
+        self._waiting: list[tuple[float, int, threading.Lock]] = []
+        self._ends_at = 0.0
+        self._ended = closed()
         self._own = threading.local()
         self._server_free_at = 0.0
         self._is_over = False
@@ -47,13 +55,21 @@ class World:
         return 1_700_000_000.0 + self._now
 
     def pause(self, seconds: float) -> bool:
-        wake: threading.Semaphore = self._own.wake
+        wake: threading.Lock = self._own.wake
         heapq.heappush(self._waiting, (self._now + max(0.0, seconds), next(self._order), wake))
-        self._stopped.release()
+        self._go_on()
         wake.acquire()
         if self._is_over:
             raise _EndOfPlay
         return False
+
+    def _go_on(self) -> None:
+        """Wake whoever is next, perhaps the thread that asks; or whoever waits for the end of the play."""
+        if self._waiting and self._waiting[0][0] <= self._ends_at:
+            self._now, _, wake = heapq.heappop(self._waiting)
+            wake.release()
+        else:
+            self._ended.release()
 
     def serve(self, seconds: float) -> None:
         """A request arrives, waits for those before it, and is carried out when this returns."""
@@ -63,7 +79,7 @@ class World:
         self.pause(done - self._now)
 
     def start(self, program: object, begins_at: float) -> None:
-        wake = threading.Semaphore(0)
+        wake = closed()
 
         def run() -> None:
             self._own.wake = wake
@@ -71,9 +87,9 @@ class World:
             try:
                 if not self._is_over:
                     program()  # type: ignore[operator]
+                    self._go_on()
             except _EndOfPlay:
                 pass
-            self._stopped.release()
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -81,10 +97,9 @@ class World:
         heapq.heappush(self._waiting, (begins_at, next(self._order), wake))
 
     def play(self, seconds: float) -> None:
-        while self._waiting and self._waiting[0][0] <= seconds:
-            self._now, _, wake = heapq.heappop(self._waiting)
-            wake.release()
-            self._stopped.acquire()
+        self._ends_at = seconds
+        self._go_on()
+        self._ended.acquire()
         self._now = seconds
         self._is_over = True
         for _, _, wake in self._waiting:
