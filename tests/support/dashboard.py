@@ -32,7 +32,7 @@ from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import FromHub, FromWorker, GateStatus, Hello, State, WorkerState
 
 from .ports import free_port, wait_until_listening
-from .processes import start_server, stop_server
+from .processes import run_program, start_server, stop_server
 
 PROJECT = Path(__file__).resolve().parents[2]
 TOKEN = "kw_test_0123456789_0123456789_0123456789"
@@ -85,18 +85,10 @@ class Dashboard:
 
     def manage(self, *arguments: str, code: str = "", seconds: float = 90) -> str:
         """Run manage.py, or Python code with Django set up; returns what it printed."""
-        command = [sys.executable, str(PROJECT / "manage.py"), *arguments]
+        command = [sys.executable, "-m", "manage", *arguments]
         if code:
             command = [sys.executable, "-c", f"import django; django.setup()\n{code}"]
-        done = subprocess.run(
-            command,
-            env=self.env,
-            cwd=PROJECT,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
+        done = run_program(command, env=self.env, seconds=seconds)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
