@@ -80,14 +80,15 @@ class ProcessBench:
     def start(self, place: int) -> Run:
         """Start a worker at a place."""
         record = self._folder / f"record-{place}-{len(self.runs)}"
-        log = (self._folder / f"{record.name}.log").open("wb")
-        with log:
-            process = subprocess.Popen(
-                self._command(place, record), env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        process = self.launch(self._command(place, record), self._folder / f"{record.name}.log", self._env)
         run = Run(place, record, process)
         self.runs.append(run)
         return run
+
+    def launch(self, command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start a process whose words go to `log`; override it to start yours otherwise."""
+        with log.open("wb") as words:
+            return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=words, stderr=words)
 
     def running(self) -> list[Run]:
         """The runs that have not ended; one that ended by itself is noted with its exit code."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import array
 import os
 import random
+import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,14 @@ from coordinator.storage import Storage
 from coordinator.testing.azurite import Azurite
 from coordinator.testing.faults import FaultProxy
 from coordinator.testing.processes import ProcessBench
+from tests.support.processes import start_server
 
-WORKER = Path(__file__).with_name("number_worker.py")
+
+class Bench(ProcessBench):
+    """Of workers that need not import the libraries of others."""
+
+    def launch(self, command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return start_server(command, log=log, env=env)
 
 
 def soak(
@@ -34,10 +42,11 @@ def soak(
 ) -> None:
     with FaultProxy(azurite.connection_string) as proxy:
         proxy.at_random(faults, seed=seed)
-        bench = ProcessBench(
+        bench = Bench(
             lambda place, record: [
                 sys.executable,
-                str(WORKER),
+                "-m",
+                "tests.bench.number_worker",
                 str(record),
                 prefix,
                 "orders",

@@ -82,6 +82,7 @@ class Command(BaseCommand):
                     stack = Stack(
                         Path(folder),
                         self._note,
+                        in_memory=True,
                         hub=not options["without_hub"],
                         scale_to=options["scale_to"] or 0,
                         story=options["story"],

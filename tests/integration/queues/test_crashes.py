@@ -18,6 +18,7 @@ import pytest
 from coordinator import Storage
 from coordinator.testing.azurite import Azurite
 from coordinator.testing.faults import BUSY, DROP_ANSWER, RESET_BEFORE, SLOW, TRUNCATED, FaultProxy
+from tests.support.processes import start_server
 
 BUFFER = 32
 
@@ -44,7 +45,8 @@ class Fleet:
         self.killed: set[int] = set()
 
     def start(self) -> None:
-        self.running.append(subprocess.Popen(self.command, env=self.environment))
+        log = self.file.with_suffix(".words")
+        self.running.append(start_server(self.command, log=log, env=self.environment))
 
     def kill_one(self, rng: random.Random) -> None:
         victim = self.running.pop(rng.randrange(len(self.running)))
