@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 
 import pytest
 
-from tests.support.stack import PROJECT, live_stack, wait_until
+from tests.support.stack import PROJECT, QUICK, live_stack, wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -18,6 +19,7 @@ def auto(*options: str) -> dict:
     result = subprocess.run(
         [sys.executable, "manage.py", "demo", "--auto", *options],
         cwd=PROJECT,
+        env=os.environ | QUICK,
         capture_output=True,
         text=True,
         timeout=230,

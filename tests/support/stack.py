@@ -21,6 +21,8 @@ import requests
 from dashboard.demo.stack import Stack
 
 PROJECT = Path(__file__).resolve().parents[2]
+# No process of the demo speaks TLS: none need read all authorities of this machine, twice, when it starts.
+QUICK = {"DJANGO_SETTINGS_MODULE": "tests.support.quick_settings", "SSL_CERT_FILE": os.devnull}
 T = TypeVar("T")
 
 
@@ -156,7 +158,7 @@ def live_stack(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.support.quick_settings"},
+        env=os.environ | QUICK,
     )
     assert process.stdout is not None and process.stderr is not None
     try:
