@@ -1,10 +1,10 @@
 """What ten thousand sockets cost two hub processes over Redis, and what happens when one of them is killed.
 
-    python benchmarks/sockets.py [--workers 10000] [--presses 5] [--idle 20] [--quick] [--json]
+    python benchmarks/sockets.py [--workers 10000] [--hubs 2] [--presses 5] [--idle 20] [--only all|kill|rest] [--quick] [--json]
 
 Workers are light clients in processes of their own (`peers/light_workers.py`): real sockets and frames, no storage behind them.
 *memory* is the growth of a hub process for each of its sockets, *cpu* what it uses of a core while nothing happens but
-reports. *fan-out* is a frame of one worker that both hubs pass on to all; *broadcast* the same to as many sockets of two bare
+reports. *fan-out* is a frame of one worker that all hubs pass on to all; *broadcast* the same to as many sockets of as many bare
 servers, pressed together. *press* is the whole way of an operator's POST. *pages* are requests meanwhile. At the end one hub is
 killed with half of all sockets. Everything shares this machine's cores: read ratios.
 """
@@ -89,6 +89,8 @@ async def ours(hubs: list[Dashboard], options: argparse.Namespace) -> dict[str, 
         async with light(urls, options.workers, **environ) as crowd:
             found["connected_s"] = round(time.monotonic() - began, 1)
             await asyncio.sleep(15.0)  # the pace is known to all
+            if options.only == "kill":
+                return found | {"kill": await killed(hubs, crowd, olga, options.workers)}
             each = options.workers / len(hubs)
             grown = [_hub(hub).memory_info().rss - size for hub, size in zip(hubs, before, strict=True)]
             found["memory_kb_a_socket"] = [round(size / each / 1024, 1) for size in grown]
@@ -115,7 +117,8 @@ async def ours(hubs: list[Dashboard], options: argparse.Namespace) -> dict[str, 
                     fanned += [each - at for each in await crowd.came()]
                     await asyncio.sleep(3.0)
             found["press_ms"], found["fan_out_ms"] = _told(pressed), _told(fanned)
-            found["kill"] = await killed(hubs, crowd, olga, options.workers)
+            if len(hubs) > 1 and options.only == "all":
+                found["kill"] = await killed(hubs, crowd, olga, options.workers)
     return found
 
 
@@ -126,7 +129,7 @@ async def killed(hubs: list[Dashboard], crowd: Clients, olga: Person, count: int
     hubs[1].stop(kill=True)
     away: list[float] = []
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(away) < count // 2 and time.monotonic() < deadline:
+    while len(away) < count // len(hubs) and time.monotonic() < deadline:
         await asyncio.sleep(0.5)
         away += [seconds for told in await crowd.order("lost", "lost") for seconds in told["away"]]
     await crowd.order(f"expect gate:{GATE}", "armed")
@@ -176,22 +179,27 @@ async def theirs(ports: list[int], options: argparse.Namespace) -> list[float]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    bare: list[float] = []
     with contextlib.ExitStack() as stack:
-        ports = [stack.enter_context(bare_server()) for _ in range(2)]
-        bare = asyncio.run(theirs(ports, options))
+        if options.only != "kill":
+            ports = [stack.enter_context(bare_server()) for _ in range(options.hubs)]
+            bare = asyncio.run(theirs(ports, options))
     with contextlib.ExitStack() as stack:
         azurite = stack.enter_context(Azurite())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        extra = {"REDIS_URL": stack.enter_context(running_redis()), "KENNEL_PROCESSES": "2"}
+        extra = {"REDIS_URL": stack.enter_context(running_redis()), "KENNEL_PROCESSES": str(options.hubs)}
         first = Dashboard(folder, azurite.connection_string, f"b{secrets.token_hex(4)}-", extra).prepare()
         first.manage(code=ALLOW)
-        hubs = [first.start(), first.sibling().start()]
+        hubs = [first.start(), *(first.sibling().start() for _ in range(options.hubs - 1))]
         try:
             found = asyncio.run(ours(hubs, options))
         finally:
             for hub in hubs:
                 hub.stop()
-    found = {"workers": options.workers, "hubs": 2, "broadcast_ms": _told(bare)} | found
+    found = {"workers": options.workers, "hubs": options.hubs} | found
+    if not bare:
+        return found
+    found["broadcast_ms"] = _told(bare)
     for name in ("fan_out", "press"):
         found[f"{name}_p99_by_broadcast"] = round(
             found[f"{name}_ms"]["p99"] / found["broadcast_ms"]["p99"], 2
@@ -204,6 +212,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workers", type=int, default=10_000)
+    parser.add_argument("--hubs", type=int, default=2)
+    parser.add_argument("--only", choices=["all", "kill", "rest"], default="all", help="rest: kill no hub")
     parser.add_argument("--presses", type=int, default=5)
     parser.add_argument("--idle", type=float, default=20.0)
     parser.add_argument("--quick", action="store_true", help="300 workers, two presses, 3 s of rest")

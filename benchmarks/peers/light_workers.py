@@ -22,19 +22,23 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.peers.raw_clients import AT_ONCE, CLOSE, PING, PONG, TEXT, Raw, say
+from benchmarks.peers.raw_clients import AT_ONCE, CLOSE, EPOCH, PING, PONG, TEXT, Raw, say
 
 GATE, QUEUE = "start-order-processing", "queue:announced"
+AT_TOPIC = f'"topic":"gate:{GATE}"'.encode()
 PACE = re.compile(rb'"heartbeat_seconds":([0-9.]+)')
-STATE = f'{{"gates":[{{"name":"{GATE}","state":"closed","waiting":true}}],"requests":{{"blob.GetBlob":2}}'
+AT_GATE = f'"gates":[{{"name":"{GATE}","state":"closed","waiting":true,"epoch":%d}}]'
+STATE = f'{{{AT_GATE},"requests":{{"blob.GetBlob":2}}'
 CHANGES = '{"type":"state","state":{"cpu_seconds":%.2f},"same":["gates","requests","memory_bytes"]}'
-FIRST_PAUSE, MOST_PAUSE = 0.2, 3.0
+MOVED = f'{{"type":"state","state":{{"cpu_seconds":%.2f,{AT_GATE}}},"same":["requests","memory_bytes"]}}'
+FIRST_PAUSE, MOST_PAUSE, SPREAD_REPORTS = 0.2, 3.0, 0.4  # as `coordinator.realtime.hub_client` has them
 
 
 class Light(Raw):
     """One of them; `crowd` is the `Workers` of this process."""
 
     pace = 0.0
+    epoch = said = 0
 
     def connection_lost(self, error: Exception | None) -> None:
         for waits in (self.is_open, self.welcomed):
@@ -54,6 +58,8 @@ class Light(Raw):
                 self._beat_each(float(found[1]))
                 if not self.welcomed.done():
                     self.welcomed.set_result(None)
+            if AT_TOPIC in payload and (moved := EPOCH.search(payload)) is not None:
+                self.epoch = int(moved[1])
             if not self.came and self.crowd.word and self.crowd.word in payload:
                 self.came = now
                 self.crowd.one_more()
@@ -68,7 +74,9 @@ class Light(Raw):
 
     def _beat(self) -> None:
         if not self.transport.is_closing():
-            self.say(CHANGES % time.process_time())
+            used = time.process_time()
+            self.say(CHANGES % used if self.epoch == self.said else MOVED % (used, self.epoch))
+            self.said = self.epoch
             self._beat_later(self.pace)
 
 
@@ -105,7 +113,7 @@ class Workers:
         return (
             f'{{"type":"hello","version":2,"oldest":1,"worker":"worker-{number:05}","instance":"bench-{number}",'
             f'"host":"host-{number % 100}","pid":1,"started_at":{time.time()},"software":"bench","secret":"s",'
-            f'"prefix":"{self.prefix}","follows":["gate:{GATE}","{QUEUE}"],"state":{STATE},"memory_bytes":50000000}}}}'
+            f'"prefix":"{self.prefix}","follows":["gate:{GATE}","{QUEUE}"],"state":{STATE % 0},"memory_bytes":50000000}}}}'
         )
 
     def lost(self, number: int) -> None:
@@ -115,6 +123,7 @@ class Workers:
 
     async def _return(self, number: int, since: float) -> None:
         attempt = 0
+        await asyncio.sleep(random.uniform(0, SPREAD_REPORTS * max(0.0, self.sockets[number].pace - 1)))
         while not self.is_over:
             await asyncio.sleep(random.uniform(0, min(MOST_PAUSE, FIRST_PAUSE * 2**attempt)))
             attempt += 1

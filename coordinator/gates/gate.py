@@ -902,7 +902,8 @@ class Gate:
             self._verifying = epoch
             await self._clock.sleep(moment.uniform(least, max(least, most - AFTERWARDS_SECONDS)))
             self._verifying = 0
-            if self._cache.unverified:
+            # Another read may have verified it meanwhile: what was pushed since then has a moment of its own.
+            if any(pushed.epoch == epoch for _, pushed in self._cache.unverified):
                 await self._step()
 
     async def _step(self) -> None:

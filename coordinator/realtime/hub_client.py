@@ -12,12 +12,13 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import msgspec
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Event
 from websockets.typing import Subprotocol
 
@@ -30,8 +31,12 @@ from coordinator.realtime.bus import RESYNC, Callback, LocalBus, Notification
 log = logging.getLogger(__name__)
 
 RECONNECT = Backoff(base_seconds=0.2, cap_seconds=3.0)
+SPREAD_REPORTS = 0.4
+"""A fleet that lost its hub connects again within this part of an interval of reports, which grows with the fleet: ten thousand in 4 s."""
+MOST_SPREAD_SECONDS = 30.0
 OPEN_SECONDS, MOST_OPEN_SECONDS = 5.0, 60.0
-PING_SECONDS = 5.0
+PING_SECONDS, MOST_PING_SECONDS, REPORTS_A_PING = 5.0, 60.0, 2.5
+"""Of a fleet of ten thousand, which reports each 10 s, the hub's own pings, each 20 s, come before a ping is due."""
 REPORTS_A_POLL, MOST_POLL_SECONDS = 30.0, 300.0
 MAX_UNSENT = 256
 # A release is about passing: the receipts of a fleet follow when it has passed, and not all in one instant.
@@ -49,8 +54,27 @@ class NotificationsFirst(ClientConnection):
     """
 
     take: Callable[[str | bytes], bool] | None = None
+    _heard = 0.0
+
+    async def keepalive(self) -> None:
+        """A ping after `ping_interval` seconds without a frame of the hub: each of them is a sign of life, its pings are, too."""
+        assert self.ping_interval is not None
+        self._heard = self.loop.time()
+        with suppress(websockets.ConnectionClosed):
+            while True:
+                left = self._heard + self.ping_interval - self.loop.time()
+                if left > 0:
+                    await asyncio.sleep(left)
+                    continue
+                try:
+                    async with asyncio.timeout(self.ping_timeout):
+                        await (await self.ping())
+                except TimeoutError:
+                    async with self.send_context():
+                        self.protocol.fail(CloseCode.INTERNAL_ERROR, "keepalive ping timeout")
 
     def process_event(self, event: Event) -> None:
+        self._heard = self.loop.time()
         frame = event if isinstance(event, Frame) and event.opcode is Opcode.TEXT and event.fin else None
         if self.take is not None and frame is not None and self.take(bytes(frame.data)):
             return
@@ -61,7 +85,7 @@ class HubConnection(LocalBus):
     """A `Bus` over the dashboard's websocket, and the sender of this worker's telemetry.
 
     Guarantees: subscribers get `RESYNC` whenever the connection comes or goes; a silent connection is noticed within
-    two pings (10 s); each gate's newest receipt is sent again after every reconnect. Not guaranteed: that any hint
+    10 s, in a fleet of ten thousand within 30 s; each gate's newest receipt is sent again after every reconnect. Not guaranteed: that any hint
     arrives. `hello` makes the first frame, `state` each heartbeat; `on_command` gets what operators ask for. The hub sends
     the hints of the topics that are subscribed to; a new one is reported at once.
     """
@@ -190,18 +214,29 @@ class HubConnection(LocalBus):
                 self._timeouts += isinstance(error, TimeoutError)
             finally:
                 self._set_connected(False)
-            pause = RECONNECT.delay(self._attempt)
+            pause = RECONNECT.delay(self._attempt) + self._spread()
             log.info("Hub is unreachable (%s); next attempt in %.1f s", reason or "connection ended", pause)
             await self._clock.sleep(pause)
             self._attempt += 1
 
+    def _spread(self) -> float:
+        """Seconds more before the first attempt to connect again; none in a small fleet, which reports each second."""
+        if self._attempt:
+            return 0.0
+        return random.uniform(0.0, SPREAD_REPORTS * min(MOST_SPREAD_SECONDS, self._beyond_seconds))
+
+    @property
+    def _beyond_seconds(self) -> float:
+        """By how much the interval of reports is longer than that of a small fleet."""
+        return max(0.0, self._heartbeat_seconds - 1.0)
+
     @property
     def _open_timeout(self) -> float:
-        """How long to wait for the hub's answer: longer each time that this was too short.
+        """How long to wait for the hub's answer: longer in a large fleet, and each time that this was too short.
 
         A hub that needs longer for a whole fleet at once than each worker waits would never finish with any.
         """
-        return min(MOST_OPEN_SECONDS, OPEN_SECONDS * (1 + self._timeouts))
+        return min(MOST_OPEN_SECONDS, (OPEN_SECONDS + self._beyond_seconds) * (1 + self._timeouts))
 
     def _take_hint(self, frame: str | bytes) -> bool:
         try:
@@ -251,7 +286,7 @@ class HubConnection(LocalBus):
 
     def _set_pace(self, socket: ClientConnection, heartbeat_seconds: float) -> None:
         self._heartbeat_seconds = heartbeat_seconds
-        socket.ping_interval = max(PING_SECONDS, heartbeat_seconds)
+        socket.ping_interval = min(MOST_PING_SECONDS, max(PING_SECONDS, REPORTS_A_PING * heartbeat_seconds))
 
     async def _keep_sending(self, socket: ClientConnection) -> None:
         sent = float("-inf")

@@ -31,6 +31,7 @@ from dashboard.core.checks import refuse_unsafe
 from dashboard.core.permissions import Actor, Role, role_of, teams_of
 from dashboard.core.retention import DAY_SECONDS, prune_audit, remove_expired
 from dashboard.core.webhooks import send_due
+from dashboard.hub import addresses
 from dashboard.hub.runtime import Runtime, current
 from dashboard.live import alerting, fleet_memory, tallies
 from dashboard.live.releases import ReleaseNews, load_peaks, save_peaks, source_of
@@ -187,13 +188,17 @@ async def _alerts(runtime: Runtime) -> None:
             # What nobody has sampled yet is not known to be well.
             if runtime.sampler is not None and runtime.sampler.judges and runtime.fleet_state.sample.at:
                 is_old = runtime.clock.monotonic() - began > alerting.YOUNG_SECONDS
-                await _in_thread(partial(alerting.evaluate, may_resolve=is_old), runtime.fleet_state.fleet())
+                await _in_thread(_evaluate, runtime, is_old)
             wanted = await _in_thread(alerting.quick_look_wanted)
             runtime.fleet_state.show_alerts(await _in_thread(alerting.firing))
         except Exception as error:
             log.exception("Alerts were not looked at; trying again")
             runtime.loops.failed("alerts", error)
         await runtime.clock.sleep(ALERTS_SECONDS)
+
+
+def _evaluate(runtime: Runtime, is_old: bool) -> None:
+    alerting.evaluate(runtime.fleet_state.fleet(), may_resolve=is_old)
 
 
 async def _deliveries(runtime: Runtime) -> None:
@@ -370,6 +375,7 @@ async def lifespan(scope: dict[str, Any], receive: Any, send: Any) -> None:
                 # All addresses, and with them the API, are imported now: at the first request that would stop the loop.
                 reverse("overview")
                 _spare_pauses()
+                addresses.from_transports()
             except Exception as error:
                 log.exception("The dashboard does not start")
                 await send({"type": "lifespan.startup.failed", "message": str(error)})

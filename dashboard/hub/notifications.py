@@ -115,6 +115,10 @@ class WorkerSockets:
             if not followers:
                 del self._followers[topic]
 
+    def follows(self, instance: str, topic: str) -> bool:
+        """Whether that worker is connected here and follows the topic."""
+        return instance in self._of_all or instance in self._followers.get(topic, ())
+
     def following(self, topic: str) -> int:
         """How many workers follow that topic."""
         return len(self._of_all) + len(self._followers.get(topic, ()))

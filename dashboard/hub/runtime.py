@@ -31,8 +31,9 @@ from coordinator.realtime.bus import Hint
 from coordinator.storage import Storage
 from dashboard.core.backplane import Backplane
 from dashboard.core.loops import Loops
+from dashboard.hub.missed_pushes import MissedPushes
 from dashboard.hub.notifications import Announcements, Commands, FanoutBus, GateNews, WorkerSockets
-from dashboard.hub.socket import Admissions, Turns
+from dashboard.hub.socket import Admissions, Door, Turns
 from dashboard.hub.viewers import Viewers
 from dashboard.live.fleet_state import FleetState
 from dashboard.live.presence import Presence, PresenceExchange
@@ -48,6 +49,8 @@ ACT_THREADS = 8
 
 # Workers pass first; storage is looked at when they have.
 AFTER_RELEASE_SECONDS = 0.3
+LATELY_SECONDS = 15.0
+"""A gate as storage had it longer ago is not pushed: it may have been closed since, while storage was away."""
 
 
 class Socket(Protocol):
@@ -81,6 +84,7 @@ class Runtime:
         self.connections: Counter[int | None] = Counter()
         """How many of them show each token."""
         self.admissions = Admissions()
+        self.door = Door(clock=clock)
         self.turns = Turns(clock=clock)
         self.bus = FanoutBus(self.sockets, self.backplane)
         if storage is not None:
@@ -88,6 +92,10 @@ class Runtime:
         self.gates = KnownGates(self.backplane, clock=clock)
         self.stored = StoredGates(lambda: self.storage, self.gates, f"dashboard-{self.backplane.process_id}")
         self.gates.on_back.append(self._gate_went_back)
+        self.gates.on_found.append(self._gate_found)
+        self.missed_pushes = MissedPushes(
+            lambda name: self.gates.lately(name, LATELY_SECONDS), self.sockets, clock=clock
+        )
         self.releases = ReleaseTracker(self.presence.waiting_at, self.gates, self.backplane, clock=clock)
         self.fleet_state: FleetState = FleetState(self.presence, self.releases, self.backplane, clock=clock)
         self.fleet_state.troubles = self._troubles
@@ -232,6 +240,11 @@ class Runtime:
         """Storage was restored: all workers look again."""
         if self._loop is not None:
             self.bus.send(Hint(f"gate:{gate}", epoch=epoch, origin="dashboard"))
+
+    def _gate_found(self, state: GateState) -> None:
+        """A gate was changed and no notification of it came here: each process finds it, and notifies its own workers."""
+        hint = Hint(f"gate:{state.name}", epoch=state.epoch, origin=state.by, state=rules.encode(state))
+        self.bus.send(hint, first=True)
 
     def _troubles(self) -> tuple[str, ...]:
         return tuple(

@@ -123,6 +123,7 @@ class WorkerConsumer(Socket):
             await self.refuse(protocol.CLOSE_UNAUTHORIZED)
             return
         self.token_id, self.allowance = found
+        await runtime.door.enter(self.token_id)
         await runtime.turns.wait(self.token_id)
         runtime.turns.took(self.token_id, OPENING_SECONDS)
         now, frames = time.monotonic(), self.allowance.per_second
@@ -181,6 +182,7 @@ class WorkerConsumer(Socket):
                     shown = self._reported(self.hello, within(state, allowed))
                     self._note_disproved(runtime.presence.entries.get(instance), state)
                     runtime.presence.report(instance, shown)
+                    runtime.missed_pushes.reported(instance, shown.gates)
             case protocol.Receipt() as receipt:
                 if self._receipts.allows(now) and matches(allowed.gates, receipt.gate):
                     runtime.gate_news.passed(instance, receipt)
@@ -303,6 +305,7 @@ class WorkerConsumer(Socket):
             if runtime.sockets.leave(self.hello.instance, self.send_queue):
                 runtime.presence.left(self.hello.instance)
                 runtime.reported.forget(self.hello.instance)
+                runtime.missed_pushes.forget(self.hello.instance, self.state.gates)
                 runtime.announcements.forget(self.hello.instance)
             await self.send_queue.stop()
 

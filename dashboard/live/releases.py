@@ -39,7 +39,8 @@ class KnownGates:
     """The newest confirmed state of each gate, shared with the other processes.
 
     Storage is the truth also when an epoch went back (a backup was restored, or the gate was deleted): `went_back` has
-    the highest epoch seen and the moment, and each function in `on_back` is called with the gate and its epoch.
+    the highest epoch seen and the moment, and each function in `on_back` is called with the gate and its epoch. Each in
+    `on_found` is called with a gate that a reading of all gates found changed: nobody had announced it here.
     The highest epochs outlive the process by `remember` and `take_unsaved`; those above `COUNTED` were forged and are
     no measure of anything.
     """
@@ -48,6 +49,8 @@ class KnownGates:
         self.version = 0
         self.went_back: dict[str, tuple[int, float]] = {}
         self.on_back: list[Callable[[str, int], None]] = []
+        self.on_found: list[Callable[[GateState], None]] = []
+        self._as_of: float | None = None
         self._backplane, self._clock = backplane, clock
         self._states: dict[str, GateState] = {}
         self._confirmed: dict[str, float] = {}  # when a gate was read or written by itself, wall clock
@@ -61,6 +64,11 @@ class KnownGates:
     def get(self, name: str) -> GateState | None:
         """The gate as last read or written; None if it is not known to exist."""
         return self._states.get(name)
+
+    def lately(self, name: str, seconds: float) -> GateState | None:
+        """As `get`, if storage confirmed it within that time."""
+        confirmed = max(self._confirmed.get(name, 0.0), self._as_of or 0.0)
+        return self._states.get(name) if self._clock.time() - confirmed <= seconds else None
 
     def all(self) -> tuple[GateState, ...]:
         """All gates by name."""
@@ -82,7 +90,13 @@ class KnownGates:
                 states[name] = known
         if as_of is not None:
             self._note_epochs(states, problems)
-        self._states = states
+        before, self._states = self._states, states
+        if self._as_of is not None:  # before the first reading all gates are news, and no worker waits for it
+            for name, state in states.items():
+                if state.epoch > (before[name].epoch if name in before else 0):
+                    for call in self.on_found:
+                        call(state)
+        self._as_of = as_of
         self._confirmed = {name: at for name, at in self._confirmed.items() if name in states}
         return self.all()
 

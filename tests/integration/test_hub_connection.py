@@ -4,8 +4,10 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from websockets.asyncio.server import serve
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.frames import Opcode
 
+from coordinator.clock import SystemClock
 from coordinator.realtime import hub_client, protocol
 from coordinator.realtime.bus import RESYNC, Notification
 from coordinator.realtime.hub_client import MAX_UNSENT, MOST_TOPICS, HubConnection
@@ -53,13 +55,14 @@ class Hub:
         return connection.respond(self.refuse, "no") if self.refuse else None
 
     @asynccontextmanager
-    async def running(self):
+    async def running(self, **options):
         async with serve(
             self.handle,
             "127.0.0.1",
             self.port,
             subprotocols=[protocol.SUBPROTOCOL],
             process_request=self.check,
+            **options,
         ) as server:
             self.port = server.sockets[0].getsockname()[1]
             yield self
@@ -69,12 +72,13 @@ class Hub:
 
 
 @asynccontextmanager
-async def connected(hub: Hub, commands: list | None = None):
+async def connected(hub: Hub, commands: list | None = None, **options):
     connection = HubConnection(
         f"ws://127.0.0.1:{hub.port}/",
         "sesame",
         hello=hello,
         on_command=(commands if commands is not None else []).append,
+        **options,
     )
     task = asyncio.create_task(connection.run())
     try:
@@ -224,6 +228,29 @@ async def test_a_hub_that_needs_longer_than_was_waited_for_is_waited_for_longer(
     assert len(hub.authorization) >= 3
 
 
+async def test_a_large_fleet_connects_again_over_seconds_and_waits_longer_for_the_hub(monkeypatch):
+    pauses: list[float] = []
+
+    class Clock(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            pauses.append(seconds)
+            await super().sleep(0.01)
+
+    async def lost(reports: float) -> list[float]:
+        pauses.clear()
+        hub = Hub(first=protocol.encode(protocol.Welcome(2, reports, 0.0)))
+        async with hub.running(), connected(hub, clock=Clock()) as connection:
+            for count in range(1, 21):
+                await until(lambda count=count: connection.is_connected and len(hub.sockets) == count)
+                await hub.sockets[-1].close()
+            assert connection._open_timeout == 5.0 + reports - 1.0
+        return list(pauses)
+
+    assert max(await lost(1.0)) <= 0.2
+    spread = await lost(10.0)
+    assert 1.0 < max(spread) <= 0.2 + 0.4 * 9
+
+
 async def test_the_hub_is_informed_of_each_topic_that_somebody_follows():
     hub = Hub(first=protocol.encode(protocol.Welcome(protocol.VERSION, 60.0, 0.0)))
 
@@ -268,7 +295,7 @@ async def test_a_heartbeat_of_version_2_brings_only_what_changed_and_comes_as_of
 
 
 @pytest.mark.parametrize(
-    ("reports", "pings", "polls"), [(1.0, 5.0, 30.0), (10.0, 10.0, 300.0), (3600.0, 3600.0, 300.0)]
+    ("reports", "pings", "polls"), [(1.0, 5.0, 30.0), (10.0, 25.0, 300.0), (3600.0, 60.0, 300.0)]
 )
 async def test_the_size_of_the_fleet_sets_pings_and_safety_polls_from_the_first_frame_on(
     reports: float, pings: float, polls: float, monkeypatch: pytest.MonkeyPatch
@@ -286,6 +313,36 @@ async def test_the_size_of_the_fleet_sets_pings_and_safety_polls_from_the_first_
         await until(lambda: connection.is_connected)
         assert connection.safety_poll_seconds == polls
         assert [socket.ping_interval for socket in made] == [pings]
+
+
+@pytest.mark.parametrize("says_something", [True, False])
+async def test_a_frame_of_the_hub_is_a_sign_of_life_and_silence_ends_the_connection(
+    says_something: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(hub_client, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(hub_client, "REPORTS_A_PING", 0.2)
+    pings: list[bytes] = []
+
+    class Deaf(ServerConnection):
+        def data_received(self, data: bytes) -> None:
+            if data[0] & 0x0F == Opcode.PING:
+                pings.append(data)
+            else:
+                super().data_received(data)
+
+    hub = Hub()
+    async with hub.running(create_connection=Deaf), connected(hub) as connection:
+        await until(lambda: connection.is_connected)
+        first = hub.sockets[0]
+        if says_something:
+            for _ in range(12):
+                await first.send(protocol.encode(protocol.Hinted(Notification("queue:a"))))
+                await asyncio.sleep(0.1)
+            assert not pings
+            assert hub.sockets == [first]
+        else:
+            await until(lambda: len(hub.sockets) > 1)
+            assert pings
 
 
 async def test_a_hub_of_version_1_gets_whole_states():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from coordinator import Worker
+from coordinator.gates import state as rules
 from coordinator.realtime import protocol
 from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import Announce, GateStatus, Receipt, WorkerState
@@ -155,7 +157,7 @@ async def test_one_process_samples_for_both_and_the_other_takes_over(
         )
 
 
-async def test_without_redis_pages_say_degraded_workers_are_kept_and_all_recovers(
+async def test_without_redis_pages_say_degraded_releases_reach_all_and_all_recovers(
     tmp_path: Path, connection_string: str, storage_prefix: str
 ) -> None:
     port = free_port()
@@ -167,15 +169,26 @@ async def test_without_redis_pages_say_degraded_workers_are_kept_and_all_recover
         ):
             async with BareWorker(one, "here") as here, BareWorker(other, "there") as there:
                 await until(lambda: here.heard and there.heard)
-                here.beat()
-                there.beat()
-                with Person(other, "vera") as vera:
+                for worker in (here, there):
+                    await worker.wait_at(GATE)
+                    worker.beat()
+                with Person(one, "olga") as olga, Person(other, "vera") as vera:
                     await until(lambda: _presence(vera) == {"here": "ok", "there": "ok"})
+                    await until(lambda: _gate(olga).get("waiting") == ["here", "there"])
                     assert _fleet(vera)["degraded"] == ""
                     stop_server(redis)
                     await until(lambda: "processes is down" in vera.get("/").text, seconds=60)
                     assert _presence(vera)["there"] == "ok"
                     assert (here.closed, there.closed) == (None, None)
+                    # Each process samples by itself, and pushes what it finds to its own workers.
+                    began = time.monotonic()
+                    await asyncio.to_thread(olga.post, f"/gates/{GATE}/unleash")
+                    await until(lambda: here.hints(f"gate:{GATE}"), seconds=5)
+                    await until(lambda: there.hints(f"gate:{GATE}"), seconds=30)
+                    assert time.monotonic() - began < 15
+                    pushed = there.hints(f"gate:{GATE}")[-1]
+                    assert rules.decode(GATE, pushed.state).state == "open"
+                    await until(lambda: _gate(vera).get("state") == "open")
                     redis = _redis(port, tmp_path)
                     await until(lambda: _fleet(vera)["degraded"] == "", seconds=60)
                     await until(lambda: _presence(vera) == {"here": "ok", "there": "ok"})
@@ -183,6 +196,30 @@ async def test_without_redis_pages_say_degraded_workers_are_kept_and_all_recover
                     await until(lambda: len(there.hints("queue:only-here")) == 1)
     finally:
         stop_server(redis)
+
+
+async def test_a_process_that_stands_still_delays_only_its_own_workers_and_no_page_of_the_other(
+    own_pair: tuple[Dashboard, Dashboard],
+) -> None:
+    one, other = own_pair
+    assert other.process is not None
+    async with BareWorker(one, "here") as here, BareWorker(other, "there") as there:
+        await until(lambda: here.heard and there.heard)
+        for worker in (here, there):
+            await worker.wait_at(GATE)
+        with Person(one, "olga") as olga:
+            await until(lambda: _gate(olga).get("waiting") == ["here", "there"])
+            other.process.send_signal(signal.SIGSTOP)
+            try:
+                began = time.monotonic()
+                await asyncio.to_thread(olga.post, f"/gates/{GATE}/unleash")
+                await until(lambda: here.hints(f"gate:{GATE}"))
+                assert (await asyncio.to_thread(olga.get, "/workers/")).status_code == 200
+                assert time.monotonic() - began < 5
+                assert there.hints(f"gate:{GATE}") == []
+            finally:
+                other.process.send_signal(signal.SIGCONT)
+            await until(lambda: there.hints(f"gate:{GATE}"), seconds=20)
 
 
 async def test_prices_and_budget_put_in_force_on_one_process_count_on_the_other(

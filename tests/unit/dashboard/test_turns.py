@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from coordinator.testing.clock import ManualClock
+from dashboard.core.middleware import WithoutSockets
 from dashboard.core.permissions import USUAL
 from dashboard.hub import runtime, workers
 from dashboard.hub.routing import people_first
 from dashboard.hub.runtime import Runtime
-from dashboard.hub.socket import SHARE, Admissions, Turns
+from dashboard.hub.socket import SHARE, Admissions, Door, Turns
 from dashboard.hub.workers import WorkerConsumer
 
 COST = 0.01
@@ -106,7 +108,7 @@ async def test_new_sockets_and_frames_take_turns(monkeypatch: pytest.MonkeyPatch
 
     noted: list[tuple[str, int | None]] = []
     used = SimpleNamespace(
-        admissions=Admissions(), is_running=True, consumers=set(), sockets=None, turns=Noted()
+        admissions=Admissions(), door=Door(), is_running=True, consumers=set(), sockets=None, turns=Noted()
     )
     monkeypatch.setattr(workers, "current", lambda: used)
     monkeypatch.setattr(workers, "_checked", checked)
@@ -124,3 +126,38 @@ async def test_new_sockets_and_frames_take_turns(monkeypatch: pytest.MonkeyPatch
     scope = {"type": "websocket", "headers": [(b"authorization", b"Bearer kw")]}
     await WorkerConsumer()(scope, receive, send)
     assert noted == [("wait", 7), ("took", 7)] * 2
+
+
+async def test_sockets_that_come_all_at_once_come_in_one_after_the_other() -> None:
+    clock, entered = ManualClock(), []
+    door = Door(per_second=100, at_once=5, clock=clock)
+
+    async def enter() -> None:
+        await door.enter(1)
+        entered.append(clock.monotonic())
+
+    began = clock.monotonic()
+    coming = [asyncio.create_task(enter()) for _ in range(205)]
+    await clock.advance(0.0)
+    assert len(entered) == 5
+    await door.enter(2)  # another token's sockets do not wait
+    await clock.advance(1.0)
+    assert len(entered) == pytest.approx(105, abs=1)
+    await clock.advance(1.5)
+    assert all(each.done() for each in coming)
+    assert max(entered) - began == pytest.approx(2.0)
+    async with asyncio.timeout(10):
+        await enter()
+    assert entered[-1] == clock.monotonic()
+
+
+def test_sockets_that_open_and_close_write_no_lines() -> None:
+    quiet = WithoutSockets()
+    said = [
+        '%s - "WebSocket %s" [accepted]',
+        "connection open",
+        "connection closed",
+        "connection rejected (%d %s)",
+    ]
+    records = [logging.LogRecord("uvicorn.error", logging.INFO, "", 0, each, (), None) for each in said]
+    assert [quiet.filter(record) for record in records] == [False, False, False, True]

@@ -396,3 +396,22 @@ def test_whatever_is_pushed_storage_is_followed_and_each_lie_that_was_believed_i
         await fleet.end()
 
     asyncio.run(play())
+
+
+async def test_the_moment_of_a_push_that_was_verified_early_brings_no_read_right_after_the_next(
+    fleet: Fleet,
+) -> None:
+    gate = await fleet.worker()
+    async with gate.watch():
+        opened = await fleet.operator.open(by="olga")
+        await fleet.push(opened)
+        await fleet.clock.advance(0.3)
+        await gate.read()
+        moment = 0.25 + random.Random(f"worker-1 test-gate {opened.epoch}").uniform(1.5, 59.75)
+        await fleet.clock.advance(moment - 0.3 - 0.1)
+        await fleet.push(await fleet.operator.close(by="olga"))
+        reads = fleet.store.reads
+        await fleet.clock.advance(1.4)
+        assert fleet.store.reads == reads
+        await fleet.clock.advance(60)
+        assert fleet.store.reads > reads
