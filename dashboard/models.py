@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from django.conf import settings
 from django.db import models
+from django.db.models.expressions import RawSQL
 
 
 class Outcome(models.TextChoices):
@@ -363,6 +366,16 @@ class LedgerOwner(models.Model):
 UNSETTLED = ("granted", "free", "missing")
 
 
+class LedgerRows(models.QuerySet["LedgerRow"]):
+    """Rows of the index."""
+
+    def unsettled(self) -> Self:
+        """Those that may still change. In words of its own: with parameters SQLite would not use the index of these rows."""
+        states = ", ".join(f"'{state}'" for state in UNSETTLED)
+        whether = RawSQL(f'"dashboard_ledgerrow"."state" IN ({states})', (), models.BooleanField())
+        return self.filter(whether)
+
+
 class LedgerRow(models.Model):
     """A grant as the ledger had it, or a hole: "unattributed" (others moved the counter) or "missing" (unexplained).
 
@@ -379,6 +392,8 @@ class LedgerRow(models.Model):
     state = models.CharField(max_length=12)
     issued_through = models.BigIntegerField(null=True)
 
+    objects = LedgerRows.as_manager()
+
     class Meta:
         constraints = [models.UniqueConstraint(fields=["book", "last", "turn"], name="ledger_row_once")]
         indexes = [
@@ -391,6 +406,25 @@ class LedgerRow(models.Model):
 
     def __str__(self) -> str:
         return f"{self.first}…{self.last} {self.state}"
+
+
+class LastIssued(models.Model):
+    """Up to which number a worker process that was lost had issued of a range, as it said in its last heartbeat."""
+
+    sequence = models.CharField(max_length=200)
+    first = models.BigIntegerField()
+    owner = models.CharField(max_length=200)
+    pid = models.BigIntegerField()
+    last_issued = models.BigIntegerField()
+    at = models.FloatField(db_index=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["sequence", "first", "owner", "pid"], name="last_issued_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.sequence} up to {self.last_issued}"
 
 
 class AlertChannel(models.Model):

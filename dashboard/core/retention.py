@@ -42,6 +42,7 @@ BOUNDS = {
     "dashboard.WebhookMark": "as many as addresses in KENNEL_WEBHOOKS",
     "dashboard.GatePeak": "as many as gates there ever were in storage",
     "dashboard.PastWorker": "housekeeping: 30 days after it was last seen, and 20,000",
+    "dashboard.LastIssued": "housekeeping: 400 days after its process was last seen, and 100,000",
     "dashboard.PastRelease": "housekeeping: 30 days after it last changed",
     "dashboard.PoisonMessage": "an hour after it was read, and 20,000 a queue",
     "dashboard.BulkAct": "housekeeping: 30 days after it began",

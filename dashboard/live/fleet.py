@@ -127,7 +127,10 @@ class LeaderView(msgspec.Struct, frozen=True, gc=False):
 
 
 class GrantView(msgspec.Struct, frozen=True, gc=False):
-    """One range of numbers. `state` is "in use", "used", "returned", "lost" or "unattributed"."""
+    """One range of numbers. `state` is "in use", "used", "returned", "lost" or "unattributed".
+
+    Of a lost one, `last_issued` is what its process said last, at `heard_at`: it issued at least so far.
+    """
 
     sequence: str
     first: int
@@ -136,6 +139,7 @@ class GrantView(msgspec.Struct, frozen=True, gc=False):
     granted_at: float | None
     state: str
     last_issued: int | None = None
+    heard_at: float | None = None
 
 
 class SequenceView(msgspec.Struct, frozen=True, gc=False):

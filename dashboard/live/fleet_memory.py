@@ -4,6 +4,7 @@
 2. Its end is noted with its last report: "stopped" if it had said so, else "lost".
 3. A process that starts expects the workers that were not noted to have ended. Those that do not connect are lost.
 4. What is older than `KEPT_DAYS` is removed.
+5. Of a lost worker the last number that it said it had issued of each range is kept for longer: accountants ask for it.
 
 The newest release of each gate is noted once a second while it changes, and read at the start.
 """
@@ -20,7 +21,7 @@ from django.db import transaction
 from coordinator.realtime.protocol import Hello, WorkerState
 from dashboard.live.presence import Fate
 from dashboard.live.releases import ReleaseNews
-from dashboard.models import PastRelease, PastWorker
+from dashboard.models import LastIssued, PastRelease, PastWorker
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ DAY_SECONDS = 86_400.0
 AT_ONCE = 500
 MOST_WORKERS = 20_000
 """Of a fleet that starts a new process for each job the newest are kept."""
+LAST_ISSUED_DAYS, MOST_LAST_ISSUED = 400, 100_000
+"""Of a lost worker's ranges: a year, and the time to make its statement (5)."""
 MOST_BYTES, SHOWN_THINGS = 16_384, (30, 10, 0)
 """Of one report; and how many gates, listeners, elections and sequences are left of one that is longer."""
 
@@ -60,6 +63,24 @@ def save_workers(source: str, fates: Mapping[str, Fate]) -> None:
         update_conflicts=True,
         unique_fields=["source", "instance"],
         update_fields=["name", "token", "ended", "seen_at", "report"],
+    )
+    LastIssued.objects.bulk_create(
+        [
+            LastIssued(
+                sequence=status.name,
+                first=status.first,
+                owner=fate.hello.worker,
+                pid=fate.hello.pid,
+                last_issued=status.last_issued,
+                at=fate.seen_at,
+            )
+            for fate in fates.values()
+            if fate.ended == "lost"
+            for status in fate.hello.state.sequences
+            if 0 < status.first <= status.last_issued
+        ],
+        batch_size=AT_ONCE,
+        ignore_conflicts=True,
     )
 
 
@@ -164,4 +185,8 @@ def forget_old() -> int:
     beyond = 0
     if limit := edge.first():
         beyond, _ = PastWorker.objects.filter(seen_at__lte=limit).delete()
-    return int(workers + gates + beyond)
+    words_at = LastIssued.objects.order_by("-at").values_list("at", flat=True)
+    beyond_words = words_at[MOST_LAST_ISSUED : MOST_LAST_ISSUED + 1].first() or 0.0
+    since = max(time.time() - LAST_ISSUED_DAYS * DAY_SECONDS, beyond_words)
+    words, _ = LastIssued.objects.filter(at__lte=since).delete()
+    return int(workers + gates + beyond + words)

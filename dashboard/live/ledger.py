@@ -17,13 +17,14 @@ from coordinator.realtime.protocol import SequenceStatus
 from coordinator.sequences.grants import FREE, GRANTED, RETURNED, USED, Grant, Owner
 from dashboard.live.fleet import GrantView
 from dashboard.live.presence import LATE_SECONDS, Presence
-from dashboard.models import LedgerBook, LedgerOwner, LedgerRow
+from dashboard.models import LastIssued, LedgerBook, LedgerOwner, LedgerRow
 
 log = logging.getLogger(__name__)
 
 _STATES = {USED: "used", RETURNED: "returned", FREE: "free"}
 FEW_OWNERS = 20
 CHUNK = 1000
+AT_ONCE = 500
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -60,15 +61,24 @@ class LedgerPage(msgspec.Struct, frozen=True):
         return self.indexed < self.counter
 
 
+class LastWord(NamedTuple):
+    """Up to which number a process said that it had issued, in its last heartbeat, and when (wall clock)."""
+
+    last_issued: int
+    at: float
+
+
 class Owners(NamedTuple):
     """Which processes take numbers of a sequence: those alive (with what they say of it), and whether any is known.
 
-    `gone` has when those that ended were last heard of (wall clock).
+    `gone` has when those that ended were last heard of (wall clock), `heard` what those that fell silent said last, by name,
+    process id and first number of the range.
     """
 
     alive: Mapping[tuple[str, int], SequenceStatus]
     somebody: bool
     gone: Mapping[tuple[str, int], float] = {}
+    heard: Mapping[tuple[str, int, int], LastWord] = {}
 
 
 _NOTHING_TAKEN = SequenceStatus("none")
@@ -82,17 +92,42 @@ def owners_of(presence: Presence, sequence: str) -> Owners:
 def owners_of_each(presence: Presence, sequences: Iterable[str]) -> dict[str, Owners]:
     """The same for several sequences: each worker is looked at once, however many sequences there are."""
     limit = presence.clock.monotonic() - LATE_SECONDS
-    entries = [entry for entry in list(presence.entries.values()) if entry.seen >= limit]
+    everyone = list(presence.entries.values())
+    entries = [entry for entry in everyone if entry.seen >= limit]
     somebody, gone = bool(presence.entries), presence.gone()
     everybody = {(entry.hello.worker, entry.hello.pid): _NOTHING_TAKEN for entry in entries}
     own: dict[str, dict[tuple[str, int], SequenceStatus]] = defaultdict(dict)
     for entry in entries:
         for status in reversed(entry.state.sequences):
             own[status.name][entry.hello.worker, entry.hello.pid] = status
+    heard: dict[str, dict[tuple[str, int, int], LastWord]] = defaultdict(dict)
+    for entry in everyone:
+        if entry.seen < limit:
+            at = presence.clock.time() - (presence.clock.monotonic() - entry.seen)
+            for status in entry.state.sequences:
+                key = entry.hello.worker, entry.hello.pid, status.first
+                heard[status.name][key] = LastWord(status.last_issued, at)
     return {
-        name: Owners(everybody | own[name] if name in own else everybody, somebody, gone)
+        name: Owners(
+            everybody | own[name] if name in own else everybody, somebody, gone, heard.get(name) or {}
+        )
         for name in sequences
     }
+
+
+def with_last_words(owners: Owners, sequence: str, grants: Iterable[Grant]) -> Owners:
+    """With what the lost processes among the owners of these grants said last. Blocking."""
+    firsts = [
+        grant.first
+        for grant in grants
+        if grant.outcome == GRANTED and (grant.owner.id, grant.owner.pid) not in owners.alive
+    ]
+    kept: dict[tuple[str, int, int], LastWord] = {}
+    for start in range(0, len(firsts), AT_ONCE):
+        rows = LastIssued.objects.filter(sequence=sequence, first__in=firsts[start : start + AT_ONCE])
+        for row in rows:
+            kept[row.owner, row.pid, row.first] = LastWord(row.last_issued, row.at)
+    return owners._replace(heard=kept | dict(owners.heard)) if kept else owners
 
 
 def judge(sequence: str, grant: Grant, owners: Owners, read_at: float | None) -> GrantView:
@@ -101,7 +136,7 @@ def judge(sequence: str, grant: Grant, owners: Owners, read_at: float | None) ->
     A process that ended without settling its grant lost what it had not issued. Only the ledger can say so, and only
     as it was after the end: what a stopping process returns is written there.
     """
-    state, last_issued = _STATES.get(grant.outcome), grant.issued_through
+    state, last_issued, heard_at = _STATES.get(grant.outcome), grant.issued_through, None
     if grant.outcome == GRANTED:
         status = owners.alive.get((grant.owner.id, grant.owner.pid))
         if status is not None:
@@ -112,6 +147,9 @@ def judge(sequence: str, grant: Grant, owners: Owners, read_at: float | None) ->
             # Without a single worker on the socket nothing can be said of those that only poll.
             ended = owners.gone.get((grant.owner.id, grant.owner.pid), 0.0)
             state = "lost" if owners.somebody and read_at is not None and read_at > ended else "granted"
+            word = owners.heard.get((grant.owner.id, grant.owner.pid, grant.first))
+            if state == "lost" and word is not None and grant.first <= word.last_issued <= grant.last:
+                last_issued, heard_at = word
     return GrantView(
         sequence=sequence,
         first=grant.first,
@@ -120,6 +158,7 @@ def judge(sequence: str, grant: Grant, owners: Owners, read_at: float | None) ->
         granted_at=grant.granted_at or None,
         state=state or grant.outcome,
         last_issued=last_issued,
+        heard_at=heard_at,
     )
 
 
@@ -153,7 +192,9 @@ def page(
                 *rows[:limit],
                 *(row for row in _turns(book, rows[limit - 1].last) if row not in rows[:limit]),
             ]
-    views = tuple(judge(sequence, grant_of(row), owners, book.read_at) for row in rows)
+    grants = [grant_of(row) for row in rows]
+    owners = with_last_words(owners, sequence, grants)
+    views = tuple(judge(sequence, grant, owners, book.read_at) for grant in grants)
     return LedgerPage(
         views,
         views[-1].last if more else None,
@@ -238,7 +279,7 @@ def _holding(book: LedgerBook, number: int) -> list[LedgerRow]:
 def _answer(book: LedgerBook, number: int, rows: list[LedgerRow], owners: Owners) -> Answer:
     if rows:
         grant = grant_of(rows[0])
-        view = judge(book.name, grant, owners, book.read_at)
+        view = judge(book.name, grant, with_last_words(owners, book.name, [grant]), book.read_at)
         return Answer(view.state, view, grant.owner.host, grant.owner.pid)
     if number < book.start:
         return Answer("before")

@@ -23,7 +23,7 @@ from coordinator.sequences.grants import Counter, ExternalAdvance, Grant, Owner
 from coordinator.sequences.store import Ledger
 from coordinator.sequences.verify import all_grants, merged
 from coordinator.storage import Storage
-from dashboard.models import UNSETTLED, LedgerBook, LedgerOwner, LedgerRow
+from dashboard.models import LedgerBook, LedgerOwner, LedgerRow
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -175,15 +175,19 @@ def beginning(book: LedgerBook) -> int:
     rows = LedgerRow.objects.filter(book=book)
     newest = rows.order_by("-last", "-turn").values_list("last", flat=True)
     edge = newest[NEWEST_ROWS : NEWEST_ROWS + 1].first() or 0
-    row = rows.filter(state__in=UNSETTLED, last__gt=edge).order_by("last", "turn").first()
+    row = rows.unsettled().filter(last__gt=edge).order_by("last", "turn").first()
     return book.next if row is None else min(row.first, book.next)
 
 
 def next_to_sweep(book: LedgerBook, below: int) -> int | None:
     """The beginning of the next older span that may have changed; they are taken in turn."""
-    rows = LedgerRow.objects.filter(book=book, state__in=UNSETTLED, last__lt=below).order_by("last", "turn")
-    row = rows.filter(last__gte=book.swept).first() or rows.first()
-    return None if row is None else row.first
+    # Ordered as the index of these rows is: with the turn, the database would look at every row below.
+    rows = LedgerRow.objects.unsettled().filter(book=book, last__lt=below).order_by("last")
+    lasts = rows.values_list("last", flat=True)
+    last = lasts.filter(last__gte=book.swept).first()
+    if last is None:
+        last = lasts.first()
+    return None if last is None else min(rows.filter(last=last).values_list("first", flat=True))
 
 
 def _known() -> dict[str, int]:

@@ -14,6 +14,7 @@ from dashboard.live import ledger as ranges
 from dashboard.live.fleet import GrantView
 from dashboard.live.ledger import LedgerPage
 from dashboard.models import LedgerBook
+from dashboard.sequences.balance import Balance, balance
 
 
 def ledger(
@@ -29,6 +30,14 @@ def ledger(
     if page.problem and _is_unused(sequence):
         page = msgspec.structs.replace(page, problem="unused")
     return page
+
+
+def accounts(sequence: str) -> Balance | None:
+    """What became of all its numbers; None if none was granted, or too many ranges are open to say."""
+    book = LedgerBook.objects.filter(name=sequence).first()
+    if book is None or book.next <= book.start:
+        return None
+    return balance(book, ranges.owners_of(current().presence, sequence))
 
 
 def _is_unused(sequence: str) -> bool:
@@ -47,4 +56,5 @@ def ledger_lines(
     owners = ranges.owners_of(current().presence, sequence)
     rows = map(ranges.grant_of, ranges.newest_first(book, before=before, owner=owner))
     while part := list(islice(rows, ranges.CHUNK)):
-        yield [(ranges.judge(sequence, grant, owners, book.read_at), grant.owner) for grant in part]
+        known = ranges.with_last_words(owners, sequence, part)
+        yield [(ranges.judge(sequence, grant, known, book.read_at), grant.owner) for grant in part]

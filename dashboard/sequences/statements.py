@@ -38,7 +38,7 @@ MEANS = {
     "issued": "issued by a process that said so",
     "unused": "returned; may still be granted again",
     "in_use": "in a range that is in use, or of which nothing is known",
-    "lost": "in a range whose process crashed: issued, or never to be issued",
+    "lost": "of a process that crashed, after its last report: issued, or never to be issued",
     "unaccounted": "in no grant: another program moved the counter, or rows are missing",
 }
 MOST_MONTHS = 24
@@ -135,9 +135,10 @@ class Statement:
         rows = ranges.oldest_first(self.book, self.opening, self.closing - 1)
         while chunk := list(islice(rows, ranges.CHUNK)):
             lines: list[tuple[object, ...]] = []
-            for row in chunk:
-                grant = ranges.grant_of(row)
-                view = ranges.judge(self.sequence, grant, owners, self.book.read_at)
+            grants = [ranges.grant_of(row) for row in chunk]
+            known = ranges.with_last_words(owners, self.sequence, grants)
+            for grant in grants:
+                view = ranges.judge(self.sequence, grant, known, self.book.read_at)
                 counts = parts_of(view, grant.covers_to)
                 if not counts["numbers"]:
                     continue
@@ -204,14 +205,16 @@ class Statement:
         if self.odd:
             sheet.heading("Numbers that are lost or unaccounted for")
             sheet.table(
-                ("From", "To", "Count", "State", "Process"),
+                ("From", "To", "Count", "State", "Issued up to", "Heartbeat", "Process"),
                 [
                     (
                         f"{each.first:,}",
                         f"{each.last:,}",
                         f"{each.last - each.first + 1:,}",
                         each.state,
-                        each.owner[:40],
+                        "" if each.last_issued is None else f"{each.last_issued:,}",
+                        "" if each.heard_at is None else _moment(each.heard_at),
+                        each.owner[:30],
                     )
                     for each in self.odd
                 ],

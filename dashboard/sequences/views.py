@@ -33,6 +33,7 @@ LEDGER_HEAD = (
     "pid",
     "started_at",
     "software",
+    "heard_at",
 )
 
 
@@ -59,6 +60,7 @@ def sequences(request: HttpRequest) -> HttpResponse:
         ledger=ledger,
         older=query_of(sequence=sequence, owner=owner, before=ledger.next) if ledger else "",
         months=months(sequence),
+        balance=queries.accounts(sequence),
     )
 
 
@@ -114,6 +116,6 @@ async def ledger_parts(sequence: str, *, before: int | None = None, owner: str =
     while part := await database_sync_to_async(next)(parts, None):
         yield csv.lines(
             (g.first, g.last, g.owner, g.state, g.last_issued, csv.moment(g.granted_at), o.host, o.pid or None,
-             csv.moment(o.started_at or None), o.software)
+             csv.moment(o.started_at or None), o.software, csv.moment(g.heard_at))
             for g, o in part
         )  # fmt: skip

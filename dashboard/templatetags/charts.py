@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
 from django import template
 from django.template.defaultfilters import pluralize
@@ -122,6 +123,44 @@ def range_map(grants: Sequence[GrantView], next_number: int | None, *, owners: b
         " owned" if owners else "", 41 if owners else 28, said, bars, figure(low), figure(high),
         _owners_key(rows, hues) if owners else "",
     )  # fmt: skip
+
+
+LEAST_SHOWN = 4
+
+
+class Part(Protocol):
+    """One of several numbers that add up: its colour, and what it counts."""
+
+    @property
+    def tone(self) -> str: ...
+
+    @property
+    def word(self) -> str: ...
+
+    @property
+    def numbers(self) -> int: ...
+
+
+@register.simple_tag
+def balance_strip(parts: Sequence[Part], numbers: int) -> SafeString:
+    """Numbers that add up, as one strip. What is there is seen, however little: it is a few thousandths wide at least."""
+    shown = [part for part in parts if part.numbers]
+    room = 1000 - LEAST_SHOWN * len(shown)
+    bars, x = [], 0.0
+    for part in shown:
+        width = LEAST_SHOWN + room * part.numbers / numbers
+        bars.append((part.tone, round(x, 1), round(width - 1, 1), f"{part.word}: {figure(part.numbers)}"))
+        x += width
+    return format_html(
+        '<figure class="rangemap balance"><svg viewBox="0 0 1000 28" preserveAspectRatio="none" role="img" aria-label="{}">'
+        "{}</svg></figure>",
+        ", ".join(f"{part.word} {figure(part.numbers)}" for part in parts),
+        format_html_join(
+            "",
+            '<rect class="tone-{} solid" x="{}" y="1" width="{}" height="26"><title>{}</title></rect>',
+            bars,
+        ),
+    )
 
 
 def _hues(names: Sequence[str]) -> dict[str, str]:

@@ -12,17 +12,25 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from coordinator.leadership.terms import TermRecord
-from coordinator.realtime.protocol import GateStatus, LeadershipStatus, ListenerStatus, Receipt, WorkerState
+from coordinator.realtime.protocol import (
+    GateStatus,
+    LeadershipStatus,
+    ListenerStatus,
+    Receipt,
+    SequenceStatus,
+    WorkerState,
+)
+from coordinator.sequences.grants import Grant, Owner
 from coordinator.testing.clock import ManualClock
 from dashboard.core import audit
 from dashboard.core.permissions import Actor
 from dashboard.hub import runtime
 from dashboard.hub.runtime import Runtime
-from dashboard.live import fleet_memory, fragments
+from dashboard.live import fleet_memory, fragments, ledger
 from dashboard.live.fleet import Sample, StorageView
 from dashboard.live.fleet_state import Rates, compose
 from dashboard.live.presence import FORGET_SECONDS, LATE_SECONDS, Presence
-from dashboard.models import Outcome, PastRelease, PastWorker, PoisonMessage
+from dashboard.models import LastIssued, Outcome, PastRelease, PastWorker, PoisonMessage
 from dashboard.workers import timeline
 
 from .making import NOW, hello, releases_of, waiting, worker
@@ -268,3 +276,36 @@ def test_a_worker_that_died_has_a_page_with_what_it_did(
         "Passed epoch 7, 0.25 s after the opening",
         "Started",
     ]
+
+
+def test_what_a_lost_worker_said_last_of_its_numbers_is_known_at_once_and_kept_for_a_year(
+    clock: ManualClock,
+) -> None:
+    presence = Presence("first", clock=clock)
+    state = WorkerState(
+        sequences=(SequenceStatus("orders", 2001, 3000, 2508), SequenceStatus("none", 1, 100))
+    )
+    presence.joined(hello("killed", pid=7, state=state), token="fleet")
+    presence.joined(hello("stays"), token="fleet")
+    seen = clock.time()
+    asyncio.run(clock.advance(60))
+    presence.report("i-stays", WorkerState())
+    grant = Grant(2001, 3000, Owner("killed", "host", 7), "", seen)
+    owners = ledger.owners_of(presence, "orders")
+    view = ledger.judge("orders", grant, owners, clock.time())
+    assert (view.state, view.last_issued, view.heard_at) == ("lost", 2508, pytest.approx(seen, abs=1))
+    asyncio.run(clock.advance(700))
+    presence.report("i-stays", WorkerState())
+    presence.forget()
+    assert not ledger.owners_of(presence, "orders").heard
+    fleet_memory.save_workers(SOURCE, presence.take_fates())
+    owners = ledger.with_last_words(ledger.owners_of(presence, "orders"), "orders", [grant])
+    again = ledger.judge("orders", grant, owners, clock.time())
+    assert (again.state, again.last_issued, again.heard_at) == ("lost", 2508, pytest.approx(seen, abs=1))
+    assert LastIssued.objects.count() == 1
+    LastIssued.objects.update(at=time.time() - 399 * 86_400)
+    fleet_memory.forget_old()
+    assert LastIssued.objects.count() == 1
+    LastIssued.objects.update(at=time.time() - 401 * 86_400)
+    fleet_memory.forget_old()
+    assert LastIssued.objects.count() == 0

@@ -14,16 +14,25 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Group, User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
+from coordinator.realtime.protocol import SequenceStatus, WorkerState
 from coordinator.testing.clock import ManualClock
 from dashboard.core.pdf import Sheet
 from dashboard.core.permissions import Actor
 from dashboard.hub import runtime
 from dashboard.hub.runtime import Runtime
-from dashboard.models import AuditRow, LedgerBook, LedgerOwner, LedgerRow
+from dashboard.live.ledger_index import next_to_sweep
+from dashboard.models import AuditRow, LastIssued, LedgerBook, LedgerOwner, LedgerRow
+from dashboard.sequences import balance
+from dashboard.sequences.balance import Balance
+from dashboard.sequences.queries import accounts
 from dashboard.sequences.statements import KINDS, Month, Seal, Statement
+from dashboard.sequences.views import ledger_parts
 from tests.unit.dashboard.making import hello
 
 pytestmark = pytest.mark.django_db
@@ -102,6 +111,73 @@ def test_each_number_is_in_one_row_of_one_month_and_the_sums_agree_with_the_coun
     for row in september + october:
         assert int(row["numbers"]) == sum(int(row[kind]) for kind in KINDS)
     assert of("2026-08")[0] == of("2027-01")[0] == []
+
+
+def test_issued_free_in_use_and_lost_add_up_to_the_counter_as_the_statements_do(
+    vera: Client, book: LedgerBook
+) -> None:
+    LedgerRow.objects.filter(book=book, first=201).update(state="granted", issued_through=None)
+    LedgerOwner.objects.create(name="w-1", host="host", pid=1)
+    LedgerRow.objects.filter(book=book, first=201).update(owner=LedgerOwner.objects.get(name="w-1"))
+    presence = runtime.current().presence
+    presence.report("i-w-1", WorkerState(sequences=(SequenceStatus(NAME, 201, 1200, 900),)))
+    LastIssued.objects.create(
+        sequence=NAME, first=1301, owner="bob", pid=2, last_issued=1337, at=at("2026-10-04")
+    )
+    LastIssued.objects.create(sequence=NAME, first=1301, owner="bob", pid=3, last_issued=1399, at=0)
+    LastIssued.objects.create(sequence="other", first=1301, owner="bob", pid=2, last_issued=1399, at=0)
+    found = accounts(NAME)
+    assert found == Balance(issued=937, unused=100, in_use=300, lost=63, unaccounted=100, start=1, next=1501)
+    assert sum(part.numbers for part in found.parts) == found.numbers == 1500
+    of_months = sums(of("2026-09")[0] + of("2026-10")[0])
+    assert [of_months[kind] for kind in KINDS] == [part.numbers for part in found.parts]
+
+    page = " ".join(vera.get("/sequences/?sequence=orders").content.decode().split())
+    words = ("issued 937", "free 100", "in use 300", "lost 63", "unaccounted for 100")
+    assert f'aria-label="{", ".join(words)}"' in page
+    assert re.findall(r"<dt><svg.*?</svg> ([a-z ]+)</dt>", page) == [
+        word.rstrip("0123456789 ") for word in words
+    ]
+    assert "= next free number 1 501 − 1" in page and 'class="num">1 500</dd>' in page
+    assert "at most 63" in page and "heartbeat" in page
+    answers = [
+        " ".join(vera.get(f"/sequences/?sequence=orders&number={n}").content.decode().split())
+        for n in (1337, 1338)
+    ]
+    assert "issued: 1 337 was issued." in answers[0]
+    assert "at most 63 more were. It is unknown whether 1 338 was issued." in answers[1]
+    lost = next(row for row in csv.DictReader(io.StringIO(async_to_sync(_file)())) if row["state"] == "lost")
+    assert (lost["last_issued"], lost["heard_at"]) == ("1337", "2026-10-04T12:00:00.000+00:00")
+
+
+async def _file() -> str:
+    return "".join([part async for part in ledger_parts(NAME)])
+
+
+def test_nothing_is_said_of_a_sequence_without_numbers_or_with_more_open_ranges_than_a_page_can_add_up(
+    vera: Client, book: LedgerBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert accounts("none") is None
+    LedgerBook.objects.create(name="new", source="account/kennel-", read_at=time.time())
+    assert accounts("new") is None
+    monkeypatch.setattr(balance, "MOST_OPEN", 1)
+    assert accounts(NAME) is None
+    assert b"What became of all numbers" not in vera.get("/sequences/?sequence=orders").content
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="SQLite alone needs to be led to the index")
+def test_rows_that_may_change_are_found_without_a_look_at_the_others(book: LedgerBook) -> None:
+    with CaptureQueriesContext(connection) as asked:
+        next_to_sweep(book, 1501)
+        accounts(NAME)
+    plans = []
+    with connection.cursor() as cursor:
+        for query in asked.captured_queries:
+            if "IN ('granted'" in query["sql"]:
+                cursor.execute("EXPLAIN QUERY PLAN " + query["sql"].replace("%", "%%"))
+                plans.append(" ".join(str(row) for row in cursor.fetchall()))
+    assert len(plans) >= 3
+    assert all("ledger_unsettled" in plan for plan in plans), plans
 
 
 def test_the_seal_is_a_row_of_the_audit_with_the_digest_of_the_lines(vera: Client, book: LedgerBook) -> None:
