@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from coordinator.errors import ApiError, ApiUnavailable, ConfigurationError
 from coordinator.storage import Storage
 from tests.support.dashboard import PROJECT, Dashboard, Person, audit_of, until
 from tests.support.ports import free_port
+from tests.support.processes import run_program
 
 TOKENS = {
     "olga": "kp_olga_0123456789_0123456789_0123456789",
@@ -62,16 +62,15 @@ def _command(api: Dashboard, *arguments: str, token: str = TOKENS["olga"]) -> Re
 
 def _process(api: Dashboard, *arguments: str) -> str:
     given = {k: v for k, v in _environment(api, TOKENS["olga"]).items() if v is not None}
-    return subprocess.run(
+    done = run_program(
         [sys.executable, "-m", "coordinator", *arguments],
         env={k: v for k, v in os.environ.items() if not k.startswith(("KENNEL_", "AZURE_"))}
         | given
         | {"PYTHONPATH": str(PROJECT)},
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=True,
-    ).stdout
+        seconds=90,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_page_api_and_command_line_leave_the_same_rows_for_the_same_acts(

@@ -19,6 +19,7 @@ from coordinator.client import Client
 from coordinator.errors import ApiError
 from coordinator.realtime import protocol
 from tests.support.dashboard import PROJECT, Dashboard, Person, audit_of
+from tests.support.processes import run_program
 
 REASON = "stock check"
 
@@ -38,15 +39,8 @@ def set_member(admin: Person, team: str, name: str, *, leave: bool = False) -> N
 
 def by_command(dashboard: Dashboard, token: str, *command: str) -> subprocess.CompletedProcess[str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("KENNEL_", "AZURE_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "coordinator", *command],
-        env=kept | {"KENNEL_API_URL": dashboard.url, "KENNEL_API_TOKEN": token, "PYTHONPATH": str(PROJECT)},
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    env = kept | {"KENNEL_API_URL": dashboard.url, "KENNEL_API_TOKEN": token, "PYTHONPATH": str(PROJECT)}
+    return run_program([sys.executable, "-m", "coordinator", *command], env=env, seconds=90)
 
 
 async def by_socket(person: Person, action: str, target: str) -> dict[str, Any]:

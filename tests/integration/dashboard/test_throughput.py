@@ -19,6 +19,7 @@ from coordinator.config import StorageConfig
 from coordinator.errors import StorageUnreachable
 from coordinator.testing.azurite import Azurite
 from tests.support.dashboard import TOKEN, Dashboard, Person, until
+from tests.support.processes import start_server
 
 QUEUE = "counted"
 AHEAD = 400
@@ -79,7 +80,7 @@ async def _run(tmp_path: Path, connection_string: str, prefix: str, *, count: in
 
         def start() -> None:
             command = [sys.executable, "-m", "tests.support.counted_worker", QUEUE, str(log)]
-            running.append(subprocess.Popen(command, env=environment))
+            running.append(start_server(command, log=tmp_path / "workers.log", env=environment))
 
         def done() -> int:
             return len({line.split()[1] for line in log.read_text().splitlines() if line.startswith("done")})
