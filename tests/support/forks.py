@@ -2,7 +2,7 @@
 
 A process that has imported them, and nothing of Kennel, forks for each program. That has arguments, environment, session and
 log of its own, imports Kennel's modules itself, and is a child of the tests as if they had started it. Where forking is not
-to be had, or what is to be started is no Python module, it is started as usual.
+to be had, what is to be started is no Python module, or a benchmark starts it, it is started as usual.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ def can_fork(command: Sequence[str | Path]) -> bool:
     """Whether `start_forked` takes that command."""
     return (
         sys.platform == "linux"
+        and "PYTEST_VERSION" in os.environ
         and len(command) > 2
         and command[0] == sys.executable
         and command[1] in ("-m", "-c")
