@@ -31,8 +31,14 @@ from coordinator.realtime.bus import Hint
 from coordinator.storage import Storage
 from dashboard.core.backplane import Backplane
 from dashboard.core.loops import Loops
-from dashboard.hub.missed_pushes import MissedPushes
-from dashboard.hub.notifications import Announcements, Commands, FanoutBus, GateNews, WorkerSockets
+from dashboard.hub.notifications import (
+    Announcements,
+    Commands,
+    FanoutBus,
+    GateNews,
+    MissedPushes,
+    WorkerSockets,
+)
 from dashboard.hub.socket import Admissions, Door, Turns
 from dashboard.hub.viewers import Viewers
 from dashboard.live.fleet_state import FleetState

@@ -386,7 +386,7 @@ class Admissions:
         return at - now
 
 
-OPENINGS_PER_SECOND, OPENINGS_AT_ONCE = 800.0, 20
+OPENINGS_PER_SECOND, OPENINGS_AT_ONCE = 500.0, 20
 
 
 class Door:

@@ -11,8 +11,13 @@ from coordinator.realtime.bus import Notification
 from coordinator.realtime.protocol import GateStatus
 from coordinator.testing.clock import ManualClock
 from dashboard.core.backplane import Backplane
-from dashboard.hub.missed_pushes import AGAIN_SECONDS, ARRIVES_SECONDS, MOST_TIMES, MissedPushes
-from dashboard.hub.notifications import WorkerSockets
+from dashboard.hub.notifications import (
+    ARRIVES_SECONDS,
+    MOST_TIMES,
+    SENT_AGAIN_SECONDS,
+    MissedPushes,
+    WorkerSockets,
+)
 from dashboard.hub.socket import SendQueue
 from dashboard.live.releases import KnownGates
 
@@ -79,7 +84,7 @@ async def test_who_knows_the_change_gets_nothing(hub: Hub) -> None:
 
 async def test_it_is_repeated_for_a_while_and_again_for_the_next_change(hub: Hub) -> None:
     hub.known = opened()
-    await hub.beats(int(ARRIVES_SECONDS + 2 * AGAIN_SECONDS * MOST_TIMES), 1)
+    await hub.beats(int(ARRIVES_SECONDS + 2 * SENT_AGAIN_SECONDS * MOST_TIMES), 1)
     assert len(hub.heard) == MOST_TIMES
     hub.known = opened(3)
     await hub.beats(int(ARRIVES_SECONDS) + 1, 1)
