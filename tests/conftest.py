@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import hypothesis
 import pytest
 import pytest_asyncio
+from _pytest.pathlib import import_path
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 from xdist.scheduler import LoadScopeScheduling
 
@@ -115,6 +118,21 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
     return GroupScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """In a new clone no test is compiled yet. So that not each process compiles each, each begins with another part of them."""
+    number, of = (
+        int(os.environ.get(f"PYTEST_XDIST_WORKER{end}", "0").removeprefix("gw")) for end in ("", "_COUNT")
+    )
+    if of and session.config.args in ([], ["tests"]):
+        files = sorted(TESTS.rglob("test_*.py"))
+        for file in files[len(files) * number // of : len(files) * (number + 1) // of]:
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # told when the module is collected
+                import_path(
+                    file, mode="importlib", root=session.config.rootpath, consider_namespace_packages=False
+                )
 
 
 @pytest.hookimpl(tryfirst=True)
