@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import operator
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ class MemoryTableStore:
         self.empty_pages = empty_pages
         self.requests = 0
         self.rows: dict[Key, Row] = {}
+        self._places: dict[Key, tuple[bytes, bytes]] = {}
+        self._sorted: list[tuple[tuple[bytes, bytes], Key]] = []
         self._versions = itertools.count(1)
         self._failures: list[tuple[StorageError, bool]] = []
 
@@ -62,11 +65,36 @@ class MemoryTableStore:
             start = resume or Key("", "")
             return Page([], Key(start.partition, start.row + "\x00"))
         start = Key(resume.partition, resume.row.removesuffix("\x00")) if resume else Key("", "")
-        place = order(start)
-        keys = sorted(self.rows, key=order)
-        found = [self.rows[key] for key in keys if order(key) >= place and _matches(self.rows[key], query)]
+        found = self._found(query, order(start))
         rows = [_selected(row, query.select) for row in found[: query.page_size]]
         return Page(rows, found[query.page_size].key if len(found) > query.page_size else None)
+
+    def _found(self, query: Query, place: tuple[bytes, bytes]) -> list[Row]:
+        """In order from that place on, one more than fit on a page at most."""
+        partition = None if query.partition is None else utf16(query.partition)
+        first, end = utf16(query.row_from), utf16(query.row_before)
+        if partition is not None:
+            place = max(place, (partition, first))
+        found = list[Row]()
+        in_order = self._in_order()
+        for of_row, key in itertools.islice(in_order, bisect_left(in_order, (place,)), None):
+            if partition is not None and of_row[0] != partition:
+                break
+            if of_row[1] < first or (end and of_row[1] >= end):
+                continue
+            if all(_meets(self.rows[key], condition) for condition in query.where):
+                found.append(self.rows[key])
+                if len(found) > query.page_size:
+                    break
+        return found
+
+    def _in_order(self) -> list[tuple[tuple[bytes, bytes], Key]]:
+        """The keys as the service sorts them; sorted again only if others came or went."""
+        if self._places.keys() != self.rows.keys():
+            known = self._places
+            self._places = {key: known.get(key) or order(key) for key in self.rows}
+            self._sorted = sorted((place, key) for key, place in self._places.items())
+        return self._sorted
 
     async def _request(self) -> None:
         self.requests += 1
@@ -112,15 +140,6 @@ class MemoryTableStore:
 def _selected(row: Row, select: tuple[str, ...] | None) -> Row:
     values = {name: value for name, value in row.values.items() if select is None or name in select}
     return Row(row.key, values, row.etag, row.nonces)
-
-
-def _matches(row: Row, query: Query) -> bool:
-    if query.partition is not None and row.key.partition != query.partition:
-        return False
-    name = utf16(row.key.row)
-    if name < utf16(query.row_from) or (query.row_before and name >= utf16(query.row_before)):
-        return False
-    return all(_meets(row, condition) for condition in query.where)
 
 
 def _meets(row: Row, condition: Where) -> bool:
