@@ -403,9 +403,9 @@ ASKED_SECONDS = 5.0
 SHARE_SECONDS = 1.0
 RATE_SECONDS = 6.0
 FRESH_SECONDS = 0.2
-MOST_FRESH_SECONDS, FRESH_COSTS = 1.0, 20.0
-"""Of a large fleet a composition serves for so many times what it took, so that composing takes a twentieth of a core, until it
-would be too old. Ten thousand workers report each 10 s."""
+MOST_FRESH_SECONDS, FRESH_COSTS = 1.0, 50.0
+"""Of a large fleet a composition serves for so many times what it took, up to a second: while somebody looks, that of the newest sample
+serves most pages. Ten thousand workers report each 10 s."""
 DAY_SECONDS = 86_400.0
 
 
