@@ -35,7 +35,8 @@ from coordinator.queues.envelope import Envelope, Failure, PoisonRecord  # noqa:
 from tests.support.browser import LAUNCH_ARGS, REMEDY, find_chromium  # noqa: E402
 from tests.support.stack import empty_stack  # noqa: E402
 
-WIDTHS = (1440, 768, 360)
+WIDTHS = (1440, 768, 390)
+NARROWEST = 360
 THEMES = ("dark", "light")
 HEIGHT = 900
 PAGES = {
@@ -190,11 +191,13 @@ def take(page: Page, name: str, out: Path) -> list[str]:
     too_wide = []
     for theme in THEMES:
         page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-        for width in WIDTHS:
+        for width in (*WIDTHS, NARROWEST):
             page.set_viewport_size({"width": width, "height": HEIGHT})
             page.wait_for_timeout(200)
             if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                 too_wide.append(f"{name} at {width} px")
+            if width == NARROWEST:
+                continue
             page.screenshot(path=out / f"{name}-{theme}-{width}.png", full_page=True)
     return too_wide
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
@@ -60,7 +61,8 @@ def history(request: HttpRequest) -> HttpResponse:
             for name in drawn
             if (points := selectors.earlier(name, seconds, before))
         }
-    answer = JsonResponse(said)
+    # Thousands of numbers: Django's own encoder takes three times as long.
+    answer = HttpResponse(msgspec.json.encode(said), content_type="application/json")
     answer["Cache-Control"] = "no-store"
     return answer
 
