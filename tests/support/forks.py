@@ -96,7 +96,9 @@ def can_fork(command: Sequence[str | Path]) -> bool:
 
 @functools.cache
 def _forker(python: tuple[tuple[str, str], ...]) -> subprocess.Popen[bytes]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    # Without settings: a library that read some would fail, and not hand them down.
+    own = ("PYTHON", "DJANGO", "KENNEL", "AZURE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     forker = subprocess.Popen(
         [sys.executable, "-m", "tests.support.forks"],
         stdin=subprocess.PIPE,
