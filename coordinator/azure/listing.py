@@ -16,6 +16,9 @@ from coordinator.azure.rest import SignedRest
 from coordinator.backoff import Backoff, retry
 from coordinator.errors import StorageUnreachable
 
+PAGE = 500
+"""Blobs an answer: a service that answers one request at a time (an emulator) lets others in between, and a change costs the
+decoding of one page."""
 _ACTION = "list the blobs in"
 _STEP_BYTES, _STEP_BLOBS = 64 * 1024, 100
 _RETRY = Backoff(base_seconds=0.1, cap_seconds=2.0, deadline_seconds=8.0)
@@ -42,11 +45,11 @@ class _Page(NamedTuple):
 class BlobListing:
     """The blobs of a container whose names begin with `prefix`, for those who list them again and again.
 
-    One request for up to `page` blobs. An answer that is as the one before is not decoded again; one that is not is decoded
+    One request for each `page` blobs. An answer that is as the one before is not decoded again; one that is not is decoded
     in small steps, so that others on the event loop need not wait for thousands of blobs.
     """
 
-    def __init__(self, storage: Account, container: str, *, prefix: str = "", page: int = 5_000) -> None:
+    def __init__(self, storage: Account, container: str, *, prefix: str = "", page: int = PAGE) -> None:
         self._rest, self._clock, self._container = (
             SignedRest(storage, storage.endpoints.blob),
             storage.clock,

@@ -270,6 +270,9 @@ async def saga_names(storage: Account, *, limit: int = 100) -> list[str]:
     return names
 
 
+_AT_ONCE = 4
+
+
 async def open_sagas(
     storage: Account, names: Iterable[str], *, limit: int = 1000, odd: Odd | None = None
 ) -> list[SagaHead]:
@@ -279,7 +282,13 @@ async def open_sagas(
     `odd` as for `saga_heads`.
     """
     table = make_table(storage, storage.config.table("sagas"))
-    found = await asyncio.gather(*(table.top(limit, partition=name, prefix=OPEN) for name in names))
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def of(name: str) -> list[Row]:
+        async with turns:
+            return await table.top(limit, partition=name, prefix=OPEN)
+
+    found = await asyncio.gather(*(of(name) for name in names))
     heads = [head for rows in found for head in _heads(rows, OPEN, odd)]
     return sorted(heads, key=lambda head: head.changed_at, reverse=True)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from dashboard.live.fleet_state import FleetState
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ELECTION = "dashboard-sampler"
 WATCHED_SECONDS = 1.0
@@ -111,7 +112,7 @@ class Sampler:
         self._leading = False
         self._names: tuple[float, tuple[str, ...]] | None = None
         self._work_at: float | None = None
-        self._wake = asyncio.Event()
+        self._wake, self._turns = asyncio.Event(), asyncio.Semaphore(1)
         self._election: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -173,12 +174,10 @@ class Sampler:
         at, began = self.clock.time(), self.clock.monotonic()
         before, storage = self.fleet_state.sample, self.storage
         gates, leaders, sequences, names = await asyncio.gather(
-            reading.attempt(self._gates.read, READ_SECONDS),
-            reading.attempt(lambda: reading.leaders(self._leaders, at), READ_SECONDS),
-            reading.attempt(
-                lambda: reading.sequences(self._counters, self.fleet_state.presence, at), READ_SECONDS
-            ),
-            reading.attempt(self._queue_names, READ_SECONDS),
+            self._in_turn(self._gates.read),
+            self._in_turn(lambda: reading.leaders(self._leaders, at)),
+            self._in_turn(lambda: reading.sequences(self._counters, self.fleet_state.presence, at)),
+            self._in_turn(self._queue_names),
         )
         seen_work = await self._work(before.work, at)
         known = {depth.name: depth for depth in before.queues}
@@ -241,6 +240,15 @@ class Sampler:
             return before
         self._work_at = now
         return await work.read(self.storage, before, at=at, seconds=READ_SECONDS)
+
+    async def _in_turn(self, read: Callable[[], Awaitable[T]]) -> reading.Result:
+        """One listing at a time: what a press writes waits behind one of them, not behind all. Waiting counts as reading."""
+
+        async def after_others() -> T:
+            async with self._turns:
+                return await read()
+
+        return await reading.attempt(after_others, READ_SECONDS)
 
     def forget_names(self) -> None:
         """Something was made or changed: read all again."""

@@ -81,12 +81,11 @@ async def read(storage: Storage, before: Work, *, at: float, seconds: float) -> 
             names, names_at = before.saga_names, before.names_at
             if at - names_at >= NAMES_SECONDS:
                 names, names_at = tuple(await saga_names(storage)), at
-            batches, recent, still_open, pools = await asyncio.gather(
-                list_batches(storage, since=at - SHOWN_SECONDS, odd=odd.append),
-                saga_heads(storage, since=at - SHOWN_SECONDS, odd=odd.append),
-                open_sagas(storage, names, odd=odd.append),
-                _pools(storage, before, odd.append),
-            )
+            # One after the other: a press must not stand behind all of them.
+            batches = await list_batches(storage, since=at - SHOWN_SECONDS, odd=odd.append)
+            recent = await saga_heads(storage, since=at - SHOWN_SECONDS, odd=odd.append)
+            still_open = await open_sagas(storage, names, odd=odd.append)
+            pools = await _pools(storage, before, odd.append)
     except (KennelError, TimeoutError) as error:
         return msgspec.structs.replace(before, problem=str(error) or "storage did not answer in time")
     except Exception as error:

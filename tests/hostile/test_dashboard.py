@@ -18,7 +18,7 @@ import pytest
 import requests
 
 from coordinator.config import StorageConfig
-from coordinator.realtime.protocol import State, WorkerState
+from coordinator.realtime.protocol import GateStatus, State, WorkerState
 from coordinator.storage import Storage
 from tests.support.crowd import quantile_ms
 from tests.support.dashboard import BareWorker, Dashboard, Person, until
@@ -72,10 +72,11 @@ ADDRESSES = (
 class Watch:
     """Asks for every address in turn and keeps what was wrong."""
 
-    def __init__(self, person: Person, token: str) -> None:
-        self.person, self.token, self.rounds = person, token, 0
+    def __init__(self, person: Person, good: BareWorker, token: str) -> None:
+        self.person, self.good, self.token, self.rounds = person, good, token, 0
         self.faults: list[tuple[str, int, str]] = []
         self.presses: list[float] = []
+        self.passes: list[float] = []
 
     def round(self) -> None:
         """A third of the addresses, in turn."""
@@ -96,13 +97,21 @@ class Watch:
         self.rounds += 1
 
     def press(self) -> None:
-        """Leash and unleash; how long the unleashing took."""
+        """Leash and unleash: how long the unleashing took with the page before and the page after it, and until a worker
+        that waits had heard of it."""
         self.person.post(f"/gates/{GATE}/leash", {"reason": "between"})
         began = time.perf_counter()
-        answer = self.person.post(f"/gates/{GATE}/unleash")
+        form = self.person.form("/gates/")
+        pressed = time.perf_counter()
+        answer = self.person.send(f"/gates/{GATE}/unleash", form)
         self.presses.append(time.perf_counter() - began)
         if answer.status_code != 200:
             self.faults.append(("unleash", answer.status_code, answer.text[:300]))
+        opened = self.good.opened_at(GATE, pressed)
+        if opened is None:
+            self.faults.append(("unleash", 0, "the worker had not heard of it when the page was there"))
+        else:
+            self.passes.append(opened - pressed)
 
     async def until_done(self, *work: Awaitable[Any]) -> None:
         todo = asyncio.ensure_future(asyncio.gather(*work))
@@ -133,13 +142,16 @@ async def test_no_page_fails_whatever_a_worker_sends_and_whatever_storage_holds(
     with own, Person(own, "olga") as olga:
         async with storage, BareWorker(own, "good") as good:
             await until(lambda: good.heard)
-            good.state = WorkerState(memory_bytes=123_456)
+            good.state = WorkerState(memory_bytes=123_456, gates=(GateStatus(GATE, "closed", waiting=True),))
             good.beat()
             await good.send(State(good.state))
-            watch = Watch(olga, own.manage("worker_token", "create", "reader", "--scope", "read").split()[-1])
+            watch = Watch(
+                olga, good, own.manage("worker_token", "create", "reader", "--scope", "read").split()[-1]
+            )
             for _ in range(3 if frames < 1000 else 100):
                 await asyncio.to_thread(watch.press)
             quiet, watch.presses = watch.presses, []
+            quiet_passes, watch.passes = watch.passes, []
             assert own.process is not None
             process = psutil.Process(own.process.pid)
             await litter(storage, rng, blobs)
@@ -161,8 +173,13 @@ async def test_no_page_fails_whatever_a_worker_sends_and_whatever_storage_holds(
             while watch.rounds < 3:
                 await asyncio.to_thread(watch.round)
             told = "; ".join(
-                f"{len(some)} presses {name}: p50 {quantile_ms(some, 0.5):.0f}, p99 {quantile_ms(some, 0.99):.0f} ms"
-                for name, some in (("quiet", quiet), ("meanwhile", watch.presses))
+                f"{len(some)} {name}: p50 {quantile_ms(some, 0.5):.0f}, p99 {quantile_ms(some, 0.99):.0f} ms"
+                for name, some in (
+                    ("presses quiet, until a worker heard", quiet_passes),
+                    ("meanwhile, until a worker heard", watch.passes),
+                    ("quiet, with both pages", quiet),
+                    ("meanwhile, with both pages", watch.presses),
+                )
             )
             print(
                 f"{frames} frames in {took:.0f} s; {watch.rounds} rounds of {len(ADDRESSES)} addresses, a third each; "

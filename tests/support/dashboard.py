@@ -194,8 +194,17 @@ class Person:
         self, path: str, data: dict[str, str] | None = None, *, page: str = "/gates/"
     ) -> requests.Response:
         """Post with the token of the page's form."""
+        return self.send(path, self.form(page), data, page=page)
+
+    def form(self, page: str) -> str:
+        """The token of the page's form."""
         found = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', self.get(page).text)
-        token = found[1] if found else self.http.cookies.get("csrftoken", "")
+        return found[1] if found else self.http.cookies.get("csrftoken", "")
+
+    def send(
+        self, path: str, token: str, data: dict[str, str] | None = None, *, page: str = "/gates/"
+    ) -> requests.Response:
+        """Post with a form's token."""
         fields = {**(data or {}), "csrfmiddlewaretoken": token}
         headers = {"Referer": self.dashboard.url + page}
         return self.http.post(self.dashboard.url + path, data=fields, headers=headers, timeout=20)
@@ -227,6 +236,7 @@ class BareWorker:
         self.prefix = prefix or dashboard.prefix
         self.state = WorkerState()
         self.heard: list[FromHub] = []
+        self.heard_at: list[float] = []
         self.closed: tuple[int, str] | None = None
         self._socket: ClientConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -294,6 +304,8 @@ class BareWorker:
         assert self._socket is not None
         try:
             async for frame in self._socket:
+                # The time first: whoever looks from another thread finds one for each that was heard.
+                self.heard_at.append(time.perf_counter())
                 self.heard.append(protocol.decode_from_hub(frame))
         except websockets.ConnectionClosed:
             pass
@@ -303,6 +315,17 @@ class BareWorker:
         """What it was told of that topic. Of others it hears, too: queues of other tests in the same account."""
         told = (message.hint for message in self.heard if isinstance(message, protocol.Hinted))
         return [hint for hint in told if hint.topic == topic]
+
+    def opened_at(self, gate: str, since: float) -> float | None:
+        """When it heard first that the gate is open, after `since` (both of `time.perf_counter`)."""
+        opened = None
+        for number in range(len(self.heard) - 1, -1, -1):
+            at, message = self.heard_at[number], self.heard[number]
+            if at < since:
+                break
+            if isinstance(message, protocol.Hinted) and message.hint.topic == f"gate:{gate}":
+                opened = at if '"open"' in message.hint.state else opened
+        return opened
 
 
 async def until(condition: Callable[[], T], *, seconds: float = 60.0, what: str = "") -> T:

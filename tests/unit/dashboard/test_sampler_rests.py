@@ -47,3 +47,30 @@ async def test_a_slow_look_is_followed_by_a_rest_of_three_times_as_long() -> Non
 async def test_a_quick_look_is_taken_again_at_each_press() -> None:
     began = await looks_of(0.0)
     assert len(began) >= 40
+
+
+async def test_a_look_takes_one_listing_at_a_time_so_that_a_press_waits_for_one_at_most() -> None:
+    clock = ManualClock()
+    board = fleet_state_of(Presence("here", clock=clock), clock)
+    under_way: list[int] = []
+    at_once = 0
+
+    async def listed() -> tuple[()]:
+        nonlocal at_once
+        at_once += 1
+        under_way.append(at_once)
+        await asyncio.sleep(0.01)
+        at_once -= 1
+        return ()
+
+    async def no_work(before: Any, at: float) -> Any:
+        return before
+
+    async with Storage.from_connection_string("UseDevelopmentStorage=true") as storage:
+        sampler = Sampler(storage, board, board.backplane, clock=clock)
+        for listing in (sampler._gates, sampler._leaders, sampler._counters):
+            listing.read = listed  # type: ignore[method-assign,assignment]
+        sampler._queue_names = listed  # type: ignore[method-assign]
+        sampler._work = no_work  # type: ignore[method-assign]
+        await sampler.step(record=False)
+    assert under_way == [1, 1, 1, 1]
