@@ -2,7 +2,7 @@
 
     python benchmarks/sequences.py [--quick] [--json] [--only speed,latency,crowd,economy,peers]
 
-Storage is Azurite in memory, on this machine's cores together with all clients; read ratios, not absolute figures. The naive
+Storage is Azurite, on this machine's cores together with all clients; read ratios, not absolute figures. The naive
 loop is the source article's: read, add, write if unchanged, at once again if not.
 """
 

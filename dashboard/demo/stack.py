@@ -85,7 +85,7 @@ class Stack:
     say: Callable[[str], None]
     port: int | None = None
     storage_ports: tuple[int, int, int] | None = None
-    in_memory: bool = False
+    is_temporary: bool = False
     hub: bool = True
     scale_to: int = 0
     story: bool = False
@@ -101,7 +101,7 @@ class Stack:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.credentials = Credentials.load(self.folder / "credentials.json")
         self.azurite = Azurite(
-            location=None if self.in_memory else self.folder / "azurite",
+            location=None if self.is_temporary else self.folder / "azurite",
             ports=dict(zip(SERVICES, self.storage_ports, strict=True)) if self.storage_ports else None,
         )
         wanted = 8000 if self.port is None else self.port

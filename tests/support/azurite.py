@@ -8,7 +8,7 @@ from .parts import missing
 
 
 def started_azurite() -> Azurite:
-    """A new Azurite in memory, answering. The caller stops it."""
+    """A new Azurite with nothing in it, answering. The caller stops it."""
     try:
         return Azurite().start()
     except AzuriteMissing as error:

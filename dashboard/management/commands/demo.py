@@ -82,7 +82,7 @@ class Command(BaseCommand):
                     stack = Stack(
                         Path(folder),
                         self._note,
-                        in_memory=True,
+                        is_temporary=True,
                         hub=not options["without_hub"],
                         scale_to=options["scale_to"] or 0,
                         story=options["story"],
@@ -113,7 +113,7 @@ class Command(BaseCommand):
 
     def _auto(self, options: dict[str, Any]) -> None:
         folder = Path(tempfile.mkdtemp(prefix="kennel-"))
-        stack = Stack(folder, self._note, in_memory=True, hub=not options["without_hub"])
+        stack = Stack(folder, self._note, is_temporary=True, hub=not options["without_hub"])
         signal.signal(signal.SIGTERM, _interrupt)
         try:
             verdict = auto.run(
