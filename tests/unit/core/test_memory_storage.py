@@ -18,7 +18,7 @@ async def storage():
         assert storage.meter.by_operation() == {}, "a request was made"
 
 
-def test_every_factory_has_its_counterpart_is_temporary():
+def test_every_factory_has_its_counterpart_in_memory():
     factories = {
         name for name, value in vars(Storage).items() if inspect.isfunction(value) and name[0] != "_"
     }

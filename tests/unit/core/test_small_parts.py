@@ -128,7 +128,7 @@ async def test_a_clock_says_so_when_the_code_under_test_never_comes_to_rest() ->
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 7 * 86_400 + 1.0])
-async def test_a_queue_is_temporary_refuses_the_delays_that_the_service_refuses(seconds: float) -> None:
+async def test_a_queue_in_memory_refuses_the_delays_that_the_service_refuses(seconds: float) -> None:
     transport = MemoryQueueTransport("orders")
     await transport.create()
     with pytest.raises(InvalidRequest) as refused:
@@ -156,7 +156,7 @@ async def test_the_queue_service_lists_counts_and_refuses_as_a_service_does() ->
     await service.close()
 
 
-def test_rows_of_a_ledger_is_temporary_end_at_the_limit() -> None:
+def test_rows_of_a_ledger_in_memory_end_at_the_limit() -> None:
     ledger = MemoryLedger()
     ids = memory_generator(store=MemoryStore(), ledger=ledger, range_size=1, max_range_size=1)
     for _ in range(5):

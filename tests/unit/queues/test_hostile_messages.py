@@ -125,7 +125,7 @@ async def test_random_bytes_and_damaged_envelopes_are_all_in_poison_with_their_r
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-async def test_100_000_hostile_messages_are_all_in_poison_and_leave_nothing_is_temporary(
+async def test_100_000_hostile_messages_are_all_in_poison_and_leave_nothing_in_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.ERROR, "coordinator.queues")  # or pytest keeps a line for each
