@@ -21,6 +21,7 @@ PAGE = 500
 decoding of one page."""
 _ACTION = "list the blobs in"
 _STEP_BYTES, _STEP_BLOBS = 64 * 1024, 100
+_MOST_REST_SECONDS = 0.1
 _RETRY = Backoff(base_seconds=0.1, cap_seconds=2.0, deadline_seconds=8.0)
 
 
@@ -67,13 +68,18 @@ class BlobListing:
         pages: list[_Page] = []
         marker = ""
         while not pages or marker:
+            began = self._clock.monotonic()
             content = await self._send(marker)
+            took = self._clock.monotonic() - began
             digest = blake2b(content).digest()
             known = self._pages[len(pages)] if len(pages) < len(self._pages) else None
             if known is None or known.digest != digest:
                 known = await self._decoded(content, digest)
             pages.append(known)
             marker = known.marker
+            if marker and took > 0:
+                # A write takes such a service several steps, and would wait for a page before each.
+                await self._clock.sleep(min(took, _MOST_REST_SECONDS))
         self._pages = pages
         return [blob for each in pages for blob in each.blobs]
 

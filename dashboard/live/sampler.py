@@ -86,6 +86,7 @@ ALERTED_SECONDS = 3.0
 ALONE_SECONDS = 2.5
 REST_TIMES, MOST_REST_SECONDS = 3.0, 2.0
 READ_SECONDS = 4.0
+MOST_REST_BETWEEN_SECONDS = 0.1
 NAMES_SECONDS = 10.0
 WORK_SECONDS = 2.0
 WORK_UNWATCHED_SECONDS = 30.0
@@ -246,7 +247,13 @@ class Sampler:
 
         async def after_others() -> T:
             async with self._turns:
-                return await read()
+                began = self.clock.monotonic()
+                try:
+                    return await read()
+                finally:
+                    took = self.clock.monotonic() - began
+                    if took > 0:
+                        await self.clock.sleep(min(took, MOST_REST_BETWEEN_SECONDS))
 
         return await reading.attempt(after_others, READ_SECONDS)
 
