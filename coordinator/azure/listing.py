@@ -16,7 +16,7 @@ from coordinator.azure.rest import SignedRest
 from coordinator.backoff import Backoff, retry
 from coordinator.errors import StorageUnreachable
 
-PAGE = 500
+PAGE = 250
 """Blobs an answer: a service that answers one request at a time (an emulator) lets others in between, and a change costs the
 decoding of one page."""
 _ACTION = "list the blobs in"
