@@ -11,7 +11,7 @@ import pytest
 from azure.data.tables import UpdateMode
 
 from coordinator.config import StorageConfig
-from coordinator.errors import KennelError, SequenceError
+from coordinator.errors import KennelError, SequenceError, SequenceLowered
 from coordinator.sequences.azure import HEAD
 from coordinator.sequences.generator import UniqueIdGenerator
 from coordinator.sequences.ledger import LedgerReader, open_book
@@ -281,6 +281,19 @@ def test_no_number_twice_or_an_error_that_names_thing_and_cure(fleet: Fleet, cel
         assert f"ids repair {NAME}" in str(error)
 
 
+def repair(fleet: Fleet) -> None:
+    """As an operator does: repair, verify, and repair again if a process wrote a range into the ledger after the plan."""
+    book = fleet.book()
+    for _ in range(3):
+        book.repair(book.plan_repair())
+        try:
+            assert book.verify().is_ok
+            return
+        except SequenceLowered:
+            pass
+    assert book.verify().is_ok
+
+
 @pytest.mark.parametrize("count", [250, 200_000])
 @pytest.mark.parametrize(
     "fault", [lambda fleet: fleet.blob.delete_blob(), lower, restore], ids=["deleted", "lowered", "restored"]
@@ -309,9 +322,7 @@ def test_few_and_many_numbers_are_never_repeated(
     fault(fleet)
     process = first if "running" in who else fleet.process(size)
     if "repair" in who:
-        book = fleet.book()
-        book.repair(book.plan_repair())
-        assert book.verify().is_ok
+        repair(fleet)
     fleet.take(process, count)
     try:
         fleet.numbers.extend(process.next_ids(count))
