@@ -29,6 +29,11 @@ class Endpoints:
     table: str
     credential: Credential = field(repr=False)
 
+    @property
+    def is_emulator(self) -> bool:
+        """Whether the account is the path of its addresses, not a part of their host's name: so emulators have it."""
+        return bool(urlsplit(self.blob).path.strip("/"))
+
     @classmethod
     def from_connection_string(cls, connection_string: str) -> Endpoints:
         """Parse an Azure Storage connection string; errors name the missing part, never its content."""

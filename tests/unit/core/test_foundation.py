@@ -36,6 +36,8 @@ def test_a_connection_string_gives_the_three_endpoints():
     )
     assert endpoints.queue == "https://acme.queue.core.windows.net"
     assert endpoints.table == "https://acme.table.core.windows.net"
+    assert not endpoints.is_emulator
+    assert Endpoints.from_connection_string("UseDevelopmentStorage=true").is_emulator
 
 
 def test_development_storage_means_a_local_azurite():
