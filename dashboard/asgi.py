@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from django.core.asgi import get_asgi_application
 
@@ -14,9 +15,14 @@ from channels.routing import ProtocolTypeRouter  # noqa: E402
 from dashboard.core.serving import bounded, guard_heads  # noqa: E402
 from dashboard.hub.background import lifespan  # noqa: E402
 from dashboard.hub.routing import people_first, sockets  # noqa: E402
+from dashboard.queues import bulk_acts  # noqa: E402
 
 guard_heads()
 
 application = ProtocolTypeRouter(
-    {"http": people_first(bounded(django_application)), "websocket": sockets, "lifespan": lifespan}
+    {
+        "http": people_first(bounded(django_application)),
+        "websocket": sockets,
+        "lifespan": partial(lifespan, also={"bulk-acts": bulk_acts.go_on}),
+    }
 )

@@ -264,6 +264,11 @@ class BulkAct(models.Model):
     queue = models.CharField(max_length=63)
     verb = models.CharField(max_length=10)
     what = models.CharField(max_length=300)
+    only = models.TextField(
+        blank=True, default=""
+    )  # the filter (JSON), and the last row that was there: who goes on
+    last_row = models.BigIntegerField(default=0)  # with the act does those that are left of them
+    runner = models.CharField(max_length=16, blank=True, default="")
     actor = models.CharField(max_length=150)
     total = models.IntegerField(null=True)
     done = models.IntegerField(default=0)
@@ -279,6 +284,20 @@ class BulkAct(models.Model):
 
     def __str__(self) -> str:
         return f"{self.verb} {self.queue}: {self.outcome}"
+
+
+class SavedView(models.Model):
+    """An address of the pages, with its filter and order, that a person gave a name."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    name = models.CharField(max_length=60)
+    address = models.CharField(max_length=2000)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "name"], name="saved_view_once")]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Pricing(models.Model):

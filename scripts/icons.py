@@ -35,6 +35,7 @@ NAMES = {
     "alert": "triangle-alert",
     "question": "circle-question-mark",
     "clock": "clock",
+    "view": "bookmark",
     "check": "check",
     "cross": "x",
     "lock": "lock",

@@ -64,6 +64,7 @@ PAGES = {
     "access": "/access/",
     "help": "/help/",
     "search": "/search/?q=o",
+    "saved-views": "/views/?at=/queues/%3Fsort%3Ddepth",
     "tv": "/tv",
     "not-found": "/nowhere/",
 }

@@ -39,7 +39,8 @@ FORMAT = 1
 # In the order in which rows refer to each other.
 MODELS = (
     "auth.Group", "auth.User", "mfa.Authenticator", "socialaccount.SocialAccount", "dashboard.WorkerToken",
-    "dashboard.TeamRule", "dashboard.GatePeak", "dashboard.Pricing", "dashboard.WebhookMark", "dashboard.AuditRow", "dashboard.AuditHead",
+    "dashboard.TeamRule", "dashboard.GatePeak", "dashboard.Pricing", "dashboard.WebhookMark", "dashboard.SavedView",
+    "dashboard.AuditRow", "dashboard.AuditHead",
 )  # fmt: skip
 AT_ONCE = 500
 NEVER = 4_102_444_800.0  # 2100

@@ -46,6 +46,7 @@ BOUNDS = {
     "dashboard.PastRelease": "housekeeping: 30 days after it last changed",
     "dashboard.PoisonMessage": "an hour after it was read, and 20,000 a queue",
     "dashboard.BulkAct": "housekeeping: 30 days after it began",
+    "dashboard.SavedView": "people, and 50 each",
     "dashboard.Pricing": "one row",
     "dashboard.Tally": "housekeeping: a day by minute, a month by hour and by day, and 2,000 listeners",
     "dashboard.TallyMark": "housekeeping: 31 days after its process reported work",

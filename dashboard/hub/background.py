@@ -9,8 +9,9 @@ import gc
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar, TypeVarTuple
 
 from channels.db import database_sync_to_async
@@ -51,8 +52,13 @@ RECONCILE_TURNS = 15
 FIRST_SWEEP_SECONDS = 300.0
 
 
-def start(runtime: Runtime) -> None:
-    """Start the jobs of a runtime that has started; its `stop` ends them."""
+Job = Callable[[Runtime], Awaitable[None]]
+
+
+def start(runtime: Runtime, also: Mapping[str, Job] = MappingProxyType({})) -> None:
+    """Start the jobs of a runtime that has started, and `also` those of its pages; its `stop` ends them."""
+    for name, job in also.items():
+        runtime.loops.start(name, partial(job, runtime))
     runtime.loops.start("peaks", partial(_keep_peaks, runtime))
     runtime.loops.start("memory", partial(_remember_fleet, runtime))
     runtime.loops.start("housekeeping", partial(_housekeeping, runtime))
@@ -363,15 +369,17 @@ def _spare_pauses() -> None:
     gc.set_threshold(YOUNG_OBJECTS, ROUNDS, ROUNDS)
 
 
-async def lifespan(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """The ASGI lifespan: unsafe settings or a start that fails end the server with the reason."""
+async def lifespan(
+    scope: dict[str, Any], receive: Any, send: Any, *, also: Mapping[str, Job] = MappingProxyType({})
+) -> None:
+    """The ASGI lifespan, with jobs of the pages: unsafe settings or a start that fails end the server with the reason."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
             try:
                 refuse_unsafe()
                 await current().start()
-                start(current())
+                start(current(), also)
                 # All addresses, and with them the API, are imported now: at the first request that would stop the loop.
                 reverse("overview")
                 _spare_pauses()

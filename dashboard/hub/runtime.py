@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 ACT_THREADS = 8
+LAST_TURN_SECONDS = 5.0
 
 
 # Workers pass first; storage is looked at when they have.
@@ -205,10 +206,13 @@ class Runtime:
         self.sampler = self._loop = None
         self.stored.clear()
         await self.backplane.stop()
+        # An act that is under way ends its turn first: a message that it holds would stay hidden.
+        acts = asyncio.create_task(asyncio.to_thread(self.act_threads.shutdown, cancel_futures=True))
+        await asyncio.wait([acts], timeout=LAST_TURN_SECONDS)
         if self._storage is not None:
             await self._storage.aclose()
             await asyncio.to_thread(self._storage.close)
-        await asyncio.to_thread(self.act_threads.shutdown, cancel_futures=True)
+        await acts
         self._portal = None
         if stack is not None:
             await stack.aclose()

@@ -142,7 +142,7 @@ FIGURES: dict[str, Figure] = {
     "queue.poison": Figure(
         "Poison messages",
         "messages",
-        _queue("poison", "{value} poison messages of {queue}"),
+        _queue("poison", "Poison messages in {queue}: {value}"),
         series="poison:",
     ),
     "election.vacant": Figure("Elections without a leader", "1 vacant", _elections),

@@ -286,6 +286,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     sequences_as_of: float | None = None
     odd_gates: dict[str, str] = {}
     queues: tuple[Depth, ...] = ()
+    queues_as_of: float | None = None  # when they were listed; each figure has its own moment
     leaders: tuple[LeaderView, ...] = ()
     sequences: tuple[SequenceView, ...] = ()
     work: Work = Work()

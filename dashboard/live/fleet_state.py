@@ -109,7 +109,10 @@ def compose(
         degraded=degraded,
         read_at={
             "gates": sample.gates_as_of,
-            "queues": min((row.as_of for row in sample.queues if row.as_of is not None), default=None),
+            "queues": min(
+                (row.as_of for row in sample.queues if row.as_of is not None),
+                default=None if sample.queues else sample.queues_as_of,
+            ),
             "leaders": sample.leaders_as_of,
             "sequences": sample.sequences_as_of,
         },

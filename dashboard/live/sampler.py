@@ -199,6 +199,7 @@ class Sampler:
             leaders_as_of=before.leaders_as_of if leaders.error else at,
             sequences_as_of=before.sequences_as_of if sequences.error else at,
             queues=queues,
+            queues_as_of=before.queues_as_of if names.error else at,
             leaders=before.leaders if leaders.error else leaders.value,
             sequences=before.sequences if sequences.error else sequences.value,
             work=seen_work,

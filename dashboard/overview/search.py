@@ -12,6 +12,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard.core.pages import registry
 from dashboard.live.fleet import Fleet
+from dashboard.overview.saved_views import views_of
 from dashboard.pages import queries as selectors
 from dashboard.pages.views import query_of, requires, show, whole_number
 from dashboard.templatetags.links import election_url, gate_url, queue_url, worker_url
@@ -39,6 +40,12 @@ def search(request: HttpRequest) -> HttpResponse:
     """`q`: part of a name, or a whole order number. The only hit is opened at once; with `list`, all are only listed."""
     q = request.GET.get("q", "").strip()[:200]
     hits, total = find(selectors.fleet(), q) if q else ([], 0)
+    saved = (
+        [Hit("View", view.name, view.address) for view in views_of(request.user).filter(name__icontains=q)]
+        if q
+        else []
+    )
+    hits, total = saved + hits, len(saved) + total
     if "list" in request.GET:
         begun = [hit for hit in _pages() if hit.name.lower().startswith(q.lower()) and hit not in hits]
         hits, total = begun + hits, len(begun) + total

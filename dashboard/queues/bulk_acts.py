@@ -1,20 +1,28 @@
 """Acts on many poison messages: run in the background, with progress, until they are done or somebody aborts them.
 
-What each has done is in the database, so every dashboard process shows it. An act waits for storage that is away, and ends
-with the process that runs it: it is then shown as interrupted, what it did is done, and the same act again does the rest.
+What each has done is in the database, so every dashboard process shows it. An act waits for storage that is away. If the
+process that runs it ends, another goes on with it (`go_on`), for as long as what was read is kept: an hour.
+
+1. Each act has one runner; whoever takes it over writes its own name into the row, if no other has.
+2. A runner notes its progress after each turn, if the row still has its name; if not, it stops there.
+3. A message that two runners are at is moved once: the second one's receipt is no longer good.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
+from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from typing import Any
 
-from django.db import connection
+from channels.db import database_sync_to_async
+from django.db import connection, transaction
 from django.db.models import QuerySet
 
 from coordinator.config import check_name
@@ -24,6 +32,7 @@ from coordinator.queues.queue import Queue
 from coordinator.queues.requeue import delete_poison, read_poison, requeue_poison
 from dashboard.core.audit import ActionFailed, audited, noted
 from dashboard.core.permissions import Actor
+from dashboard.core.retention import POISON_SECONDS
 from dashboard.hub.runtime import Runtime, call, current, storage
 from dashboard.live.releases import source_of
 from dashboard.models import BulkAct, PoisonMessage
@@ -39,7 +48,13 @@ SHOWN = 10
 ANSWER_SECONDS, SAVE_SECONDS = 1.5, 0.5
 # An act goes on by itself when storage comes back within this time.
 PATIENCE_SECONDS, PAUSE_SECONDS = 300.0, 2.0
+TAKE_OVER_SECONDS = 5.0
+WAITING = "The process that ran it ended: what it did is done. Another process goes on within two minutes."
 INTERRUPTED = "The process that ran it ended: what it did is done. Start the same act again for the rest."
+GONE = (
+    "{} are not known any more, since all were read again or an hour ago: start the same act again for them."
+)
+UNSURE = "{} were done as the process ended, or received by somebody since: read all messages again."
 VERBS = {"read": "queue.peek", "requeue": "queue.requeue", "delete": "queue.delete_messages"}
 
 
@@ -67,12 +82,52 @@ def abort(actor: Actor, queue: str, number: int) -> None:
 
 
 def shown(queue: str) -> list[BulkAct]:
-    """The newest acts on a poison queue. One whose process ended is interrupted."""
-    acts = list(_acts(queue).order_by("-started_at")[:SHOWN])
+    """The newest acts on a poison queue. One whose process ended waits for another, or is interrupted if it is too old."""
+    acts, now = list(_acts(queue).order_by("-started_at")[:SHOWN]), time.time()
     for act in acts:
-        if act.outcome == "running" and act.seen_at < time.time() - DEAD_SECONDS:
-            act.outcome, act.problem = "interrupted", INTERRUPTED
+        if act.outcome == "running" and act.seen_at < now - DEAD_SECONDS:
+            act.problem = WAITING
+            if act.started_at < now - POISON_SECONDS:
+                act.outcome, act.problem = "interrupted", INTERRUPTED
     return acts
+
+
+async def go_on(runtime: Runtime) -> None:
+    """For as long as the dashboard runs: take over acts whose process ended."""
+    while True:
+        runtime.loops.alive("bulk-acts")
+        try:
+            await database_sync_to_async(take_over, thread_sensitive=False)()
+        except Exception as error:
+            log.exception("Acts on poison queues were not taken over; trying again")
+            runtime.loops.failed("bulk-acts", error)
+        await runtime.clock.sleep(TAKE_OVER_SECONDS)
+
+
+def take_over() -> list[Future[None]]:
+    """Go on with the acts of processes that ended, each in one process of all; those too old for it are interrupted."""
+    now = time.time()
+    dead = BulkAct.objects.filter(
+        source=source_of(storage()), outcome="running", seen_at__lt=now - DEAD_SECONDS
+    )
+    dead.filter(started_at__lt=now - POISON_SECONDS).update(outcome="interrupted", problem=INTERRUPTED)
+    running = []
+    for act in dead.order_by("started_at")[:MOST_AT_ONCE]:
+        mine, was_handed_on = secrets.token_hex(8), not act.seen_at
+        if dead.filter(pk=act.pk, runner=act.runner).update(runner=mine, seen_at=now):
+            act.runner, act.seen_at, act.problem, act.left = mine, now, "", 0
+            actor = Actor(act.actor, "")
+            noted(actor, f"{VERBS[act.verb]}.resumed", act.queue, after=json.dumps({"resumed": act.pk}))
+            running.append(_submit(actor, act, _rest(act), is_in_doubt=not was_handed_on))
+    return running
+
+
+def _rest(act: BulkAct) -> list[int] | None:
+    """What the act has not done yet, of what was there when it began; None if it reads."""
+    if act.verb == "read":
+        return None
+    only = Filter(**json.loads(act.only))
+    return list(only.rows(act.queue).filter(pk__lte=act.last_row).values_list("pk", flat=True))
 
 
 def _acts(queue: str) -> QuerySet[BulkAct]:
@@ -81,6 +136,7 @@ def _acts(queue: str) -> QuerySet[BulkAct]:
 
 def _begin(actor: Actor, verb: str, queue: str, only: Filter | None, reason: str = "") -> BulkAct:
     rows: list[int] | None = None
+    last_row = 0
     with audited(actor, VERBS[verb], queue, reason) as audit:
         check_name("queue", queue)
         if any(each.outcome == "running" for each in shown(queue)):
@@ -91,6 +147,7 @@ def _begin(actor: Actor, verb: str, queue: str, only: Filter | None, reason: str
             rows = list(only.rows(queue).values_list("pk", flat=True))
             if not rows:
                 raise ActionFailed("No message fits the filter: nothing changed.")
+            last_row = max(rows)
         now = time.time()
         if BulkAct.objects.filter(outcome="running", seen_at__gte=now - DEAD_SECONDS).count() >= MOST_AT_ONCE:
             raise ActionFailed(f"{MOST_AT_ONCE} acts on poison queues are running: wait until one ends.")
@@ -99,6 +156,9 @@ def _begin(actor: Actor, verb: str, queue: str, only: Filter | None, reason: str
             queue=queue,
             verb=verb,
             what=str(only or "all")[:300],
+            only=json.dumps(asdict(only or Filter())),
+            last_row=last_row,
+            runner=secrets.token_hex(8),
             actor=actor.name,
             total=None if rows is None else len(rows),
             started_at=now,
@@ -106,48 +166,74 @@ def _begin(actor: Actor, verb: str, queue: str, only: Filter | None, reason: str
         )
         audit.before = json.dumps({"messages": act.what, "count": act.total})
         audit.after = json.dumps({"started": act.pk})
-    runtime = current()
-    running = runtime.act_threads.submit(_run, runtime, actor, act, rows)
+    running = _submit(actor, act, rows)
     # Most are over by then, and the page that comes next shows what they did.
     wait([running], ANSWER_SECONDS)
     act.refresh_from_db()
     return act
 
 
-def _run(runtime: Runtime, actor: Actor, act: BulkAct, rows: list[int] | None) -> None:
+def _submit(actor: Actor, act: BulkAct, rows: list[int] | None, *, is_in_doubt: bool = False) -> Future[None]:
+    runtime = current()
+    return runtime.act_threads.submit(_run, runtime, actor, act, rows, is_in_doubt)
+
+
+class _TakenOver(Exception):
+    """Another process runs this act."""
+
+
+def _run(
+    runtime: Runtime, actor: Actor, act: BulkAct, rows: list[int] | None, is_in_doubt: bool = False
+) -> None:
+    """Of an act that is `in_doubt`, some of the first turn may be done: its process died before it could note them."""
     was_running = runtime.is_running
     try:
-        for _ in _read(act) if rows is None else _each(act, rows):
-            stop = BulkAct.objects.filter(pk=act.pk).exclude(abort="").exists()
-            if stop:
-                act.outcome = "aborted"
-                break
+        for _ in chain((None,), _read(act) if rows is None else _each(act, rows, is_in_doubt)):
             if runtime.is_running != was_running:
-                act.outcome, act.problem = "interrupted", INTERRUPTED
+                break
+            if _aborted(act):
+                act.outcome = "aborted"
                 break
         else:
             act.outcome = "done"
+    except _TakenOver:
+        return
     except KennelError as error:
         act.outcome, act.problem = "failed", str(error)
     except Exception as error:
         log.exception("The act #%d on the poison queue of %s failed", act.pk, act.queue)
         act.outcome, act.problem = "failed", f"{type(error).__name__}; see the dashboard's log"
-    if act.outcome == "failed" and runtime.is_running != was_running:
-        act.outcome, act.problem = "interrupted", INTERRUPTED
     try:
+        if runtime.is_running != was_running and act.outcome in {"running", "failed"}:
+            _hand_on(act)
+            return
         _save(act, "outcome", "problem")
         if act.verb != "read":
             ended = {"ended": act.pk, "outcome": act.outcome, "done": act.done, "left": act.left}
             noted(actor, f"{VERBS[act.verb]}.ended", act.queue, after=json.dumps(ended))
         if runtime.is_running:
             runtime.look_again()
+    except _TakenOver:
+        return
     finally:
         connection.close()
 
 
+def _aborted(act: BulkAct) -> bool:
+    return BulkAct.objects.filter(pk=act.pk).exclude(abort="").exists()
+
+
+def _hand_on(act: BulkAct) -> None:
+    """This process ends: the next one that looks goes on with the act at once."""
+    BulkAct.objects.filter(pk=act.pk, runner=act.runner).update(done=act.done, seen_at=0.0)
+
+
 def _save(act: BulkAct, *names: str) -> None:
+    """Note how far the act has come. Raises `_TakenOver`."""
     act.seen_at = time.time()
-    act.save(update_fields=["done", "left", "seen_at", *names])
+    values = {name: getattr(act, name) for name in ("done", "left", "seen_at", *names)}
+    if not BulkAct.objects.filter(pk=act.pk, runner=act.runner).update(**values):
+        raise _TakenOver
 
 
 def _read(act: BulkAct) -> Iterator[None]:
@@ -175,9 +261,12 @@ async def _next(batches: AsyncIterator[list[ReceivedMessage]]) -> list[ReceivedM
     return await anext(batches, [])
 
 
-def _each(act: BulkAct, rows: list[int]) -> Iterator[None]:
+def _each(act: BulkAct, rows: list[int], is_in_doubt: bool = False) -> Iterator[None]:
     queue = storage().queue(act.queue)
-    problems: list[str] = []
+    before, missing = act.done, (act.total or 0) - act.done - len(rows)
+    gone = [GONE.format(missing)] if missing > 0 else []
+    problems = list(gone)
+    act.left = max(0, missing)
     for start in range(0, len(rows), A_TURN):
         turn = {
             row.message_id: row for row in PoisonMessage.objects.filter(pk__in=rows[start : start + A_TURN])
@@ -196,7 +285,9 @@ def _each(act: BulkAct, rows: list[int]) -> Iterator[None]:
                 _save(act, "problem")
                 yield
                 time.sleep(PAUSE_SECONDS)
-        act.left = min(start + A_TURN, len(rows)) - act.done
+        act.left = min(start + A_TURN, len(rows)) - (act.done - before) + max(0, missing)
+        if is_in_doubt and start == 0 and (unsure := act.left - max(0, missing)):
+            problems = [*gone, UNSURE.format(unsure)]
         act.problem = "; ".join(list(dict.fromkeys(problems))[:3])[:2000]
         _save(act, "problem")
         yield
@@ -234,4 +325,6 @@ def _do(
             act.done += error.moved
             raise
         finally:
-            PoisonMessage.objects.filter(pk__in=[turn.pop(id).pk for id in gone]).delete()
+            with transaction.atomic():  # who goes on with the act counts on both
+                PoisonMessage.objects.filter(pk__in=[turn.pop(id).pk for id in gone]).delete()
+                _save(act)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from math import isfinite
@@ -291,6 +292,18 @@ def length_of(grant: GrantView) -> int:
 def left_in(grant: GrantView) -> int | None:
     """How many of a range's numbers were not issued, as far as its owner reported."""
     return None if grant.last_issued is None else max(0, grant.last - max(grant.last_issued, grant.first - 1))
+
+
+@register.filter
+def length_of_all(grants: Sequence[GrantView]) -> int:
+    """How many numbers these ranges hold."""
+    return sum(map(length_of, grants))
+
+
+@register.filter
+def left_in_all(grants: Sequence[GrantView]) -> int:
+    """How many numbers of these ranges were not issued, of those ranges whose owners reported."""
+    return sum(left_in(grant) or 0 for grant in grants)
 
 
 @register.filter

@@ -35,3 +35,14 @@ async def test_a_new_condition_does_not_move_unleash(
         await expect(page.locator("#conditions .issue-do").first).to_be_visible()
     finally:
         admin.post(f"/queues/{name}/delete", typed=name)
+
+
+async def test_the_wallboard_fits_a_screen_with_conditions_on_top(person: People) -> None:
+    page = await person("viewer", "/tv", viewport={"width": 1920, "height": 1080})
+    await expect(page.locator("[data-live]")).to_have_attribute("data-state", "on")
+    await expect(page.locator(".uplot")).to_be_visible()
+    assert await page.evaluate("document.documentElement.scrollHeight") <= 1080
+    conditions = await page.locator(".wall-card").evaluate_all(
+        "all => all.map((each) => each.matches('.wall-wide'))"
+    )
+    assert conditions == sorted(conditions, reverse=True)

@@ -30,6 +30,7 @@ PATHS = (
     "/audit/",
     "/access/",
     "/search/?q=o",
+    "/views/?at=/queues/",
     "/help/",
     "/tv",
     "/nowhere/",

@@ -67,6 +67,15 @@ async def test_nothing_jumps_while_a_page_loads_and_every_link_has_a_name(
     assert await page.evaluate(NAMELESS) == []
 
 
+async def test_a_queue_is_one_line_and_a_worker_a_few(person: People) -> None:
+    page = await person("operator", "/queues/", **PHONE)
+    row = await page.locator("#queue-orders-in").bounding_box()
+    assert row is not None and row["height"] <= 48
+    await page.goto(page.url.replace("/queues/", "/workers/"))
+    worker = await page.locator("[id^=instance-]").first.bounding_box()
+    assert worker is not None and worker["height"] <= 260
+
+
 async def test_text_is_sent_compressed(new_page: PageFactory, stack: LiveStack) -> None:
     page = await new_page()
     answer = await page.goto(f"{stack.url}/accounts/login/")

@@ -60,6 +60,8 @@ async def test_axe_finds_nothing_on_pages_that_have_nothing_to_show(
         found += await found_by_axe(page, path)
     assert empty >= 5, "these pages do have something to show"
     assert not found, "\n".join(found)
+    await page.goto(nothing.url)
+    await expect(page.get_by_text("updated", exact=False)).to_have_count(5, timeout=30_000)
 
 
 async def test_axe_finds_nothing_while_storage_is_gone_and_everything_is_old(

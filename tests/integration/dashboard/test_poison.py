@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
 import secrets
@@ -176,6 +177,45 @@ async def test_one_of_many_is_retried_and_one_kind_deleted_and_nothing_else_is_t
         ("queue.delete_messages", "done"),
         ("queue.delete_messages.ended", "done"),
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [False, True])
+async def test_an_act_goes_on_after_a_restart_and_ends_with_every_message_done(
+    azurite: Azurite, tmp_path: Path, kill: bool
+) -> None:
+    with Dashboard(tmp_path, azurite.connection_string, f"t{secrets.token_hex(5)}-") as dashboard:
+        name = f"{dashboard.prefix}many"
+        async with storage_of(dashboard) as storage:
+            queue = storage.queue(name, type=Any)
+            await fill(queue, 600)
+            with Person(dashboard, "adam") as adam:
+                await act(adam, f"/queues/{name}/poison/read")
+                await over(adam, name)
+                page = await act(adam, f"/queues/{name}/messages/retry?all=1", typed="retry 600")
+                assert "Abort</button>" in page, "it is not over at once"
+                dashboard.stop(kill=kill)
+                moved = await queue.depth()
+                assert 0 < moved < 600
+                dashboard.start()
+                began = time.time()
+                page = await over(adam, name)
+            left = await queue.poison.depth()
+            assert left <= kill, "of a killed process, the message that it held"
+            found = {
+                json.loads(bytes(item))["order"]
+                for message in await take_all(queue)
+                for item in queue.decode(message.text).items
+            }
+            assert len(found) >= 600 - left and found <= set(range(600))
+    rows = audit_of(dashboard)
+    (resumed,) = (row for row in rows if row["action"] == "queue.requeue.resumed")
+    assert resumed["at"] - began < (120 if kill else 20)
+    (ended,) = (json.loads(row["after"]) for row in rows if row["action"] == "queue.requeue.ended")
+    assert (ended["outcome"], ended["done"] + ended["left"]) == ("done", 600)
+    assert left <= ended["left"] <= 32 * kill, (
+        "what the process did last, and could not note, is not known to be done"
+    )
 
 
 async def test_messages_are_filtered_opened_edited_and_refused_to_others(dashboard: Dashboard) -> None:

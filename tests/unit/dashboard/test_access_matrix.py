@@ -35,7 +35,7 @@ OWN = {
 READ = {
     "overview", "cost", "batches", "scaling", "tv", "help", "search", "ledger-csv", "audit-csv", "gates", "queues", "queue", "workers", "worker", "leaders", "sequences", "audit", "history", "table", "metrics",
     "gate-opening",
-    "access", "alerts", "throughput", "throughput-figures",
+    "access", "alerts", "saved-views", "throughput", "throughput-figures",
 }  # fmt: skip
 # name of the address → (arguments, action) for everything that changes something
 ACTS: list[tuple[str, dict[str, Any], str]] = [

@@ -39,6 +39,14 @@ def test_what_was_never_read_is_unknown_and_not_zero() -> None:
     assert (seen.queues[0].depth, seen.queues[0].poison, seen.queues[0].as_of) == (None, None, None)
 
 
+def test_an_account_without_queues_was_read_and_one_whose_queues_were_not_read_was_not() -> None:
+    assert fleet(queues_as_of=NOW - 2).read_at["queues"] == NOW - 2
+    unread = Depth("orders-in", None, None, None)
+    assert fleet(queues=(unread,), queues_as_of=NOW).read_at["queues"] is None
+    read = Depth("orders-out", 1, 0, NOW - 5)
+    assert fleet(queues=(unread, read), queues_as_of=NOW).read_at["queues"] == NOW - 5
+
+
 def test_the_age_of_the_oldest_message_grows_between_looks() -> None:
     queues = (Depth("waiting", 3, 0, NOW - 4, oldest_at=NOW - 30), Depth("empty", 0, 0, NOW))
     assert {queue.name: queue.oldest_seconds for queue in fleet(queues=queues).queues} == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from coordinator.queues.envelope import Envelope, Failure, PoisonRecord
 from coordinator.queues.protocols import ReceivedMessage
 from coordinator.queues.requeue import Moved
 from coordinator.storage import Storage
-from dashboard.models import BulkAct, PoisonMessage
+from dashboard.hub.runtime import current
+from dashboard.live.releases import source_of
+from dashboard.models import AuditRow, BulkAct, PoisonMessage
 from dashboard.queues import bulk_acts, poison
 from dashboard.queues.poison import Filter
 
@@ -139,3 +142,123 @@ def test_an_act_goes_on_where_storage_stopped_it_and_counts_each_message_once(
     assert "trying again" in said[0] and said[1] == "somebody received it"
     assert (act.done, act.left) == (5, 1)
     assert list(PoisonMessage.objects.values_list("message_id", flat=True)) == [names[5]]
+
+
+@pytest.fixture
+def left_behind(monkeypatch: pytest.MonkeyPatch) -> Callable[..., BulkAct]:
+    """An act on 40 messages whose process ended after ten of them; what is deleted from now on is noted in `deleted`."""
+    account = Storage.from_connection_string(
+        "UseDevelopmentStorage=true", config=StorageConfig(prefix="act-")
+    )
+    monkeypatch.setattr(poison, "storage", lambda: account)
+    monkeypatch.setattr(bulk_acts, "storage", lambda: account)
+    monkeypatch.setattr(
+        bulk_acts,
+        "_submit",
+        lambda actor, act, rows, is_in_doubt: bulk_acts._run(current(), actor, act, rows, is_in_doubt),
+    )
+    read = [ReceivedMessage(f"m-{n:02}", "r", poisoned(1), 1, 1.0, 0.0) for n in range(40)]
+    poison.keep("orders", read)
+
+    def begun(**values: Any) -> BulkAct:
+        last = max(PoisonMessage.objects.values_list("pk", flat=True))
+        PoisonMessage.objects.filter(message_id__lt="m-10").delete()
+        now = time.time()
+        known = {
+            "source": source_of(account), "queue": "orders", "verb": "delete", "what": "all", "only": "{}", "actor": "adam",
+            "total": 40, "done": 10, "last_row": last, "runner": "dead", "started_at": now - 200, "seen_at": now - 100,
+        }  # fmt: skip
+        return BulkAct.objects.create(**known | values)
+
+    return begun
+
+
+def deleting(
+    monkeypatch: pytest.MonkeyPatch, then: Callable[[], object] = lambda: None, gone: str = ""
+) -> list[str]:
+    """What is deleted from now on; of `gone` the receipt is not good any more."""
+    deleted: list[str] = []
+
+    def call(do: Any) -> Moved:
+        deleted.extend(each.id for each in do.keywords["known"])
+        then()
+        left = [each.id for each in do.keywords["known"] if each.id == gone]
+        return Moved(len(do.keywords["known"]) - len(left), left=len(left), left_ids=left)
+
+    monkeypatch.setattr(bulk_acts, "call", call)
+    return deleted
+
+
+@pytest.mark.django_db(transaction=True)
+def test_another_process_goes_on_with_an_act_and_does_the_rest_of_what_was_there_when_it_began(
+    left_behind: Callable[..., BulkAct], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act = left_behind()
+    PoisonMessage.objects.filter(message_id="m-39").update(id=act.last_row + 1)  # read again since
+    deleted = deleting(monkeypatch)
+    (waiting,) = bulk_acts.shown("orders")
+    assert (waiting.outcome, waiting.problem) == ("running", bulk_acts.WAITING)
+    bulk_acts.take_over()
+    assert sorted(deleted) == [f"m-{n}" for n in range(10, 39)]
+    act.refresh_from_db()
+    assert (act.outcome, act.done, act.left) == ("done", 39, 1)
+    assert act.problem == bulk_acts.GONE.format(1)
+    bulk_acts.take_over()
+    assert len(deleted) == 29
+    rows = [row.action for row in AuditRow.objects.order_by("pk")]
+    assert rows == ["queue.delete_messages.resumed", "queue.delete_messages.ended"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("seen_at", "problem"), [(1.0, bulk_acts.UNSURE.format(1)), (0.0, "")])
+def test_what_a_crashed_process_may_have_done_is_called_unsure_and_what_one_that_stopped_left_is_not(
+    left_behind: Callable[..., BulkAct], monkeypatch: pytest.MonkeyPatch, seen_at: float, problem: str
+) -> None:
+    act = left_behind(seen_at=seen_at)
+    deleting(monkeypatch, gone="m-12")
+    bulk_acts.take_over()
+    act.refresh_from_db()
+    assert (act.outcome, act.done, act.left, act.problem) == ("done", 39, 1, problem)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [
+        ({"abort": "olga"}, "aborted"),
+        ({"started_at": 0.0}, "interrupted"),
+        ({"seen_at": time.time() + 3600}, "running"),
+    ],
+)
+def test_an_act_that_was_aborted_is_too_old_or_has_a_runner_is_not_taken_over(
+    left_behind: Callable[..., BulkAct], monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], outcome: str
+) -> None:
+    act, deleted = left_behind(**values), deleting(monkeypatch)
+    bulk_acts.take_over()
+    act.refresh_from_db()
+    assert (act.outcome, deleted) == (outcome, [])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_runner_that_was_taken_for_dead_stops_and_overwrites_nothing(
+    left_behind: Callable[..., BulkAct], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act = left_behind()
+    deleted = deleting(monkeypatch, lambda: BulkAct.objects.update(runner="other", done=25))
+    bulk_acts.take_over()
+    assert len(deleted) == 30
+    act.refresh_from_db()
+    assert (act.outcome, act.done, act.runner) == ("running", 25, "other")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_that_ends_hands_its_act_on_at_once(
+    left_behind: Callable[..., BulkAct], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act = left_behind()
+    runtime = current()
+    deleting(monkeypatch, lambda: monkeypatch.setattr(type(runtime), "is_running", True))
+    monkeypatch.setattr(bulk_acts, "A_TURN", 8)
+    bulk_acts.take_over()
+    act.refresh_from_db()
+    assert (act.outcome, act.done, act.seen_at) == ("running", 18, 0.0)
