@@ -1,6 +1,7 @@
 """Days of load against rules for the number of instances: what is late, instance hours, turns, distance to the oracle.
 
     python benchmarks/scaling.py [--seed 1] [--day diurnal] [--json | --table] [--graph docs/images/scaling-day.svg]
+    python benchmarks/scaling.py --day steady --turns 6
 
 Kennel's figures come from its own observer and its own decision on a simulated pool (`scaling_pool.py`), the rest from
 `scaling_rules.py`. KEDA's azure-queue rule gets the `queueLength` that is best for that day, found by trying many.
@@ -20,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.scaling_graph import Course, draw
-from benchmarks.scaling_oracle import best_plan
+from benchmarks.scaling_oracle import best_plan, fewest_hours
 from benchmarks.scaling_pool import Day, Pool, read_days
 from benchmarks.scaling_rules import Keda, Kennel, Rule, StepTable, policy_for
 
@@ -51,7 +52,7 @@ def simulate(
         if watch is not None:
             watch(pool)
         pool.step()
-    overdue = sum(count for since, count in pool.waiting if day.seconds - since > day.target_seconds)
+    overdue = sum(count for arrived, count in pool.waiting if day.seconds > day.due(arrived))
     signs = [after > before for _, before, after in pool.changes]
     turns = sum(first != second for first, second in itertools.pairwise(signs))
     late = (pool.late + overdue) / max(1, pool.arrived)
@@ -129,11 +130,19 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--graph", type=Path, help="draw the day into this file, and do nothing else")
+    parser.add_argument(
+        "--turns", type=int, help="print the fewest hours of any plan with so many turns, only"
+    )
     options = parser.parse_args()
     days = read_days(options.seed, options.day)
     if options.graph:
         chosen = next(day for day in days if day.name == (options.day or "diurnal"))
         options.graph.write_text(graph(chosen))
+        return
+    if options.turns is not None:
+        for day in days:
+            bound = fewest_hours(day, options.turns, best_keda(day).late_share)
+            print(f"{day.name}: {bound:.2f} h with {options.turns} turns and as much late as KEDA has")
         return
     if options.table:
         print(HEADING, "|---|---|---|---|---|---|---|---|---|---|---|---|", sep="\n")

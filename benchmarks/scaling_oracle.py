@@ -10,7 +10,41 @@ from benchmarks.scaling_pool import Day
 STEP = 15
 _LATE = 1e9
 _NEVER = math.inf
+_PRICE = 10.0  # instance seconds for what one instance does in a quarter of a step, if it is late
 _PARTS = 4
+
+
+def fewest_hours(day: Day, turns: int, late_share: float) -> float:
+    """A bound: no plan with so many changes of direction, and no larger share late, takes fewer instance hours.
+
+    The program of `best_plan`, with the direction and the turns beside the number of instances. What is late has a price;
+    a plan within `late_share` pays at most the price of all of it, which is subtracted.
+    """
+    unit, boot = day.slots / max(day.handler_seconds) * STEP / _PARTS, float(day.boot_seconds)
+    arrived, due_at = [0, *itertools.accumulate(day.arrivals)], _due(day)
+    none = [[_NEVER] for _ in range(day.maximum + 1)]
+    ups = [[[boot * count] for count in range(day.maximum + 1)], *(none for _ in range(turns))]
+    downs, known = [none for _ in range(turns + 1)], 0
+    for start in range(0, day.seconds, STEP):
+        end = min(start + STEP, day.seconds)
+        coming = math.floor(arrived[end] / unit) - known
+        known += coming
+        most = max(0, known - math.floor(due_at[min(end, day.seconds)] / unit))
+        is_idle = day.is_out(start) or day.is_closed(start)
+        does = 0.0 if is_idle else day.rate(start) * (end - start) / unit
+        ups, downs = (
+            [_turned(ups[used], downs[used - 1] if used else none, boot) for used in range(turns + 1)],
+            [
+                _turned(downs[used][::-1], (ups[used - 1] if used else none)[::-1], 0.0)[::-1]
+                for used in range(turns + 1)
+            ],
+        )
+        for plans in (*ups, *downs):
+            for count, row in enumerate(plans):
+                moved = _moved(row, coming - math.floor(count * does + 1e-9), most, _PRICE)
+                plans[count] = [cost + count * (end - start) for cost in moved]
+    best = min(min(row) for plans in (*ups, *downs) for row in plans)
+    return (best - _PRICE * late_share * arrived[-1] / unit) / 3600
 
 
 def best_plan(day: Day) -> tuple[float, float]:
@@ -54,7 +88,7 @@ def _due(day: Day) -> list[int]:
     """How many items must be done by each second."""
     due = [0] * (day.seconds + 1)
     for second, count in enumerate(day.arrivals):
-        by = math.ceil(day.due_from(second) + day.target_seconds - day.handler_seconds[second])
+        by = math.ceil(day.due(second) - day.handler_seconds[second])
         if by <= day.seconds:
             due[by] += count
     return list(itertools.accumulate(due))
@@ -72,13 +106,24 @@ def _chosen(rows: list[list[float]], boot: float) -> list[list[float]]:
     return more
 
 
-def _moved(row: list[float], change: int, most: int) -> list[float]:
+def _turned(rows: list[list[float]], others: list[list[float]], price: float) -> list[list[float]]:
+    """The cheapest way to each number, in order: on in the same direction from the one before, or by a turn from others'."""
+    size = max(len(row) for row in (*rows, *others))
+    padded = [[*row, *[_NEVER] * (size - len(row))] for row in rows]
+    turned = [[*row, *[_NEVER] * (size - len(row))] for row in others]
+    found = [padded[0]]
+    for row, before in zip(padded[1:], turned, strict=False):
+        found.append([min(a, b + price, c + price) for a, b, c in zip(row, found[-1], before, strict=True)])
+    return found
+
+
+def _moved(row: list[float], change: int, most: int, price: float = _LATE) -> list[float]:
     """Costs by backlog after it changed by so much; what is beyond `most` is late."""
     if change >= 0:
         new = [_NEVER] * change + row
     else:
         new = [min(row[: 1 - change]), *row[1 - change :]]
     if len(new) > most + 1:
-        beyond = [cost + _LATE * over for over, cost in enumerate(new[most + 1 :], start=1)]
+        beyond = [cost + price * over for over, cost in enumerate(new[most + 1 :], start=1)]
         new = [*new[:most], min(new[most], *beyond)]
     return new + [_NEVER] * (most + 1 - len(new))

@@ -54,9 +54,13 @@ class Day:
     def is_closed(self, second: int) -> bool:
         return any(start <= second < end for start, end in self.closed)
 
-    def due_from(self, second: int) -> int:
-        """When an item that arrives then begins to be late: at the opening, if the gate is closed."""
-        return next((end for start, end in self.closed if start <= second < end), second)
+    def due(self, arrived: int) -> float:
+        """When an item has to be done: time in which the gate is closed does not count."""
+        by = arrived + self.target_seconds
+        for start, end in self.closed:
+            if start < by and arrived < end:
+                by += end - max(start, arrived)
+        return by
 
 
 Part = Callable[[dict[str, Any], random.Random, list[float], list[float], list[int]], None]
@@ -247,7 +251,7 @@ class Pool:
             self.ready += 1
         arrived = day.arrivals[second]
         if arrived:
-            self.waiting.append([day.due_from(second), arrived])
+            self.waiting.append([second, arrived])
             self.depth += arrived
             self.arrived += arrived
         is_out = day.is_out(second)
@@ -276,7 +280,7 @@ class Pool:
         while free > 0 and self.waiting:
             first = self.waiting[0]
             count = min(free, first[1])
-            if ends - first[0] > self.day.target_seconds:
+            if ends > self.day.due(first[0]):
                 self.late += count
             taken += count
             free -= count

@@ -102,7 +102,8 @@ class SimulatedQueue:
         for arrived, left in self.pool.waiting:
             at = MIDNIGHT + arrived
             for _ in range(min(left, count - len(found))):
-                found.append(PeekedMessage(f"{arrived}-{len(found)}", "", (None,), 0, at, at + 1e6))
+                number = self.pool.arrived - self.pool.depth + len(found)
+                found.append(PeekedMessage(str(number), "", (None,), 0, at, at + 1e6))
             if len(found) == count:
                 break
         return found

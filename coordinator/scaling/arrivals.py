@@ -44,10 +44,13 @@ class Arrivals:
         """Items a second that keep arriving; None before the second look."""
         if len(self._samples) < 2:
             return None
-        return median(self._buckets(now, BUCKETS))
+        return median(self._buckets(now, BUCKETS, self.bucket_seconds))
 
-    def most(self, now: float) -> float | None:
-        """The largest rate that may be meant: for whether fewer instances would do. None until enough was seen."""
+    def most(self, now: float, item_seconds: float = 0.0) -> float | None:
+        """The largest rate that may be meant: for whether fewer instances would do. None until enough was seen.
+
+        What is known of the last few minutes is enough for it, where items are done in seconds.
+        """
         if len(self._samples) < 2 or now - self._samples[0][0] < BUCKETS * self.bucket_seconds:
             return None
         # Long enough that chance does not make much of it.
@@ -55,7 +58,9 @@ class Arrivals:
         while seconds < 3 * self.bucket_seconds and self._between(now - seconds, now) < _ENOUGH_ITEMS:
             seconds += self.bucket_seconds
         recent = self._between(now - seconds, now) / seconds
-        return max(recent, median(self._buckets(now, BUCKETS)), median(self._buckets(now, _SLOW_BUCKETS)))
+        size = min(self.bucket_seconds, max(_RECENT_SECONDS, item_seconds))
+        buckets = self._buckets(now, _SLOW_BUCKETS, size)
+        return max(recent, median(buckets[:BUCKETS]), median(buckets))
 
     def idle_seconds(self, now: float) -> float:
         """How long nothing has arrived, as far as was seen."""
@@ -79,9 +84,8 @@ class Arrivals:
             found.append((oldest_seconds, left))
         return tuple(_thinned(found[::-1]))
 
-    def _buckets(self, now: float, count: int) -> list[float]:
+    def _buckets(self, now: float, count: int, size: float) -> list[float]:
         """Rates of the newest buckets, 0 where nothing was seen yet."""
-        size = self.bucket_seconds
         return [
             max(0.0, self._between(now - (place + 1) * size, now - place * size) / size)
             for place in range(count)

@@ -32,7 +32,8 @@ class Observation(msgspec.Struct, frozen=True):
     oldest that waits. Rates are items per second: what keeps arriving, the most that it may be (None: too little was
     seen to give up an instance), and what one instance does. `cpu` is the mean of the instances, 0-1.
     `items_per_message` turns messages into items. `held_by` names the gate that lets nobody work, if one does: what waits
-    for a gate is not late, and more instances would not help. `ready` of the `actual` instances have begun to work.
+    for a gate is not late, and more instances would not help; `held_seconds` is for how long it was seen closed (0 while it
+    is armed). `ready` of the `actual` instances have begun to work.
     `ages` are what waits by age, the oldest first: (no older than, items); without them, all is as old as the oldest.
     `arrived` are the items since the last look; `expected_per_second` is what arrived a week before, if that counts.
     """
@@ -47,6 +48,7 @@ class Observation(msgspec.Struct, frozen=True):
     cpu: Figure | None = None
     items_per_message: Figure = 1.0
     held_by: KeyText = ""
+    held_seconds: Duration = 0.0
     most_per_second: Figure | None = None
     ready: Count | None = None
     delayed: Count = 0
@@ -105,6 +107,11 @@ def decide(policy: ScalingPolicy, seen: Observation, memory: AgentState) -> Deci
         if ready > now:
             reason = f"{ready} because {load.waiting:.6g} wait for gate {seen.held_by}: fewer would be late when it opens"
             return Decision(ready, reason, _stepped(policy, ready, now, seen, memory))
+        fewer = max(lowest, ready, 1)
+        if fewer < now and seen.held_seconds >= policy.idle_seconds and not seen.in_flight:
+            why = f"{load.waiting:.6g} wait for gate {seen.held_by}, and the others can be started when it opens"
+            memory = msgspec.structs.replace(memory, wanted=fewer, stepped_at=seen.at, direction="none")
+            return Decision(fewer, f"{fewer} because {why}", memory)
         return Decision(now, f"{now} kept while gate {seen.held_by} holds them", _kept(now, memory))
     needed, why = load.needed(highest), load.words()
     foreseen = min(highest, math.ceil((seen.expected_per_second or 0.0) / load.rate - 1e-9))
@@ -133,6 +140,7 @@ def decide(policy: ScalingPolicy, seen: Observation, memory: AgentState) -> Deci
     floor, reason = _floor(policy, seen, now, wanted)
     if floor > wanted:
         wanted, why = floor, f"{reason} ({why})"
+        soon = soon or max(_SHORTEST_TURN_SECONDS, load.takes / 4)
     if wanted >= now:
         return Decision(now, f"{now} because {why}", _kept(now, memory), soon)
     if wait := _must_wait(policy, seen, wanted, memory):
@@ -149,7 +157,8 @@ class _Load:
         self.waiting = (seen.visible or 0) * seen.items_per_message
         self.arriving = seen.arrival_per_second or 0.0
         self.boot = policy.boot_seconds
-        service = min(seen.item_seconds or 0.0, policy.target_seconds / 2)
+        self.takes = seen.item_seconds or policy.slots / policy.instance_per_second
+        service = min(self.takes, policy.target_seconds / 2)
         self.target = policy.target_seconds * (1 - _SPARE) - service
         self.patience = max(_PATIENCE * self.target, min(_PATIENCE_JOBS * service, self.target / 3))
         oldest = seen.oldest_seconds or 0.0
@@ -188,7 +197,7 @@ class _Load:
 
     def ready_for_opening(self, highest: int) -> int:
         """The fewest that must have begun when the gate opens: with all others started then, what waits is done in time."""
-        for count in range(self.now, highest):
+        for count in range(highest):
             later = (highest - count) * max(0.0, self.target - self.boot)
             if self.rate * (count * self.target + later) >= self.waiting:
                 return count
@@ -209,7 +218,7 @@ class _Load:
                 return False
         if self.waiting and not count:
             return False
-        if self.arriving > count * self.rate and (self.waiting or count):
+        if self.waiting and self.arriving > count * self.rate:
             # A backlog grows. It may, as long as what arrives does not wait longer than it should before more could help.
             ahead = self.boot + _LOOK_AHEAD_SECONDS
             able = self.capacity(count, self.patience + ahead)

@@ -55,8 +55,10 @@ class QueueObserver:
         self._arrivals = Arrivals(target_seconds)
         self._items = 1.0
         self._efficiency = 1.0
-        self._busy_since = self._silent_since = math.inf
+        self._busy_since = self._silent_since = self._closed_since = math.inf
         self._delayed = 0
+        self._reported: float | None = None
+        self._known: ReportedPool | None = None  # the newest that says how fast an instance is
         self._seen: dict[str, float] | None = None
         self._last: _Look | None = None
 
@@ -67,12 +69,13 @@ class QueueObserver:
         measured = None
         if self._reports is not None:
             measured = self._measured(await self._reports(), now, actual)
-        held_by, opened_at = await self._gate_now()
+        held_by, held_seconds, opened_at = await self._gate_now(now)
         self._learn_items(peeked, measured)
         is_whole = len(peeked) < MAX_BATCH
         in_flight = self._in_flight(count, len(peeked), actual, measured)
         waiting = self._waiting(count, len(peeked), in_flight, is_whole, measured)
         look = _Look(now, count - self._delayed, waiting * self._items, actual, measured)
+        look.head = peeked[0].id if peeked else ""
         rate = self._rate(look)
         look.done = self._done(look, in_flight, rate)
         arrived = 0.0
@@ -83,6 +86,7 @@ class QueueObserver:
             self._arrivals.add(now, 0.0)
         oldest = min(self._oldest(peeked, now, is_whole), max(0.0, now - opened_at))
         self._last = look
+        takes = (self._known and self._known.item_seconds) or self._slots / self._first_rate
         return Observation(
             at=now,
             actual=actual,
@@ -90,15 +94,16 @@ class QueueObserver:
             in_flight=in_flight,
             oldest_seconds=oldest,
             arrival_per_second=self._arrivals.rate(now),
-            most_per_second=self._arrivals.most(now),
-            instance_per_second=rate if measured and measured.possible_per_second else None,
+            most_per_second=self._arrivals.most(now, takes),
+            instance_per_second=rate if self._known else None,
             cpu=measured.cpu if measured else None,
             items_per_message=self._items,
             held_by=held_by,
+            held_seconds=held_seconds,
             ready=measured.ready if measured else None,
             delayed=self._delayed,
-            slots=measured.slots if measured and measured.slots else None,
-            item_seconds=measured.item_seconds if measured else None,
+            slots=self._known.slots if self._known else None,
+            item_seconds=self._known.item_seconds if self._known else None,
             longest_seconds=measured.longest_seconds if measured else 0.0,
             idle_seconds=self._arrivals.idle_seconds(now),
             ages=self._arrivals.ages(now, waiting * self._items, oldest),
@@ -107,12 +112,15 @@ class QueueObserver:
 
     def _measured(self, reports: Sequence[WorkerReport], now: float, actual: int) -> ReportedPool | None:
         """What the workers report; None if there are none, or none that still report."""
-        if not reports:
-            return None
         measured = self._completions.measure(reports, now)
+        if measured.possible_per_second:
+            self._known = measured
         is_heard = bool(measured.ready) or not actual
         self._silent_since = math.inf if is_heard else min(self._silent_since, now)
-        return measured if now - self._silent_since < _SILENT_SECONDS else None
+        if now - self._silent_since >= _SILENT_SECONDS:
+            self._reported = None
+            return None
+        return measured if reports else None
 
     def _in_flight(self, count: int, visible: int, actual: int, measured: ReportedPool | None) -> int:
         hidden = max(0, count - visible)
@@ -136,19 +144,28 @@ class QueueObserver:
         last = self._last
         if last is None:
             return 0.0
-        if look.measured is not None and last.measured is not None:
-            return look.measured.done - last.measured.done
+        if look.measured is not None:
+            before, self._reported = self._reported, look.measured.done
+            if before is not None:
+                return look.measured.done - before
+        elif self._reported is not None:
+            return 0.0  # all that reported have left, and those that were started have not begun
+        if look.head and look.head == last.head:
+            return 0.0  # what was the next to be taken still is
         # Nobody reports: as busy as the instances seem, they work at their rate.
+        working = min(look.actual, last.actual)
+        if look.measured is not None:
+            working = min(working, look.measured.ready)
         slots = max(1, look.actual * self._slots)
         busy = 1.0 if look.waiting > slots else min(1.0, in_flight / slots)
-        return busy * rate * min(look.actual, last.actual) * (look.at - last.at)
+        return busy * rate * working * (look.at - last.at)
 
     def _rate(self, look: _Look) -> float:
         """Items a second of one instance: by the handlers' time, corrected by what was done while there was enough to do."""
         measured = look.measured
+        possible = (self._known and self._known.possible_per_second) or self._first_rate
         if measured is None:
-            return self._first_rate
-        possible = measured.possible_per_second or self._first_rate
+            return possible * self._efficiency
         if (measured.item_seconds or 0.0) >= _LONG_ITEM_SECONDS:
             return possible  # few ends in a look; and what it takes between two jobs is little beside them
         # Work for two more seconds, or half of all handlers: nobody was idle.
@@ -184,13 +201,17 @@ class QueueObserver:
         self._seen = since if is_whole else None
         return max(0.0, now - min(since.values(), default=now))
 
-    async def _gate_now(self) -> tuple[str, float]:
-        """The gate that holds them, if one does; when it opened."""
+    async def _gate_now(self, now: float) -> tuple[str, float, float]:
+        """The gate that holds them, if one does, and for how long it was seen closed; when it opened."""
         if self._gate is None:
-            return "", 0.0
+            return "", 0.0, 0.0
         state = await self._gate.read()
-        is_open = phase(state, self._queue.clock.time()) == "open"
-        return ("", state.opened_at) if is_open else (self._gate.name, 0.0)
+        is_now = phase(state, self._queue.clock.time())
+        if is_now == "open":
+            self._closed_since = math.inf
+            return "", 0.0, state.opened_at
+        self._closed_since = min(self._closed_since, now) if is_now == "closed" else math.inf
+        return self._gate.name, max(0.0, now - self._closed_since), 0.0
 
 
 class PoolObserver:
@@ -271,4 +292,4 @@ class _Look:
     ) -> None:
         self.at, self.count, self.waiting, self.actual = at, count, waiting, actual
         self.measured = measured
-        self.done = 0.0
+        self.done, self.head = 0.0, ""

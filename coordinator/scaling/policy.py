@@ -68,7 +68,7 @@ class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         boot_seconds: From the request for an instance to its first item (default 30). Too small starts too few.
         instance_per_second: Items that one instance does in a second, until workers report it (default 10).
         slots: Messages that one instance processes at a time, until workers report it (default 10).
-        step_seconds: Seconds between two steps down while work arrives (default 30).
+        step_seconds: Seconds between two steps down while work arrives (default 5).
         cooldown_seconds: A step up within twice this time after a step down shows that the step down was wrong: the
             next one waits this long, and twice as long each time again (default 180).
         idle_seconds: Seconds without an arrival before the last instance is removed (default 60).
@@ -88,7 +88,7 @@ class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     boot_seconds: Figure = 30.0
     instance_per_second: Figure = 10.0
     slots: _Whole = 10
-    step_seconds: Figure = 30.0
+    step_seconds: Figure = 5.0
     cooldown_seconds: Figure = 180.0
     idle_seconds: Figure = 60.0
     cpu_high: Figure = 0.9

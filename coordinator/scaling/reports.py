@@ -104,7 +104,10 @@ class Completions:
             done = max(0, report.items - before.items)
             self._total += done
             rate = done / (report.at - before.at)
-            self._spans.append((before.at, report.at, done))
+            if (
+                before.items
+            ):  # a time that began with none done says how long the first took, not how fast it is
+                self._spans.append((before.at, report.at, done))
         else:
             # A worker that was there before us has done its work before us, too.
             is_new = not first_look and report.started_at >= (self._since or 0.0) - FRESH_SECONDS

@@ -36,8 +36,8 @@ def had(
     [
         (seen(0), had(0), 0, "nothing to do"),
         (seen(1), had(0), 1, "1 to do"),
-        (seen(1000), had(0), 3, "1000 to do at 10/s each within 57 s"),
-        (seen(1000, oldest_seconds=20), had(0), 4, "within 37 s"),
+        (seen(1000), had(0), 3, "1000 to do at 10/s each within 56 s"),
+        (seen(1000, oldest_seconds=20), had(0), 4, "within 36 s"),
         (seen(1000, oldest_seconds=400), had(0), 12, "within 0 s"),
         (seen(1000, instance_per_second=100.0), had(0), 1, "at 100/s each"),
         (seen(5, arrival_per_second=35.0), had(0), 4, "35/s arriving"),
@@ -53,6 +53,12 @@ def had(
         (seen(0, cpu=0.95), had(3, "up", step_ago=5), 3, "nothing to do"),
         (seen(9000, held_by="start"), had(2), 2, "kept while gate start holds them"),
         (seen(0, held_by="start"), had(30), 20, "are allowed now"),
+        # A gate that stays closed: as many stay as must have begun when it opens, and no fewer than one.
+        (seen(900, held_by="start", held_seconds=59), had(9), 9, "kept while gate start holds them"),
+        (seen(900, held_by="start", held_seconds=60), had(9), 1, "900 wait for gate start, and the others"),
+        (seen(10_500, held_by="start", held_seconds=60), had(20), 13, "10500 wait for gate start"),
+        (seen(9_700, held_by="start", held_seconds=600), had(2), 5, "fewer would be late when it opens"),
+        (seen(900, held_by="start", held_seconds=60, in_flight=5), had(9), 9, "kept while gate start holds them"),
         # Up at once, whatever came before.
         (seen(1000), had(1, "down", step_ago=1, turn_ago=1), 2, "1000 to do"),
         (seen(5000), had(0, "down", step_ago=15, turn_ago=15), 11, "5000 to do"),
@@ -63,13 +69,17 @@ def had(
         (seen(0, most_per_second=0.0, idle_seconds=10), had(7), 1, "nothing to do"),
         (seen(0, most_per_second=39.9, idle_seconds=0), had(7), 4, "nothing to do"),
         (seen(0, most_per_second=40.1, idle_seconds=0), had(7), 5, "nothing to do"),
-        (seen(0, most_per_second=1.0, arrival_per_second=1.0, idle_seconds=0), had(7, "down", step_ago=10), 7, "last step was 10 s ago"),
+        (seen(0, most_per_second=1.0, arrival_per_second=1.0, idle_seconds=0), had(7, "down", step_ago=4), 7, "last step was 4 s ago"),
         (seen(0, most_per_second=0.0), had(7, "up", step_ago=40, turn_ago=40, hold=180), 7, "not enough 40 s ago"),
         (seen(0, most_per_second=0.0), had(7, "up", step_ago=190, turn_ago=190, hold=180), 0, "nothing to do"),
         # A little behind is no reason for more; to fall behind ever more is.
         (seen(100, arrival_per_second=40.5, most_per_second=41.0), had(4), 4, "40.5/s arriving"),
         (seen(500, arrival_per_second=43.0, most_per_second=43.0), had(4), 5, "43/s arriving"),
         (seen(3, delayed=5000), had(0), 1, "5000 not due"),
+        # Where nothing waits, the instances do what arrives, whatever the estimate of it.
+        (seen(0, arrival_per_second=43.0, most_per_second=43.0, idle_seconds=0), had(4), 4, "43/s arriving"),
+        # How long a job takes is known before the first report: slots and rate of the policy say it.
+        (seen(1000, instance_per_second=10.0, item_seconds=20.0), had(0), 4, "within 37 s"),
     ],
 )  # fmt: skip
 def test_decisions(observed: Observation, memory: AgentState, wanted: int, words: str) -> None:
@@ -122,6 +132,16 @@ def test_a_turn_comes_soon_where_some_may_leave_soon() -> None:
     assert decide(POLICY, seen(200, arrival_per_second=0.0), had(10)).next_seconds == 2.0
     assert decide(POLICY, seen(4000, arrival_per_second=0.0, ages=((1, 4000),)), had(10)).next_seconds == 40.0
     assert decide(POLICY, seen(0), had(0)).next_seconds is None
+    held = seen(0, in_flight=45, most_per_second=0.0, item_seconds=20.0)
+    assert decide(POLICY, held, had(7)).next_seconds == 5.0  # the jobs of the others end soon
+
+
+def test_instances_that_left_while_a_gate_was_closed_are_no_wrong_step_down() -> None:
+    closed = seen(900, held_by="start", held_seconds=60, arrival_per_second=50.0)
+    down = decide(POLICY, closed, had(9, hold=180))
+    opened = decide(POLICY, seen(2900, at=NOON + 40, actual=1, arrival_per_second=50.0), down.memory)
+    assert (down.wanted, opened.memory.hold_seconds, opened.memory.turned_at) == (1, 180, NOON - 1e6)
+    assert opened.wanted > 5
 
 
 def test_hours_go_before_what_is_measured() -> None:

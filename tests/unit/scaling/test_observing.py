@@ -179,6 +179,40 @@ async def test_workers_that_never_report_are_not_taken_for_idle(work: Work) -> N
     assert (await observer(3)).ready is None
 
 
+async def test_instances_that_boot_have_done_nothing(work: Work) -> None:
+    """A burst for an empty pool: as long as the first message waits, nothing was done, so nothing more arrived."""
+    observer = work.observer(reports=False)
+    await observer(0)
+    await work.put(600)
+    for _ in range(6):
+        await work.clock.advance(15)
+        seen = await observer(30)
+    assert seen.arrival_per_second == 0.0
+    await work.take(40)
+    await work.clock.advance(15)
+    assert (await observer(30)).arrived == 15 * 300  # without a report, those that have begun seem busy
+
+
+async def test_what_was_measured_is_kept_while_no_instance_is_there(work: Work) -> None:
+    observer = work.observer()
+    for turn in range(3):
+        work.reports = [work.report(items=60 * turn, item_seconds=2.0, in_flight=6)]
+        await observer(1)
+        await work.clock.advance(15)
+    work.reports = [work.report(items=120, item_seconds=2.0, leaving=True)]
+    await observer(0)
+    work.reports = []
+    await work.put(500)
+    for _ in range(6):
+        await work.clock.advance(15)
+        seen = await observer(12)
+    assert (seen.instance_per_second, seen.item_seconds, seen.slots) == (pytest.approx(5.0), 2.0, 10)
+    assert (seen.ready, seen.arrival_per_second) == (None, 0.0)
+    await work.clock.advance(15)
+    work.reports = [work.report("new", started_at=work.clock.time() - 9, items=40, item_seconds=2.0)]
+    assert (await observer(12)).arrived == 40
+
+
 def test_several_queues_are_counted_by_the_time_their_items_take() -> None:
     """600 at 10/s and 60 at 1/s are two minutes of one instance, in whatever items they are counted."""
     fast = Observation(0.0, 1, 600, 0, 5.0, 0.0, 10.0, ages=((5.0, 600.0),), most_per_second=0.0)

@@ -98,6 +98,13 @@ def test_between_two_reports_the_last_rate_is_assumed_for_a_while() -> None:
     assert seen.measure([report(at=41.0, items=52, in_flight=1)], 41.0).done == pytest.approx(52)
 
 
+def test_the_time_until_the_first_item_is_done_says_nothing_of_the_rate() -> None:
+    seen, spans = Completions(), []
+    for at, items in ((0.0, 0), (10.0, 40), (20.0, 90)):
+        spans.append(seen.measure([report(at=at, items=items, in_flight=1)], at).spans)
+    assert spans == [(), (), ((10.0, 20.0, 50),)]
+
+
 def test_only_workers_that_still_report_are_ready() -> None:
     idle, busy = report("idle"), report("busy", in_flight=2)
     for now, ready in ((40.0, 2), (60.0, 1), (901.0, 0)):
