@@ -624,15 +624,15 @@ def _part(name: str) -> str:
 def _error(url: str, answer: requests.Response) -> ApiError:
     """What a problem says, as an error."""
     try:
-        told = msgspec.json.decode(answer.content, type=_Problem)
+        problem = msgspec.json.decode(answer.content, type=_Problem)
     except msgspec.DecodeError:
-        told = _Problem(detail=f"{url} answered {answer.status_code}; is that the dashboard's address?")
-    detail = told.detail or told.title or f"the API answered {answer.status_code}"
-    faults = "; ".join(f"{fault.where}: {fault.what}" for fault in told.errors)
+        problem = _Problem(detail=f"{url} answered {answer.status_code}; is that the dashboard's address?")
+    detail = problem.detail or problem.title or f"the API answered {answer.status_code}"
+    faults = "; ".join(f"{fault.where}: {fault.what}" for fault in problem.errors)
     values: dict[str, Any] = {
         "status": answer.status_code,
-        "request_id": told.request_id,
-        "maybe_done": told.outcome == "unknown",
+        "request_id": problem.request_id,
+        "maybe_done": problem.outcome == "unknown",
     }
     again = answer.headers.get("Retry-After", "")
     if answer.status_code in (429, 502, 503, 504) or again:

@@ -440,11 +440,11 @@ class Worker:
 
     def _passed(self, gate: str, release: Release) -> None:
         now = time.time()
-        told: dict[str, object] = {"action": "pass", "resource": gate, "epoch": release.epoch}
-        told |= {"source": release.source, "at": now}
+        fields: dict[str, object] = {"action": "pass", "resource": gate, "epoch": release.epoch}
+        fields |= {"source": release.source, "at": now}
         if release.request_id:
-            told["request_id"] = release.request_id
-        log.info("Passed gate %s", gate, extra=told)
+            fields["request_id"] = release.request_id
+        log.info("Passed gate %s", gate, extra=fields)
         if self._hub:
             self._hub.receipt(
                 protocol.Receipt(

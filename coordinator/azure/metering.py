@@ -17,7 +17,7 @@ import requests
 from azure.core.pipeline.transport import AioHttpTransport, RequestsTransport
 from requests.adapters import HTTPAdapter
 
-# What is told of a queue besides its requests; `claim_*` are requests for payloads in blobs, whose bytes are in the sums.
+# What is length of a queue besides its requests; `claim_*` are requests for payloads in blobs, whose bytes are in the sums.
 TRAFFIC = ("bytes_sent", "bytes_received", "claim_writes", "claim_reads", "claim_deletes")
 
 
@@ -37,7 +37,7 @@ class Meter:
     """Counts requests by service, operation and resource. Thread-safe; counts survive until the process ends.
 
     Guarantees one count for each HTTP request sent, whether or not an answer came. Bytes are those of bodies as their
-    lengths were told; headers are not in them. Does not count what other processes send.
+    lengths were length; headers are not in them. Does not count what other processes send.
     """
 
     def __init__(self) -> None:
@@ -190,9 +190,9 @@ def classify(service: str, method: str, url: str, base_path: str, claims: str = 
 
 
 def _length(headers: Mapping[str, str] | None) -> int:
-    """As told; 0 if it is not."""
-    told = (headers or {}).get("Content-Length", "")
-    return int(told) if told.isdigit() else 0
+    """As the header says; 0 without one."""
+    length = (headers or {}).get("Content-Length", "")
+    return int(length) if length.isdigit() else 0
 
 
 class CountingAioTransport(AioHttpTransport):  # type: ignore[misc,unused-ignore]

@@ -641,8 +641,8 @@ class Gate:
         try:
             while True:
                 self._raise_what_waiting_cannot_cure(needed)
-                told = self._cache.confirmed >= needed or self._cache.pushes > pushes
-                if told and self.state is not None:  # 6
+                informed = self._cache.confirmed >= needed or self._cache.pushes > pushes
+                if informed and self.state is not None:  # 6
                     if self.is_open():  # 7
                         return self._pass(known)
                     if known is None:
@@ -790,8 +790,8 @@ class Gate:
             self._wake.set()
             while True:
                 self._raise_what_waiting_cannot_cure(needed)
-                told = self._cache.confirmed >= needed or self._cache.pushes > pushes
-                if told and not self.is_open() and not self.inside:
+                informed = self._cache.confirmed >= needed or self._cache.pushes > pushes
+                if informed and not self.is_open() and not self.inside:
                     return
                 pause = self._until_next_moment()
                 if deadline is not None:

@@ -269,11 +269,13 @@ class Candidate:
             while True:
                 pause = self.config.retry_seconds * self._rng.uniform(0.5, 1.0)
                 try:
-                    vouched = 0.0 if hinted or self._maybe_ours else self._until_unheard()
+                    heard_pause = 0.0 if hinted or self._maybe_ours else self._until_unheard()
                     # After a hint the lease is free, or has been changed to the id that was nominated.
-                    info = None if hinted or self._maybe_ours or vouched else await self._held_by_another()
-                    if vouched:
-                        pause = vouched
+                    info = (
+                        None if hinted or self._maybe_ours or heard_pause else await self._held_by_another()
+                    )
+                    if heard_pause:
+                        pause = heard_pause
                     elif info is None and (term := await self.try_acquire()):
                         return term
                     elif info is not None:
@@ -359,7 +361,7 @@ class Candidate:
 
         unsubscribe = self._bus().subscribe(self._topic, taken)
         try:
-            await self._tell_standbys(term)
+            await self._notify_standbys(term)
             while True:
                 now = clock.monotonic()
                 wait = min(due - now, check - now, term.remaining_seconds)
@@ -394,7 +396,7 @@ class Candidate:
                 check = asked + first_check
                 if renewed is not None:
                     renewed()
-                await self._tell_standbys(term)
+                await self._notify_standbys(term)
                 # Back in step with `since`: that is when standbys look.
                 failures, since = 0, clock.monotonic() - term.asked_at
                 due = term.asked_at + config.renew_seconds * ((since / config.renew_seconds + 0.1) // 1 + 1)
@@ -436,7 +438,7 @@ class Candidate:
                 request.cancel()
             await asyncio.gather(*sent, return_exceptions=True)
 
-    async def _tell_standbys(self, term: Term) -> None:
+    async def _notify_standbys(self, term: Term) -> None:
         """Those who hear it need not look for a while."""
         bus = self._bus()
         if bus.is_connected:

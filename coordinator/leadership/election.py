@@ -278,7 +278,7 @@ class Election:
 
     async def _keep(self, term: Term) -> None:
         refuse = self._unhealthy if self._health else None
-        term.end(await self._candidate.keep(term, refuse=refuse, renewed=self._tell))
+        term.end(await self._candidate.keep(term, refuse=refuse, renewed=self._publish_status))
 
     async def _unhealthy(self) -> str:
         assert self._health is not None
@@ -292,14 +292,14 @@ class Election:
             self._resign_reason = f"its health check failed ({error})"
         return self._resign_reason
 
-    def _tell(self) -> None:
+    def _publish_status(self) -> None:
         notify(f"on_status of {self.name}", self.on_status)
 
     def _change(self, role: Role, term: Term | None) -> None:
         if (role, term) == (self.role, self.term):
             return
         self.role, self.term = role, term
-        self._tell()
+        self._publish_status()
         notify(f"on_change of {self.name}", self.on_change, role, term)
 
 

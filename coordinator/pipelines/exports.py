@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 
 from coordinator.errors import ConfigurationError
+from coordinator.spreadsheets import csv_text
 
 _PIECE_BYTES = 256 * 1024
 MARKER_TABLE = "CREATE TABLE IF NOT EXISTS kennel_batches (name VARCHAR(200) PRIMARY KEY)"
@@ -32,21 +31,14 @@ async def csv_lines(results: AsyncIterator[Any], columns: Sequence[str]) -> Asyn
     a formula is made text with an apostrophe."""
     if not columns:
         raise ConfigurationError("CSV needs at least one column")
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(columns)
+    piece = bytearray(csv_text([columns]).encode())
     async for result in results:
         values = msgspec.to_builtins(result)
-        writer.writerow([_cell(values[column]) for column in columns])
-        if text.tell() >= _PIECE_BYTES:
-            yield text.getvalue().encode()
-            text.seek(0)
-            text.truncate()
-    yield text.getvalue().encode()
-
-
-def _cell(value: Any) -> Any:
-    return "'" + value if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+        piece += csv_text([[values[column] for column in columns]]).encode()
+        if len(piece) >= _PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece)
 
 
 async def to_sql(

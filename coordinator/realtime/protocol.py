@@ -313,13 +313,13 @@ def decode_from_hub(frame: str | bytes) -> FromHub | Unknown:
         return _decode(_from_hub, frame)
     except ProtocolViolation as fault:
         try:
-            told = _decode(_kind, frame)
+            kind = _decode(_kind, frame)
         except ProtocolViolation:
             raise fault from None
-        if told.type not in _KINDS:
-            return Unknown(told.type[:40])
-        if told.type == "command" and told.verb not in _VERBS:
-            return Unknown(f"command {told.verb[:40]}")
+        if kind.type not in _KINDS:
+            return Unknown(kind.type[:40])
+        if kind.type == "command" and kind.verb not in _VERBS:
+            return Unknown(f"command {kind.verb[:40]}")
         raise
 
 

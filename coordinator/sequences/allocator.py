@@ -278,7 +278,7 @@ class RangeAllocator:
         if counter.value < self._high_water:
             raise lowered_error(self.name, counter.value, self._high_water, "this process's own grants")
         if self._known is not None and counter.etag != self._known.etag:
-            self._pace.met()
+            self._pace.saw_another()
         return counter
 
     def _decoded(self, snapshot: Snapshot) -> Counter:

@@ -111,10 +111,10 @@ class BlobCounterStore:
         answer = self._rest.send(
             action, self._name, Request("blob", "GetBlob", self._container), "GET", self._path
         )
-        told = answer.headers.get("Content-Length", "")
-        if told != str(len(answer.content)) or "ETag" not in answer.headers:
+        length = answer.headers.get("Content-Length", "")
+        if length != str(len(answer.content)) or "ETag" not in answer.headers:
             raise StorageUnreachable(
-                f"{action} {self._name}: {len(answer.content)} of {told or 'unknown'} bytes came",
+                f"{action} {self._name}: {len(answer.content)} of {length or 'unknown'} bytes came",
                 resource=self._name,
             )
         metadata = {

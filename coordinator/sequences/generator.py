@@ -473,7 +473,7 @@ class UniqueIdGenerator:
                     self._allocator.used(grant)
                 grant = self._allocator.reserve(size)  # 4
         except Exception as caught:
-            error = self._told(caught)
+            error = self._as_kennel_error(caught)
             with self._lock:
                 self._failure = _Failure(error, began, self._clock.monotonic())
                 self._halted = not isinstance(error, PASSING)
@@ -489,7 +489,7 @@ class UniqueIdGenerator:
             self._wake()
         return True
 
-    def _told(self, error: Exception) -> KennelError:
+    def _as_kennel_error(self, error: Exception) -> KennelError:
         """An error for the callers. The refill thread outlives any: without it they would wait in vain."""
         if isinstance(error, KennelError):
             return error

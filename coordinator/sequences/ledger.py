@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +13,7 @@ from coordinator.sequences.grants import Counter, ExternalAdvance, Grant, lowere
 from coordinator.sequences.repair import Repair, carry_out, plan_repair
 from coordinator.sequences.store import Ledger, OptimisticSyncStore
 from coordinator.sequences.verify import Report, all_grants, merged, verify
+from coordinator.spreadsheets import csv_text
 
 COLUMNS = ("first", "last", "step", "owner", "host", "pid", "started_at", "software", "granted_at", "outcome",
            "issued_through", "nonce")  # fmt: skip
@@ -167,31 +166,15 @@ def open_book(storage: Account, name: str, *, container: str = "", blob: str = "
 
 def csv_lines(grants: Iterable[Grant]) -> Iterator[str]:
     """CSV with a heading, a line at a time: constant memory however long the ledger is."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer)
-    writer.writerow(COLUMNS)
+    yield csv_text([COLUMNS])
     for grant in grants:
-        yield _drain(buffer)
         owner = grant.owner
-        writer.writerow(
-            (grant.first, grant.last, grant.step, _text(owner.id), _text(owner.host), owner.pid,
-             _moment(owner.started_at), _text(owner.software), _moment(grant.granted_at), grant.outcome,
-             "" if grant.issued_through is None else grant.issued_through, grant.nonce)
+        row = (
+            grant.first, grant.last, grant.step, owner.id, owner.host, owner.pid, _moment(owner.started_at), owner.software,
+            _moment(grant.granted_at), grant.outcome, "" if grant.issued_through is None else grant.issued_through, grant.nonce,
         )  # fmt: skip
-    yield _drain(buffer)
-
-
-def _text(value: str) -> str:
-    """A spreadsheet must not take a name for a formula."""
-    return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+        yield csv_text([row])
 
 
 def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else ""
-
-
-def _drain(buffer: io.StringIO) -> str:
-    text = buffer.getvalue()
-    buffer.seek(0)
-    buffer.truncate()
-    return text

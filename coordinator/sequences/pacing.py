@@ -53,13 +53,13 @@ class ContentionBackoff:
         """Seconds to stay away before the first try for a range."""
         return max(0.0, self._away_until - now)
 
-    def met(self) -> None:
+    def saw_another(self) -> None:
         """Somebody else wrote since our last write."""
         self._strangers += 0.3 * (1.0 - self._strangers)
 
     def lost(self, window: float, times: int = 1) -> float:
         """Seconds to wait after losing so many races in a row, by the window that was to be written."""
-        self.met()
+        self.saw_another()
         self._unbroken = 0
         too_long = max(0.0, self._lost_seconds - USUAL_WRITES * self._write_seconds)
         longest = window * LOSERS_SHARE * LOSERS_OWN ** min(times - 1, 60)

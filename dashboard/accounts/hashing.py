@@ -37,7 +37,7 @@ class PooledHasher(PBKDF2PasswordHasher):
         return _pool.run(lambda: hashed(password, salt, iterations))
 
 
-class Pool:
+class HashingThreads:
     """A few threads, and a line of bounded length before them."""
 
     def __init__(self) -> None:
@@ -70,4 +70,4 @@ def _step_back() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
-_pool = Pool()
+_pool = HashingThreads()

@@ -65,7 +65,7 @@ UNKNOWN_NAME = "nobody"
 
 
 @dataclass
-class Tries:
+class AttemptLimits:
     """What a try counts for: `locks` are keys with their free tries, the first of which gets but one while any of
     `pressure` (keys with what they bear) has had too many. `reserved` is a key with `RESERVED_TRIES` of its own, which count
     when a lock is closed; "" for none."""
@@ -136,14 +136,14 @@ def lock_seconds(tries: int, free: int) -> float:
     return min(LONGEST_LOCK_SECONDS, FIRST_LOCK_SECONDS * 2.0 ** min(tries - free, 20))
 
 
-def tries_of(name: str, address: str, known: str = "", *, is_page_open: bool = False) -> Tries:
+def tries_of(name: str, address: str, known: str = "", *, is_page_open: bool = False) -> AttemptLimits:
     """What a try of a name from an address counts for; `known` is the browser, if it has signed in with it before,
     `is_page_open` whether it has had the page open for a while."""
     if known:
-        return Tries(((_key("known", known), FREE_TRIES),))
+        return AttemptLimits(((_key("known", known), FREE_TRIES),))
     who = one_name(name)
     block, network = blocks_of(address)
-    return Tries(
+    return AttemptLimits(
         ((_key("name", who, block), FREE_TRIES), (_key("name", who, network), FREE_TRIES_OF_NETWORK)),
         ((_key("address", block), FREE_TRIES_OF_ADDRESS), (_key("name", who), FREE_TRIES_OF_NAME)),
         # Of the whole network: who can choose among addresses must not multiply it.
@@ -174,7 +174,7 @@ class ThrottledFormMixin:
 
     request: HttpRequest
 
-    def tries(self) -> Tries:
+    def tries(self) -> AttemptLimits:
         raise NotImplementedError
 
     def who(self) -> str:
@@ -243,7 +243,7 @@ class SignIn(ThrottledFormMixin, LoginView):
             _set_cookie(answer, PAGE_COOKIE, {"at": time.time()}, PAGE_VALID_SECONDS)
         return answer
 
-    def tries(self) -> Tries:
+    def tries(self) -> AttemptLimits:
         opened_at, known = _page_opened_at(self.request), _known(self.request, self.person())
         is_open = 0 < opened_at <= time.time() - PAGE_SECONDS
         return tries_of(self.name(), address_of(self.request), known, is_page_open=is_open)
@@ -279,7 +279,7 @@ class SignIn(ThrottledFormMixin, LoginView):
 class SecondFactor(ThrottledFormMixin, AuthenticateView):  # type: ignore[misc]
     """A code of the authenticator, or a recovery code, after the right password."""
 
-    def tries(self) -> Tries:
+    def tries(self) -> AttemptLimits:
         return _tries_of_codes(self.person(), _known(self.request, self.person()))
 
     def who(self) -> str:
@@ -312,7 +312,7 @@ class ConfirmPassword(ThrottledFormMixin, ReauthenticateView):  # type: ignore[m
         answer: HttpResponse = super().dispatch(request, *args, **kwargs)
         return answer
 
-    def tries(self) -> Tries:
+    def tries(self) -> AttemptLimits:
         return tries_of(self.who(), address_of(self.request), _known(self.request, self.person()))
 
     def who(self) -> str:
@@ -330,7 +330,7 @@ class ChangePassword(ThrottledFormMixin, PasswordChangeView):
     def get_success_url(self) -> str:
         return reverse("access")
 
-    def tries(self) -> Tries:
+    def tries(self) -> AttemptLimits:
         return tries_of(self.who(), address_of(self.request), _known(self.request, self.person()))
 
     def who(self) -> str:
@@ -356,7 +356,7 @@ class ChangePassword(ThrottledFormMixin, PasswordChangeView):
 class ConfirmCode(ThrottledFormMixin, ReauthenticateByCodeView):  # type: ignore[misc]
     """A code once more, before the second factor is changed or something is destroyed."""
 
-    def tries(self) -> Tries:
+    def tries(self) -> AttemptLimits:
         return _tries_of_codes(self.person(), _known(self.request, self.person()))
 
     def who(self) -> str:
@@ -370,8 +370,8 @@ def address_of(request: HttpRequest) -> str:
     return str(request.META.get("REMOTE_ADDR") or "")
 
 
-def _tries_of_codes(user: Any, known: str) -> Tries:
-    return Tries(((_key("code", str(user.pk), known), FREE_TRIES),))
+def _tries_of_codes(user: Any, known: str) -> AttemptLimits:
+    return AttemptLimits(((_key("code", str(user.pk), known), FREE_TRIES),))
 
 
 def _key(*parts: str) -> str:

@@ -27,18 +27,18 @@ class MfaAdapter(DefaultMFAAdapter):  # type: ignore[misc]
 def signed_in(request: HttpRequest, user: Any, **_: Any) -> None:
     """Somebody is in, by all the factors they have: written to the audit."""
     how = [record["method"] for record in request.session.get("account_authentication_methods", ())]
-    _tell(request, "sign_in", {"by": how})
+    _audit(request, "sign_in", {"by": how})
 
 
 def factor_added(request: HttpRequest, user: Any, authenticator: Any, **_: Any) -> None:
-    _tell(request, "second_factor.add", {"type": str(authenticator.type)})
+    _audit(request, "second_factor.add", {"type": str(authenticator.type)})
 
 
 def factor_removed(request: HttpRequest, user: Any, authenticator: Any, **_: Any) -> None:
-    _tell(request, "second_factor.remove", {"type": str(authenticator.type)})
+    _audit(request, "second_factor.remove", {"type": str(authenticator.type)})
 
 
-def _tell(request: HttpRequest, action: str, after: dict[str, Any]) -> None:
+def _audit(request: HttpRequest, action: str, after: dict[str, Any]) -> None:
     actor = Actor.from_request(request)
     row = audit.intent(actor, action, actor.name)
     audit.outcome(row, Outcome.DONE, after=json.dumps(after))

@@ -12,7 +12,7 @@ from dashboard.core.permissions import matches
 from dashboard.hub.runtime import current
 from dashboard.live import alerting
 from dashboard.live import history as past
-from dashboard.live.alert_figures import FIGURES, Figure, episodes
+from dashboard.live.alert_figures import FIGURES, AlertFigure, episodes
 from dashboard.live.fleet import AlertView
 from dashboard.models import Alert, AlertChannel, AlertDelivery, AlertRule, AlertSilence, Series
 
@@ -37,7 +37,7 @@ class RuleView(msgspec.Struct, frozen=True, kw_only=True):
     by: str
 
     @property
-    def about(self) -> Figure | None:
+    def about(self) -> AlertFigure | None:
         """Its figure."""
         return FIGURES.get(self.figure)
 

@@ -9,6 +9,7 @@ from channels.db import database_sync_to_async
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
+from coordinator.spreadsheets import csv_text
 from dashboard.audit import queries
 from dashboard.core import csv
 from dashboard.pages.views import query_of, requires, show, whole_number
@@ -63,11 +64,11 @@ async def audit_parts(
     q: str, *, before: int | None = None, days: queries.Days = queries.ALWAYS
 ) -> AsyncIterator[str]:
     """The file in parts of a thousand lines, each read when the one before has been taken."""
-    yield csv.lines([AUDIT_HEAD])
+    yield csv_text([AUDIT_HEAD])
     more = True
     while more:
         page = await database_sync_to_async(queries.audit)(q=q, before=before, limit=FILE_ROWS, days=days)
-        yield csv.lines(
+        yield csv_text(
             (r.id, csv.moment(r.at), r.actor, r.address, r.action, r.target, r.outcome, r.reason, r.before, r.after,
              r.request_id)
             for r in page.rows

@@ -14,7 +14,7 @@ from dashboard.hub.runtime import look, storage
 FAILURES = 50
 
 
-class Failure(NamedTuple):
+class FailedItem(NamedTuple):
     """An item that failed. Not the item itself: it may hold what not everybody may see."""
 
     position: int  # `index` is a method of tuples
@@ -25,7 +25,7 @@ class BatchDetail(NamedTuple):
     """A batch with its first failures; `more` if there are others. `problem` says what is missing."""
 
     status: BatchStatus | None = None
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[FailedItem, ...] = ()
     more: bool = False
     problem: str = ""
 
@@ -51,12 +51,12 @@ def batch(pipeline: str, name: str) -> BatchDetail:
 async def _batch(pipeline: str, name: str) -> BatchDetail:
     control = await batch_control(storage(), pipeline, name)
     status = await control.status(name)
-    failures: list[Failure] = []
+    failures: list[FailedItem] = []
     if status.items_failed:
         async for failure in control.failures(name):
             if len(failures) == FAILURES:
                 return BatchDetail(status, tuple(failures), more=True)
-            failures.append(Failure(failure.index, failure.error))
+            failures.append(FailedItem(failure.index, failure.error))
     return BatchDetail(status, tuple(failures))
 
 

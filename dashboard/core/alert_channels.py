@@ -50,7 +50,7 @@ PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
 MOST_ADDRESSES = 20
 
 
-class Message(NamedTuple):
+class AlertMessage(NamedTuple):
     """What is sent. `key` is equal for all tries, `alert` for all messages about one alert."""
 
     key: str
@@ -145,7 +145,7 @@ def opened(channel: AlertChannel) -> Channel:
 # --- claiming --------------------------------------------------------------------------------------------------------
 
 
-def claim(now: float, most: int = AT_ONCE) -> list[tuple[AlertDelivery, Message]]:
+def claim(now: float, most: int = AT_ONCE) -> list[tuple[AlertDelivery, AlertMessage]]:
     """The deliveries that are due and now this process's to send (1). Blocking."""
     due = Q(state="waiting", next_at__lte=now) | Q(state="sending", claimed_until__lt=now)
     # What is about the same alert waits for what was before it.
@@ -161,7 +161,7 @@ def claim(now: float, most: int = AT_ONCE) -> list[tuple[AlertDelivery, Message]
         .order_by("pk")
         .select_related("alert", "channel")
     )
-    claimed: list[tuple[AlertDelivery, Message]] = []
+    claimed: list[tuple[AlertDelivery, AlertMessage]] = []
     for row in rows[: most * 2]:
         if len(claimed) >= most:
             break
@@ -181,15 +181,15 @@ def claim(now: float, most: int = AT_ONCE) -> list[tuple[AlertDelivery, Message]
     return claimed
 
 
-def message_of(row: AlertDelivery) -> Message:
+def message_of(row: AlertDelivery) -> AlertMessage:
     """What is sent for it."""
     alert = row.alert
     if alert is None:
-        return Message(
+        return AlertMessage(
             row.key, "test", row.key, "test", "", "This is a test of this channel", "warning", row.at, row.at
         )
     at = alert.resolved_at if row.event == "resolved" else alert.fired_at
-    return Message(
+    return AlertMessage(
         key=row.key,
         event=row.event,
         alert=f"alert-{alert.pk}",
@@ -223,7 +223,7 @@ def settle(row: AlertDelivery, problem: str, now: float) -> None:
 # --- sending ---------------------------------------------------------------------------------------------------------
 
 
-async def send(channel: AlertChannel, message: Message) -> str:
+async def send(channel: AlertChannel, message: AlertMessage) -> str:
     """Send it (2); "" if it was taken, else what was wrong, without address or secret."""
     try:
         to = opened(channel)
@@ -244,7 +244,7 @@ async def send(channel: AlertChannel, message: Message) -> str:
         return type(error).__name__
 
 
-def _mail(to: Channel, message: Message) -> str:
+def _mail(to: Channel, message: AlertMessage) -> str:
     if not settings.EMAIL_HOST:
         return "no mail server: set KENNEL_EMAIL_URL"
     connection = get_connection(timeout=DEADLINE_SECONDS)
@@ -258,7 +258,7 @@ def _mail(to: Channel, message: Message) -> str:
     return ""
 
 
-def text(message: Message) -> str:
+def text(message: AlertMessage) -> str:
     """The message as lines of text."""
     since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(message.since))
     lines = [
@@ -271,7 +271,7 @@ def text(message: Message) -> str:
     return "\n".join([*lines, *([message.url] if message.url else [])])
 
 
-async def _post(to: Channel, message: Message) -> str:
+async def _post(to: Channel, message: AlertMessage) -> str:
     url = PAGERDUTY if to.kind == "pagerduty" else to.address
     if is_metadata(urlsplit(url).hostname or ""):
         raise Refused("link-local address")
@@ -333,16 +333,16 @@ class _Resolver(AbstractResolver):
 # --- the forms -------------------------------------------------------------------------------------------------------
 
 
-def _webhook(to: Channel, message: Message) -> dict[str, Any]:
+def _webhook(to: Channel, message: AlertMessage) -> dict[str, Any]:
     data = message._asdict()
     return {"type": f"alert.{message.event}", "timestamp": message.at, "data": data}
 
 
-def _slack(to: Channel, message: Message) -> dict[str, Any]:
+def _slack(to: Channel, message: AlertMessage) -> dict[str, Any]:
     return {"text": text(message)}
 
 
-def _teams(to: Channel, message: Message) -> dict[str, Any]:
+def _teams(to: Channel, message: AlertMessage) -> dict[str, Any]:
     blocks = [
         {"type": "TextBlock", "text": line, "wrap": True} for line in text(message).splitlines() if line
     ]
@@ -356,7 +356,7 @@ def _teams(to: Channel, message: Message) -> dict[str, Any]:
     return {"type": "message", "attachments": [{"contentType": kind, "contentUrl": None, "content": card}]}
 
 
-def _pagerduty(to: Channel, message: Message) -> dict[str, Any]:
+def _pagerduty(to: Channel, message: AlertMessage) -> dict[str, Any]:
     return {
         "routing_key": to.address,
         "event_action": "resolve" if message.event == "resolved" else "trigger",
@@ -366,7 +366,7 @@ def _pagerduty(to: Channel, message: Message) -> dict[str, Any]:
     }
 
 
-KINDS: dict[str, Callable[[Channel, Message], dict[str, Any]]] = {
+KINDS: dict[str, Callable[[Channel, AlertMessage], dict[str, Any]]] = {
     "email": _webhook,
     "webhook": _webhook,
     "slack": _slack,

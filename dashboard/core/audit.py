@@ -34,7 +34,7 @@ FIELDS = (
     "id", "at", "actor", "address", "action", "target", "before", "after", "reason", "outcome", "request_id", "intent_id",
 )  # fmt: skip
 UNKNOWN_AFTER_SECONDS = 120.0
-MOST_TOLD = 500
+MOST_CHARACTERS = 500
 syslog = logging.getLogger("kennel.audit")
 PRUNE = "audit.prune"
 
@@ -44,7 +44,7 @@ _HAS_OUTCOME = Exists(AuditRow.objects.filter(intent_id=OuterRef("pk")))
 _unsettled: deque[tuple[AuditRow, Outcome, str, str]] = deque(maxlen=1000)
 
 
-class Fault(NamedTuple):
+class ChainFault(NamedTuple):
     """What `verify` found: at which row, and what."""
 
     row: int
@@ -139,7 +139,7 @@ def pruned() -> tuple[int, str]:
         return 0, ""  # somebody changed it: `verify` names the row, and the start is not attested
 
 
-def verify() -> Iterator[Fault]:
+def verify() -> Iterator[ChainFault]:
     """Walk the whole chain and report every fault. It may start at #1, or where a row of the chain says that it was pruned.
 
     A chain without any row proves nothing: that is a fault, too.
@@ -154,24 +154,26 @@ def verify() -> Iterator[Fault]:
                 previous = ""
             else:
                 missing = f"#{last_pruned + 1} to #{row.pk - 1} are missing"
-                yield Fault(row.pk, f"the chain starts at #{row.pk}; {missing}")
+                yield ChainFault(row.pk, f"the chain starts at #{row.pk}; {missing}")
                 previous = row.previous
         elif row.pk != expected:
-            yield Fault(expected, f"#{expected} to #{row.pk - 1} are missing")
+            yield ChainFault(expected, f"#{expected} to #{row.pk - 1} are missing")
             previous = row.previous
         if row.previous != previous:
-            yield Fault(row.pk, f"#{row.pk} does not follow from the row before it")
+            yield ChainFault(row.pk, f"#{row.pk} does not follow from the row before it")
         if digest(_values(row) | {"id": row.pk}, row.previous) != row.digest:
-            yield Fault(row.pk, f"#{row.pk} was changed after it was written")
+            yield ChainFault(row.pk, f"#{row.pk} was changed after it was written")
         expected, previous = row.pk + 1, row.digest
     hidden = AuditRow.objects.filter(~_HAS_OUTCOME, outcome=Outcome.INTENT, closed=True).order_by("pk")
     for number in hidden.values_list("pk", flat=True):
-        yield Fault(number, f"#{number} is marked as over, and no row reports its outcome")
+        yield ChainFault(number, f"#{number} is marked as over, and no row reports its outcome")
     if expected is None:
-        yield Fault(0, "the audit holds no row: it is that of a new installation, or was emptied")
+        yield ChainFault(0, "the audit holds no row: it is that of a new installation, or was emptied")
     last_id, last_digest = head()
     if (expected or 1) - 1 != last_id or (previous or "") != last_digest:
-        yield Fault(last_id, f"the chain ends at #{(expected or 1) - 1}, but #{last_id} was the last written")
+        yield ChainFault(
+            last_id, f"the chain ends at #{(expected or 1) - 1}, but #{last_id} was the last written"
+        )
 
 
 def lines() -> Iterator[str]:
@@ -180,7 +182,7 @@ def lines() -> Iterator[str]:
         yield json.dumps({**_values(row), "id": row.pk, "previous": row.previous, "digest": row.digest})
 
 
-def verify_lines(given: Iterable[str]) -> Iterator[Fault]:
+def verify_lines(given: Iterable[str]) -> Iterator[ChainFault]:
     """Walk exported lines and report every fault; that they start at #1 is for the reader to ask."""
     expected, previous = None, None
     for number, line in enumerate(given, 1):
@@ -188,14 +190,14 @@ def verify_lines(given: Iterable[str]) -> Iterator[Fault]:
             row = json.loads(line)
             good = digest(row, row["previous"]) == row["digest"]
         except (ValueError, KeyError, TypeError):
-            yield Fault(expected or 0, f"line {number} is not a row of the audit")
+            yield ChainFault(expected or 0, f"line {number} is not a row of the audit")
             return
         if expected is not None and row["id"] != expected:
-            yield Fault(expected, f"#{expected} to #{row['id'] - 1} are missing")
+            yield ChainFault(expected, f"#{expected} to #{row['id'] - 1} are missing")
         elif previous is not None and row["previous"] != previous:
-            yield Fault(row["id"], f"#{row['id']} does not follow from the row before it")
+            yield ChainFault(row["id"], f"#{row['id']} does not follow from the row before it")
         if not good:
-            yield Fault(row["id"], f"#{row['id']} was changed after it was written")
+            yield ChainFault(row["id"], f"#{row['id']} was changed after it was written")
         expected, previous = row["id"] + 1, row["digest"]
 
 
@@ -254,7 +256,8 @@ def _to_syslog(row: AuditRow) -> None:
     if not syslog.handlers:
         return
     values = {
-        name: value[:MOST_TOLD] if isinstance(value, str) else value for name, value in _values(row).items()
+        name: value[:MOST_CHARACTERS] if isinstance(value, str) else value
+        for name, value in _values(row).items()
     }
     syslog.info("%s", json.dumps(values | {"id": row.pk, "digest": row.digest}))
 
@@ -266,7 +269,7 @@ def _values(row: AuditRow) -> dict[str, Any]:
 MAX_REASON = 500
 
 
-class Act:
+class AuditEntry:
     """What an action writes to the audit."""
 
     before = ""
@@ -274,7 +277,7 @@ class Act:
 
 
 @contextmanager
-def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterator[Act]:
+def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterator[AuditEntry]:
     """Permission and intent before the block, outcome after it."""
     if len(reason) > MAX_REASON:
         raise ActionFailed(f"The reason has {len(reason)} characters; at most {MAX_REASON} are kept.")
@@ -285,7 +288,7 @@ def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterato
         raise ActionFailed(
             "Nothing changed: the dashboard's database is busy or unavailable. Try again in a few seconds."
         ) from error
-    act = Act()
+    act = AuditEntry()
     try:
         yield act
     except ActionFailed as error:

@@ -22,7 +22,7 @@ from django.conf import settings
 from coordinator.journal import Journal
 from coordinator.storage import Storage
 from dashboard.core import audit
-from dashboard.core.audit import Fault
+from dashboard.core.audit import ChainFault
 from dashboard.models import AuditRow, Outcome
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ KIND = "audit"
 RESTORE = "restore"
 
 
-class Head(NamedTuple):
+class ChainHead(NamedTuple):
     """One line of the journal. `mac` is "" if it was written without a key."""
 
     id: int
@@ -46,11 +46,13 @@ def line_of(row: int, digest: str, at: float) -> str:
     return json.dumps(fields | ({"mac": _code(row, digest, at)} if settings.AUDIT_KEY else {}))
 
 
-def head_of(line: str) -> Head | None:
+def head_of(line: str) -> ChainHead | None:
     """What a line holds; None if it holds no head."""
     try:
         fields = json.loads(line)
-        return Head(int(fields["id"]), str(fields["digest"]), float(fields["at"]), str(fields.get("mac", "")))
+        return ChainHead(
+            int(fields["id"]), str(fields["digest"]), float(fields["at"]), str(fields.get("mac", ""))
+        )
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
@@ -67,7 +69,7 @@ async def kept(storage: Storage) -> list[str]:
     return await Journal(storage, KIND).lines()
 
 
-def verify(lines: Iterable[str]) -> Iterator[Fault]:
+def verify(lines: Iterable[str]) -> Iterator[ChainFault]:
     """Report every kept head that the audit does not hold any more, and every line that is not ours.
 
     What retention removed is not asked for; nor what was written after a backup that was restored since: the chain holds
@@ -78,13 +80,15 @@ def verify(lines: Iterable[str]) -> Iterator[Fault]:
     for number, line in enumerate(lines, 1):
         head = head_of(line)
         if head is None:
-            yield Fault(0, f"line {number} of the journal is not a head of the audit")
+            yield ChainFault(0, f"line {number} of the journal is not a head of the audit")
         elif settings.AUDIT_KEY and not hmac.compare_digest(head.mac, _code(head.id, head.digest, head.at)):
-            yield Fault(head.id, f"the head #{head.id} in the journal was not written with KENNEL_AUDIT_KEY")
+            yield ChainFault(
+                head.id, f"the head #{head.id} in the journal was not written with KENNEL_AUDIT_KEY"
+            )
         elif head.id <= last_pruned or any(head.at < at and head.id > through for at, through in restores):
             continue
         elif not AuditRow.objects.filter(pk=head.id, digest=head.digest).exists():
-            yield Fault(
+            yield ChainFault(
                 head.id,
                 f"the chain does not hold #{head.id} as it was at {_moment(head.at)}, when it was its end",
             )

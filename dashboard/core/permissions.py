@@ -31,7 +31,7 @@ SHOWN_SECONDS = 2.0
 _POISON = "-poison"
 
 
-class Rule(NamedTuple):
+class PermissionRule(NamedTuple):
     """One rule as the database has it."""
 
     team: str
@@ -45,7 +45,7 @@ class Rule(NamedTuple):
         )
 
 
-def role_on(role: str, teams: frozenset[str], kind: str, name: str, among: Iterable[Rule]) -> Role:
+def role_on(role: str, teams: frozenset[str], kind: str, name: str, among: Iterable[PermissionRule]) -> Role:
     """The role that counts on a gate or queue; with no name: the highest that it can be anywhere."""
     if RANK.get(role, 0) == 0 or role == "admin":
         return cast(Role, role if role == "admin" else "")
@@ -58,13 +58,13 @@ def role_on(role: str, teams: frozenset[str], kind: str, name: str, among: Itera
     return _highest(["viewer", *(rule.role for rule in covering if rule.team in teams)])
 
 
-def all_rules() -> tuple[Rule, ...]:
+def all_rules() -> tuple[PermissionRule, ...]:
     """All rules, from the database."""
     found = TeamRule.objects.order_by("kind", "pattern", "team__name")
-    return tuple(Rule(*row) for row in found.values_list("team__name", "kind", "pattern", "role"))
+    return tuple(PermissionRule(*row) for row in found.values_list("team__name", "kind", "pattern", "role"))
 
 
-def owning_teams(kind: str, name: str, among: Iterable[Rule]) -> tuple[str, ...]:
+def owning_teams(kind: str, name: str, among: Iterable[PermissionRule]) -> tuple[str, ...]:
     """The teams that a gate or queue belongs to; none if it is everybody's."""
     return tuple(sorted({rule.team for rule in among if rule.covers(kind, name)}))
 
@@ -74,7 +74,7 @@ class Permissions(NamedTuple):
 
     role: str
     teams: frozenset[str] = frozenset()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[PermissionRule, ...] = ()
 
     def at(self, kind: str, name: str) -> Role:
         """The role that counts there."""
@@ -85,7 +85,7 @@ class Permissions(NamedTuple):
         return owning_teams(kind, name, self.rules)
 
 
-_shown: tuple[float, tuple[Rule, ...]] = (float("-inf"), ())
+_shown: tuple[float, tuple[PermissionRule, ...]] = (float("-inf"), ())
 
 
 def permissions_of(role: str, teams: frozenset[str]) -> Permissions:
@@ -196,7 +196,7 @@ def role_may(
     action: str,
     target: str = "",
     teams: frozenset[str] = frozenset(),
-    rules: Callable[[], tuple[Rule, ...]] = tuple,
+    rules: Callable[[], tuple[PermissionRule, ...]] = tuple,
 ) -> bool:
     """Whether a role allows an action on a target to members of these teams; False for unknown roles and actions.
 
@@ -241,7 +241,7 @@ class Actor:
         return cls(name, role_of(user), address, request_id, teams_of(user), fresh=fresh)
 
     @cached_property
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[PermissionRule, ...]:
         """The teams' rules, read once for each actor."""
         return all_rules()
 

@@ -31,7 +31,7 @@ from dashboard.models import Scope, WorkerToken
 WORKERS, PERSONAL, SERVICE = "kw_", "kp_", "ks_"
 SHOWN = 8
 
-# Which tokens open which door: whoever may act may also read.
+# The scopes that each kind of token includes: a token that may act may also read.
 _OPENS: dict[str, tuple[str, ...]] = {Scope.READ: (Scope.READ, Scope.ACT)}
 
 
@@ -125,7 +125,7 @@ def bearer_of(header: str) -> str:
 
 
 def valid(now: datetime.datetime | None = None) -> Any:
-    """The tokens that open the door now."""
+    """The tokens that are valid now."""
     moment = now or timezone.now()
     return WorkerToken.objects.filter(revoked_at=None).filter(Q(expires_at=None) | Q(expires_at__gt=moment))
 

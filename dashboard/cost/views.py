@@ -27,7 +27,7 @@ KINDS = {
 }
 
 
-class Row(NamedTuple):
+class PriceRow(NamedTuple):
     """One price as the page shows it; `typed` is what its field holds."""
 
     name: str
@@ -70,7 +70,7 @@ def _page(request: HttpRequest, *, status: int = 200) -> HttpResponse:
         return typed.get(name, plain)
 
     rows = [
-        Row(name, str(kind), getattr(now.prices, name), getattr(defaults.prices, name), "")
+        PriceRow(name, str(kind), getattr(now.prices, name), getattr(defaults.prices, name), "")
         for name, kind in KINDS.items()
     ]
     return show(

@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 import msgspec
 import requests
 
-from dashboard.demo.parts import Part
+from dashboard.demo.parts import DemoProcess
 from dashboard.demo.stack import GATE, PROJECT, SEQUENCE, DemoFailed, Stack
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ def _passages(stack: Stack, action: str) -> Iterator[dict[str, Any]]:
                 break
 
 
-def _lines(part: Part) -> Iterator[dict[str, Any]]:
+def _lines(part: DemoProcess) -> Iterator[dict[str, Any]]:
     for text in part.log.read_text(errors="replace").splitlines():
         if text.startswith("{"):
             try:

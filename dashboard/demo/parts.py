@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass
-class Part:
+class DemoProcess:
     """One process of the demo; its output goes to `log`."""
 
     name: str
@@ -46,7 +46,9 @@ class Part:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def start(name: str, command: Sequence[str], *, env: Mapping[str, str], folder: Path, cwd: Path) -> Part:
+def start(
+    name: str, command: Sequence[str], *, env: Mapping[str, str], folder: Path, cwd: Path
+) -> DemoProcess:
     """Start a process that ends when this one does, however this one ends."""
     log = folder / f"{name}.log"
     with log.open("ab") as output:
@@ -60,7 +62,7 @@ def start(name: str, command: Sequence[str], *, env: Mapping[str, str], folder: 
             start_new_session=True,  # Ctrl-C is for the demo, which then ends its parts in order
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
-    return Part(name, process, log)
+    return DemoProcess(name, process, log)
 
 
 def _die_with_parent() -> None:

@@ -23,7 +23,7 @@ from coordinator.scaling.local import LocalProcessDriver
 from coordinator.scaling.policy import ScalingPolicy, encode_policy
 from coordinator.testing.azurite import SERVICES, Azurite, next_free_port
 from dashboard.demo import parts
-from dashboard.demo.parts import Part
+from dashboard.demo.parts import DemoProcess
 
 PROJECT = Path(__file__).resolve().parents[2]
 GATE = "start-order-processing"
@@ -89,11 +89,11 @@ class Stack:
     hub: bool = True
     scale_to: int = 0
     story: bool = False
-    agent: Part | None = None
-    storytellers: list[Part] = field(default_factory=list)
-    dashboard: Part | None = None
-    producer: Part | None = None
-    workers: list[Part] = field(default_factory=list)
+    agent: DemoProcess | None = None
+    storytellers: list[DemoProcess] = field(default_factory=list)
+    dashboard: DemoProcess | None = None
+    producer: DemoProcess | None = None
+    workers: list[DemoProcess] = field(default_factory=list)
     _hub_down_since: float | None = None
     _fewest: int = 0
 
@@ -228,7 +228,7 @@ class Stack:
         """The workers that the scaling agent keeps, by name."""
         return self._pool.pids() if self.scale_to else {}
 
-    def add_worker(self) -> Part:
+    def add_worker(self) -> DemoProcess:
         """Start one more worker, beside those that a scaling agent keeps."""
         name = f"{'extra' if self.scale_to else POOL}-{len(self.workers) + 1}"
         part = parts.start(name, WORKER, env=self.environment(worker=name), folder=self.folder, cwd=PROJECT)
@@ -244,7 +244,7 @@ class Stack:
 
     def start_producer(
         self, *, orders: int, first: int = 1, every_seconds: float = 0.0, wave: int = 0
-    ) -> Part:
+    ) -> DemoProcess:
         """Start filling the queue; with `wave`, so many more at once every now and then."""
         command = [sys.executable, "-m", "examples.orders", "--orders", str(orders)]
         command += ["--first", str(first), "--every", str(every_seconds), "--wave", str(wave)]

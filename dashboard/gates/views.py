@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from dashboard.gates import actions
 from dashboard.live.conditions import first_of
-from dashboard.live.releases import Plan, written
+from dashboard.live.releases import OpeningPlan, written
 from dashboard.pages import queries as selectors
 from dashboard.pages.bulk import act_on_each, selected
 from dashboard.pages.views import act, cards_query, confirm, is_confirmed, requires, show, text
@@ -162,7 +162,7 @@ def leash_all(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _done(plan: Plan) -> str:
+def _done(plan: OpeningPlan) -> str:
     opened = f"{plan.gate} opens {written(plan.at)}" if plan.at is not None else f"Unleashed {plan.gate}"
     return f"{opened}." if plan.until is None else f"{opened}, closes {written(plan.until)}."
 

@@ -230,7 +230,7 @@ async def _deliveries(runtime: Runtime) -> None:
             task.cancel()
 
 
-async def _deliver(runtime: Runtime, row: AlertDelivery, message: channels.Message) -> None:
+async def _deliver(runtime: Runtime, row: AlertDelivery, message: channels.AlertMessage) -> None:
     try:
         problem = await channels.send(row.channel, message)
         await _in_thread(channels.settle, row, problem, runtime.clock.time())

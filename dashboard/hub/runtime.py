@@ -39,7 +39,7 @@ from dashboard.hub.notifications import (
     MissedPushes,
     WorkerSockets,
 )
-from dashboard.hub.socket import Admissions, Door, Turns
+from dashboard.hub.socket import Admissions, TokenThrottle, Turns
 from dashboard.hub.viewers import Viewers
 from dashboard.live.fleet_state import FleetState
 from dashboard.live.presence import Presence, PresenceExchange
@@ -60,7 +60,7 @@ LATELY_SECONDS = 15.0
 """A gate as storage had it longer ago is not pushed: it may have been closed since, while storage was away."""
 
 
-class Socket(Protocol):
+class ClosableSocket(Protocol):
     """A socket that housekeeping may close."""
 
     token_id: int | None
@@ -87,11 +87,11 @@ class Runtime:
         self.reported = Reported()
         self.presence = Presence(self.backplane.process_id, clock=clock)
         self.sockets = WorkerSockets(clock=clock)
-        self.consumers: set[Socket] = set()
+        self.consumers: set[ClosableSocket] = set()
         self.connections: Counter[int | None] = Counter()
         """How many of them show each token."""
         self.admissions = Admissions()
-        self.door = Door(clock=clock)
+        self.token_throttle = TokenThrottle(clock=clock)
         self.turns = Turns(clock=clock)
         self.bus = FanoutBus(self.sockets, self.backplane)
         if storage is not None:

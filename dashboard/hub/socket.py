@@ -389,7 +389,7 @@ class Admissions:
 OPENINGS_PER_SECOND, OPENINGS_AT_ONCE = 500.0, 20
 
 
-class Door:
+class TokenThrottle:
     """Lets the new sockets of each token in one after the other: some at once, then `per_second`.
 
     A fleet that lost its process comes back within seconds. What all its sockets do at once would be one turn of the event

@@ -1,4 +1,4 @@
-"""The workers' socket: token at the door, `Hello` first, then heartbeats, receipts and hints."""
+"""The workers' socket: the token first, then `Hello`, then heartbeats, receipts and hints."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class WorkerConsumer(Socket):
             await self.refuse(protocol.CLOSE_UNAUTHORIZED)
             return
         self.token_id, self.allowance = found
-        await runtime.door.enter(self.token_id)
+        await runtime.token_throttle.enter(self.token_id)
         await runtime.turns.wait(self.token_id)
         runtime.turns.took(self.token_id, OPENING_SECONDS)
         now, frames = time.monotonic(), self.allowance.per_second

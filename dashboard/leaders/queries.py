@@ -11,21 +11,21 @@ from coordinator.leadership.terms import TermRecord
 from dashboard.hub.runtime import look, storage
 
 
-class Terms(NamedTuple):
+class NewestTerms(NamedTuple):
     """The terms of an election, newest first; `problem` says why they are missing, or from before."""
 
     rows: tuple[TermRecord, ...] = ()
     problem: str = ""
 
 
-def newest(election: str, limit: int = 50) -> Terms:
+def newest(election: str, limit: int = 50) -> NewestTerms:
     """The newest terms; one request."""
     try:
         check_name("election", election)
         seen = look(f"terms {election} {limit}", _read, election, limit)
     except KennelError as error:
-        return Terms(problem=str(error))
-    return Terms(tuple(seen.value or ()), seen.problem)
+        return NewestTerms(problem=str(error))
+    return NewestTerms(tuple(seen.value or ()), seen.problem)
 
 
 async def _read(election: str, limit: int) -> list[TermRecord]:

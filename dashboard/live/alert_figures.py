@@ -17,7 +17,7 @@ LEVELS = {"warning": 1.0, "critical": 2.0}
 REST = "*"
 
 
-class Rule(Protocol):
+class AlertRuleFields(Protocol):
     """What is read of a rule."""
 
     @property
@@ -44,7 +44,7 @@ class Reading(NamedTuple):
     """What the patterns of a rule are held against, if it is not the subject."""
 
 
-class Figure(NamedTuple):
+class AlertFigure(NamedTuple):
     """Something to watch. `series`: how history names it; `stored`: it is read from storage, and unknown while that is away."""
 
     title: str
@@ -125,36 +125,38 @@ def _cost(fleet: Fleet) -> Iterator[Reading]:
     yield Reading("today", today, f"Requests cost ${today or 0:.2f} today", "/cost/")
 
 
-FIGURES: dict[str, Figure] = {
-    "condition": Figure(
+FIGURES: dict[str, AlertFigure] = {
+    "condition": AlertFigure(
         "Conditions of Overview", "1 warning, 2 critical", _conditions, value=1, stored=False
     ),
-    "queue.depth": Figure(
+    "queue.depth": AlertFigure(
         "Queue depth", "messages", _queue("depth", "{value} messages in {queue}"), value=1000, series="depth:"
     ),
-    "queue.oldest": Figure(
+    "queue.oldest": AlertFigure(
         "Oldest message",
         "seconds",
         _queue("waits_seconds", "The oldest message of {queue} waits {value} s"),
         value=600,
         series="oldest:",
     ),
-    "queue.poison": Figure(
+    "queue.poison": AlertFigure(
         "Poison messages",
         "messages",
         _queue("poison", "Poison messages in {queue}: {value}"),
         series="poison:",
     ),
-    "election.vacant": Figure("Elections without a leader", "1 vacant", _elections),
-    "sequence.runway": Figure("Numbers left of a sequence", "seconds", _sequences, below=True, value=0.5),
-    "worker.lost": Figure("Lost workers", "1 lost", _workers, stored=False),
-    "storage.unreachable": Figure("Storage unreachable", "seconds", _storage, stored=False),
-    "release.waiting": Figure("Workers that have not passed an open gate", "workers", _releases),
-    "cost.today": Figure("Cost of today's requests", "US dollars", _cost, value=10, stored=False),
+    "election.vacant": AlertFigure("Elections without a leader", "1 vacant", _elections),
+    "sequence.runway": AlertFigure(
+        "Numbers left of a sequence", "seconds", _sequences, below=True, value=0.5
+    ),
+    "worker.lost": AlertFigure("Lost workers", "1 lost", _workers, stored=False),
+    "storage.unreachable": AlertFigure("Storage unreachable", "seconds", _storage, stored=False),
+    "release.waiting": AlertFigure("Workers that have not passed an open gate", "workers", _releases),
+    "cost.today": AlertFigure("Cost of today's requests", "US dollars", _cost, value=10, stored=False),
 }
 
 
-class Found(NamedTuple):
+class RuleReadings(NamedTuple):
     """The readings of a rule that hold, by subject; which subjects are `unknown`, or `all_unknown`."""
 
     holding: dict[str, Reading]
@@ -162,16 +164,16 @@ class Found(NamedTuple):
     all_unknown: bool
 
 
-def holds(rule: Rule, value: float) -> bool:
+def holds(rule: AlertRuleFields, value: float) -> bool:
     """Whether a value is beyond the rule's."""
     return value < rule.value if rule.below else value > rule.value
 
 
-def find(rule: Rule, fleet: Fleet, known: Iterable[str] = ()) -> Found:
+def find(rule: AlertRuleFields, fleet: Fleet, known: Iterable[str] = ()) -> RuleReadings:
     """What holds now. Of more than `MOST_SUBJECTS` the `known` ones stay, and the rest is one reading of the subject `REST`."""
     figure = FIGURES.get(rule.figure)
     if figure is None or (figure.stored and not _is_fresh(fleet)):
-        return Found({}, frozenset(), all_unknown=True)
+        return RuleReadings({}, frozenset(), all_unknown=True)
     holding: dict[str, Reading] = {}
     unknown = set()
     for reading in figure.read(fleet):
@@ -187,7 +189,7 @@ def find(rule: Rule, fleet: Fleet, known: Iterable[str] = ()) -> Found:
         rest = order[MOST_SUBJECTS:]
         holding = {subject: holding[subject] for subject in order[:MOST_SUBJECTS]}
         holding[REST] = Reading(REST, None, f"{len(rest)} more like these: {first_of(rest)}", "/alerts/")
-    return Found(holding, frozenset(unknown), all_unknown=False)
+    return RuleReadings(holding, frozenset(unknown), all_unknown=False)
 
 
 def _is_fresh(fleet: Fleet) -> bool:
@@ -206,7 +208,7 @@ class Episode(NamedTuple):
     ended_at: float
 
 
-def episodes(rule: Rule, points: Iterable[Point], for_seconds: float) -> list[Episode]:
+def episodes(rule: AlertRuleFields, points: Iterable[Point], for_seconds: float) -> list[Episode]:
     """When the rule would have fired, by the points of one series; a gap ends an episode."""
     found: list[Episode] = []
     since: float | None = None

@@ -110,8 +110,10 @@ def resolve(alert: Alert, now: float) -> int:
     with transaction.atomic():
         if not Alert.objects.filter(pk=alert.pk, resolved_at=None).update(resolved_at=now):
             return 0
-        told = AlertDelivery.objects.filter(alert=alert, event="fired").values_list("channel_id", flat=True)
-        return _queue(alert.pk, list(told), "resolved", now)
+        channels = AlertDelivery.objects.filter(alert=alert, event="fired").values_list(
+            "channel_id", flat=True
+        )
+        return _queue(alert.pk, list(channels), "resolved", now)
 
 
 def _queue(alert_id: int, channels: Iterable[int], event: str, at: float) -> int:

@@ -27,7 +27,7 @@ CHUNK = 1000
 AT_ONCE = 500
 
 
-class Answer(msgspec.Struct, frozen=True):
+class NumberAnswer(msgspec.Struct, frozen=True):
     """Who has a number, as far as is known. `kind` is the state of its grant, or "unattributed", "missing" (in no grant
     although later ones were given), "future" (not granted yet), "before" (below the sequence's start) or "unread" (the
     index has not come to it)."""
@@ -54,7 +54,7 @@ class LedgerPage(msgspec.Struct, frozen=True):
     read_at: float | None = None
     hour: int | None = None
     day: int | None = None
-    answer: Answer | None = None
+    answer: NumberAnswer | None = None
 
     @property
     def is_behind(self) -> bool:
@@ -276,16 +276,16 @@ def _holding(book: LedgerBook, number: int) -> list[LedgerRow]:
     return [] if last is None else [row for row in _turns(book, last) if row.first <= number]
 
 
-def _answer(book: LedgerBook, number: int, rows: list[LedgerRow], owners: Owners) -> Answer:
+def _answer(book: LedgerBook, number: int, rows: list[LedgerRow], owners: Owners) -> NumberAnswer:
     if rows:
         grant = grant_of(rows[0])
         view = judge(book.name, grant, with_last_words(owners, book.name, [grant]), book.read_at)
-        return Answer(view.state, view, grant.owner.host, grant.owner.pid)
+        return NumberAnswer(view.state, view, grant.owner.host, grant.owner.pid)
     if number < book.start:
-        return Answer("before")
+        return NumberAnswer("before")
     if number >= book.counter:
-        return Answer("future")
-    return Answer("unread")
+        return NumberAnswer("future")
+    return NumberAnswer("unread")
 
 
 def newest_first(

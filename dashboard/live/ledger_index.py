@@ -47,7 +47,7 @@ class Hole(NamedTuple):
     state: str
 
 
-class Span(NamedTuple):
+class LedgerSpan(NamedTuple):
     """Everything storage holds of the numbers from `start` to `end`. `is_last`: nothing was granted above it."""
 
     start: int
@@ -57,7 +57,7 @@ class Span(NamedTuple):
     is_last: bool
 
 
-def read_span(ledger: Ledger, counter: Counter, start: int, *, rows: int = SPAN_ROWS) -> Span:
+def read_span(ledger: Ledger, counter: Counter, start: int, *, rows: int = SPAN_ROWS) -> LedgerSpan:
     """About `rows` grants from number `start` on, where a range begins. The counter must have been read before.
 
     One request, or two if there are holes; blocking.
@@ -75,7 +75,7 @@ def read_span(ledger: Ledger, counter: Counter, start: int, *, rows: int = SPAN_
     holes = tuple(_holes(grants, start, end))
     if holes:
         holes = tuple(_explained(holes, _advances(ledger, counter, holes)))
-    return Span(start, end, tuple(grants), holes, is_last)
+    return LedgerSpan(start, end, tuple(grants), holes, is_last)
 
 
 def _holes(grants: Iterable[Grant], start: int, end: int) -> Iterator[Hole]:
@@ -116,7 +116,7 @@ def _explained(holes: Iterable[Hole], advances: list[ExternalAdvance]) -> Iterat
             yield Hole(place, hole.last, "missing")
 
 
-def write_span(book_id: int, span: Span) -> None:
+def write_span(book_id: int, span: LedgerSpan) -> None:
     """Put a span in the place of whatever the index had there, in one transaction."""
     owners = _owners({grant.owner for grant in span.grants})
     rows = [

@@ -447,7 +447,7 @@ class PresenceExchange:
         )
         self._processes: dict[str, float] = {}
         self._newcomer = False
-        self._told = float("-inf")
+        self._sent_up_to = float("-inf")
         backplane.on("presence", self._receive)
 
     async def run(self) -> None:
@@ -455,7 +455,9 @@ class PresenceExchange:
         while True:
             self.turned()
             newcomer, self._newcomer = self._newcomer, False
-            summary, self._told = self._presence.summary(float("-inf") if newcomer else self._told)
+            summary, self._sent_up_to = self._presence.summary(
+                float("-inf") if newcomer else self._sent_up_to
+            )
             await self._backplane.publish("presence", _packed(summary))
             if newcomer:
                 await self._on_newcomer()

@@ -196,7 +196,7 @@ RECEIPTS_SECONDS = 0.05
 MOST_RECEIPTS = 20_000
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpeningNotice(msgspec.Struct, frozen=True):
     """An opening, as sent to the other processes."""
 
     gate: str
@@ -349,7 +349,7 @@ class ReleaseTracker:
         begun = self.begin(
             gate, state.epoch, expected=expected, written_at=state.opened_at, share=state.share
         )  # 4
-        news = Opened(gate, state.epoch, state.opened_at, state.share)
+        news = OpeningNotice(gate, state.epoch, state.opened_at, state.share)
         await self._backplane.publish("opened", msgspec.msgpack.encode(news))
         self._pushed(begun, state.epoch, pushed_at)  # 5
         await self.gates.changed(state)  # 6
@@ -497,7 +497,7 @@ class ReleaseTracker:
             self.version += 1
 
     def _opened_elsewhere(self, process_id: str, body: bytes) -> None:
-        news = msgspec.msgpack.decode(body, type=Opened)
+        news = msgspec.msgpack.decode(body, type=OpeningNotice)
         self.begin(news.gate, news.epoch, written_at=news.written_at, share=news.share)  # 4
 
     def _receipts_from(self, process_id: str, body: bytes) -> None:
@@ -514,7 +514,7 @@ FAR_SECONDS = 4_102_444_800.0
 """The end of 2099: later is a moment in milliseconds."""
 
 
-class Plan(NamedTuple):
+class OpeningPlan(NamedTuple):
     """An opening that was not made yet. `admitted` of `workers` may pass; `problem` says why it cannot be made."""
 
     gate: str
@@ -526,14 +526,16 @@ class Plan(NamedTuple):
     problem: str
 
 
-def plan(fleet: Fleet, gate: str, *, at: float | None, until: float | None, share: float, now: float) -> Plan:
+def plan(
+    fleet: Fleet, gate: str, *, at: float | None, until: float | None, share: float, now: float
+) -> OpeningPlan:
     """The opening as the workers that are connected now would see it."""
     names = [
         worker.name
         for worker in fleet.workers
         if worker.presence != "lost" and any(each.name == gate for each in worker.state.gates)
     ]
-    return Plan(
+    return OpeningPlan(
         gate,
         at,
         until,

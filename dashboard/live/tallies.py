@@ -50,7 +50,7 @@ Listener = tuple[str, str]
 """Queue, handler."""
 
 
-class Report(NamedTuple):
+class ListenerTally(NamedTuple):
     """What a listener has done, as its process says that started then."""
 
     figures: HandlerFigures
@@ -66,7 +66,7 @@ class Reported:
     """
 
     def __init__(self) -> None:
-        self._fresh: dict[Key, Report] = {}
+        self._fresh: dict[Key, ListenerTally] = {}
         self._seen: dict[str, dict[Listener, int]] = {}
         self._names: dict[str, set[Listener]] = {}
         self._marks: dict[str, tuple[float, int]] = {}
@@ -92,13 +92,13 @@ class Reported:
                 if not self._may_mark(token, now):
                     continue
                 self._names[token].add(name)
-            self._keep(instance, name, Report(figures, started_at))
+            self._keep(instance, name, ListenerTally(figures, started_at))
         if others:
-            self._keep(instance, (OTHER, ""), Report(_together(others), started_at))
+            self._keep(instance, (OTHER, ""), ListenerTally(_together(others), started_at))
         listeners = tuple(msgspec.structs.replace(each, figures=NOTHING) for each in state.listeners)
         return msgspec.structs.replace(state, listeners=listeners)
 
-    def _keep(self, instance: str, name: Listener, report: Report) -> None:
+    def _keep(self, instance: str, name: Listener, report: ListenerTally) -> None:
         seen, total = self._seen[instance], _ran(report.figures)
         if total > seen.get(name, 0):
             seen[name] = total
@@ -119,12 +119,12 @@ class Reported:
         """Its socket has closed."""
         self._seen.pop(instance, None)
 
-    def due(self) -> dict[Key, Report]:
+    def due(self) -> dict[Key, ListenerTally]:
         """What is to be saved; it is the caller's now."""
         fresh, self._fresh = self._fresh, {}
         return fresh
 
-    def put_back(self, reports: Mapping[Key, Report]) -> None:
+    def put_back(self, reports: Mapping[Key, ListenerTally]) -> None:
         """They could not be saved."""
         self._fresh = dict(reports) | self._fresh
 
@@ -143,7 +143,7 @@ def _together(figures: Iterable[HandlerFigures]) -> HandlerFigures:
     )
 
 
-def save(source: str, reports: Mapping[Key, Report], now: float) -> None:
+def save(source: str, reports: Mapping[Key, ListenerTally], now: float) -> None:
     """Add what is new to the tallies (3). Blocking."""
     keys = sorted(reports)
     for start in range(0, len(keys), AT_ONCE):
@@ -151,7 +151,7 @@ def save(source: str, reports: Mapping[Key, Report], now: float) -> None:
 
 
 @transaction.atomic
-def _save(source: str, reports: Mapping[Key, Report], now: float) -> None:
+def _save(source: str, reports: Mapping[Key, ListenerTally], now: float) -> None:
     TallyMark.objects.bulk_create(
         [
             TallyMark(source=source, instance=instance, queue=queue, handler=handler, counted="{}", at=now)

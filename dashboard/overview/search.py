@@ -21,7 +21,7 @@ MOST = 50
 LISTED = 10
 
 
-class Named(Protocol):
+class HasName(Protocol):
     @property
     def name(self) -> str: ...
 
@@ -61,7 +61,7 @@ def find(fleet: Fleet, q: str) -> tuple[list[Hit], int]:
     """The first 50 whose name contains `q`, those that begin with it first, and how many there are; for a number also the
     ranges that may hold it, and pages by title or address."""
     wanted = q.lower()
-    named: tuple[tuple[str, Sequence[Named], Callable[[str], str]], ...] = (
+    named: tuple[tuple[str, Sequence[HasName], Callable[[str], str]], ...] = (
         ("Gate", fleet.gates, gate_url),
         ("Queue", fleet.queues, queue_url),
         ("Worker", fleet.workers, worker_url),

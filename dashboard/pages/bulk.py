@@ -14,7 +14,7 @@ from dashboard.core.permissions import Actor, decide
 from dashboard.pages.views import actor_of
 
 MOST = 200
-MOST_TOLD = 5
+MOST_SHOWN = 5
 
 Act = Callable[[Actor, str], object]
 
@@ -47,10 +47,10 @@ def act_on_each(
             problems.append(str(error))
     if len(names) > len(problems):
         messages.success(request, done(len(names) - len(problems)))
-    for problem in problems[:MOST_TOLD]:
+    for problem in problems[:MOST_SHOWN]:
         messages.error(request, problem)
-    if len(problems) > MOST_TOLD:
-        messages.error(request, f"{len(problems) - MOST_TOLD} more failed; see the audit.")
+    if len(problems) > MOST_SHOWN:
+        messages.error(request, f"{len(problems) - MOST_SHOWN} more failed; see the audit.")
     if not names and not request.POST.getlist("name"):
         messages.warning(request, "Select at least one row.")
     return redirect(back)

@@ -10,7 +10,7 @@ from dashboard.live import history as past
 from dashboard.live import releases as plans
 from dashboard.live.fleet import Fleet, Point
 from dashboard.live.fleet_memory import PastWorkerView
-from dashboard.live.releases import Plan
+from dashboard.live.releases import OpeningPlan
 
 EARLIER_SECONDS = 90.0
 """How much more of an earlier span is read, so that a graph has it until it asks again."""
@@ -23,7 +23,7 @@ def fleet() -> Fleet:
     return fleet_state.fleet()
 
 
-def opening(gate: str, *, at: float | None, until: float | None, share: float) -> Plan:
+def opening(gate: str, *, at: float | None, until: float | None, share: float) -> OpeningPlan:
     """What an opening of that gate would do now."""
     return plans.plan(glance(), gate, at=at, until=until, share=share, now=time.time())
 

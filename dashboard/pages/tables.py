@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.utils.timezone import now
 from django.views.decorators.http import require_safe
 
-from dashboard.core.csv import lines
+from coordinator.spreadsheets import csv_text
 from dashboard.core.pages import Table, Unread, registry
 from dashboard.live.fleet import Fleet
 from dashboard.pages import queries as selectors
@@ -59,4 +59,4 @@ def rows_of(table: Table, fleet: Fleet, query: QueryDict) -> Iterable[Row]:
 def _as_csv(rows: list[Row], head: Iterable[str]) -> str:
     # A row that could not be read has a column of its own.
     columns = list(dict.fromkeys((*head, *(name for row in rows for name in row))))
-    return lines([columns, *([row.get(name) for name in columns] for row in rows)])
+    return csv_text([columns, *([row.get(name) for name in columns] for row in rows)])

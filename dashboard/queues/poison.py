@@ -110,7 +110,7 @@ class Kind(NamedTuple):
     last_at: float
 
 
-class Found(NamedTuple):
+class PoisonSearch(NamedTuple):
     """What is known of a poison queue: `problem` says why nothing is, or not all."""
 
     kinds: tuple[Kind, ...]
@@ -127,7 +127,7 @@ def kept(queue: str) -> QuerySet[PoisonMessage]:
     )
 
 
-def found(queue: str, only: Filter | None = None) -> Found:
+def found(queue: str, only: Filter | None = None) -> PoisonSearch:
     """The messages by kind, the most first. If nobody had all read within the hour, the first 32 are peeked at now."""
     problem = ""
     if not kept(queue).exclude(receipt="").exists():
@@ -147,7 +147,7 @@ def found(queue: str, only: Filter | None = None) -> Found:
         )
         for row in groups[:MOST_KINDS]
     )
-    return Found(kinds, summary["read"], summary["read_at"], not summary["receipt"], problem)
+    return PoisonSearch(kinds, summary["read"], summary["read_at"], not summary["receipt"], problem)
 
 
 def page(queue: str, only: Filter, number: str) -> Page[PoisonMessage]:
@@ -235,7 +235,7 @@ def record_of(text: str) -> PoisonRecord | None:
     return decoded if isinstance(decoded, PoisonRecord) else None
 
 
-class Opened(NamedTuple):
+class OpenedMessage(NamedTuple):
     """One poison message. `body` is indented JSON, cut to `MOST_CHARACTERS`; `editable` is it whole, "" if it cannot be edited here."""
 
     row: PoisonMessage
@@ -250,7 +250,7 @@ class Opened(NamedTuple):
     editable: str
 
 
-def opened(queue: str, message_id: str) -> Opened | None:
+def opened(queue: str, message_id: str) -> OpenedMessage | None:
     """The message, its attempts newest first; None if it is not among those that were read."""
     row = kept(queue).filter(message_id=message_id).first()
     if row is None:
@@ -269,7 +269,7 @@ def opened(queue: str, message_id: str) -> Opened | None:
             body, items, note = _content(envelope)
             if record is not None and items == 1:
                 editable = body
-    return Opened(
+    return OpenedMessage(
         row,
         body[:MOST_CHARACTERS],
         len(body),

@@ -24,7 +24,7 @@ MOST_CHARACTERS = 4_000
 
 
 @dataclass(frozen=True)
-class Message:
+class MessageView:
     """One message. `body` is at most `MOST_CHARACTERS` long, `length` what it has; `problem` says why it is in poison."""
 
     id: str
@@ -43,14 +43,14 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Look:
+class PeekResult:
     """What was seen at the front of a queue; `problem` says why nothing could be."""
 
-    messages: tuple[Message, ...] = ()
+    messages: tuple[MessageView, ...] = ()
     problem: str = ""
 
 
-def peek(queue: str, *, poison: bool = False) -> Look:
+def peek(queue: str, *, poison: bool = False) -> PeekResult:
     """The first visible messages of a queue or of its poison queue. One request; payloads in blobs are not fetched."""
     try:
         check_name("queue", queue)
@@ -58,20 +58,20 @@ def peek(queue: str, *, poison: bool = False) -> Look:
         # Of messages nothing is kept: they may hold what must not stay.
         seen = look("", source.transport.peek, MOST_MESSAGES)
     except NotFound:
-        return Look()
+        return PeekResult()
     except KennelError as error:
-        return Look(problem=str(error))
-    return Look(tuple(_row(message) for message in seen.value or ()), seen.problem)
+        return PeekResult(problem=str(error))
+    return PeekResult(tuple(_row(message) for message in seen.value or ()), seen.problem)
 
 
-def _row(message: ReceivedMessage) -> Message:
+def _row(message: ReceivedMessage) -> MessageView:
     """What cannot be shown costs its own row, which says so."""
     try:
         return _shown(message)
     except Exception as error:
         log.exception("A message of a queue could not be shown")
         text = message.text
-        return Message(
+        return MessageView(
             message.id,
             text[:MOST_CHARACTERS],
             len(text),
@@ -81,7 +81,7 @@ def _row(message: ReceivedMessage) -> Message:
         )
 
 
-def _shown(message: ReceivedMessage) -> Message:
+def _shown(message: ReceivedMessage) -> MessageView:
     text, attempts, at, problem = message.text, message.dequeue_count, message.inserted_at, ""
     record = record_of(text)
     if record is not None:
@@ -95,7 +95,7 @@ def _shown(message: ReceivedMessage) -> Message:
         by, at = envelope.by, envelope.at or at
         if envelope.kennel:
             text, items, note = _content(envelope)
-    return Message(
+    return MessageView(
         message.id,
         text[:MOST_CHARACTERS],
         len(text),

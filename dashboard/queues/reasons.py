@@ -13,7 +13,7 @@ FAILING_SHARE, FAILING_LEAST = 0.5, 10
 LONG_SECONDS = 60.0
 
 
-class Why(NamedTuple):
+class ConcurrencyReason(NamedTuple):
     """The sentence, and where to act on it."""
 
     text: str
@@ -21,7 +21,7 @@ class Why(NamedTuple):
     link: str = ""
 
 
-def why(fleet: Fleet, queue: QueueView | None) -> Why | None:
+def why(fleet: Fleet, queue: QueueView | None) -> ConcurrencyReason | None:
     """What keeps messages waiting, the most telling cause alone; None if nothing waits or nothing is known to be wrong."""
     if queue is None or not (queue.depth or 0):
         return None
@@ -34,7 +34,9 @@ def why(fleet: Fleet, queue: QueueView | None) -> Why | None:
         if listener.queue == queue.name
     ]
     if not found:
-        return Why("No consumers: no connected worker listens to this queue.", "/workers/", "Workers")
+        return ConcurrencyReason(
+            "No consumers: no connected worker listens to this queue.", "/workers/", "Workers"
+        )
     return (
         _held(fleet, found)
         or _draining(found)
@@ -47,7 +49,7 @@ def why(fleet: Fleet, queue: QueueView | None) -> Why | None:
 Found = list[tuple[WorkerView, ListenerStatus]]
 
 
-def _held(fleet: Fleet, found: Found) -> Why | None:
+def _held(fleet: Fleet, found: Found) -> ConcurrencyReason | None:
     waiting = Counter(
         gate.name
         for worker, _ in found
@@ -59,7 +61,7 @@ def _held(fleet: Fleet, found: Found) -> Why | None:
     (name, count), *_ = waiting.most_common(1)
     gate = next((each for each in fleet.gates if each.name == name), None)
     who = "All workers wait" if count == len(found) else f"{count} of {len(found)} workers wait"
-    return Why(
+    return ConcurrencyReason(
         f"{who} at gate {name}, which is {_state(gate, fleet)}.", f"/gates/?q={quote(name)}", "Open gate"
     )
 
@@ -76,35 +78,35 @@ def _state(gate: GateView | None, fleet: Fleet) -> str:
     return f"{gate.state} ({gate.by}, {ago} ago)"
 
 
-def _draining(found: Found) -> Why | None:
+def _draining(found: Found) -> ConcurrencyReason | None:
     if all(worker.state.mode in ("draining", "stopping") for worker, _ in found):
-        return Why(
+        return ConcurrencyReason(
             "All workers of this queue are draining: they take no new messages.", "/workers/", "Workers"
         )
     return None
 
 
-def _failing(found: Found, address: str) -> Why | None:
+def _failing(found: Found, address: str) -> ConcurrencyReason | None:
     failed, done = sum(each.failed for _, each in found), sum(each.done for _, each in found)
     if failed < FAILING_LEAST or failed < FAILING_SHARE * (failed + done):
         return None
     share = 100 * failed // (failed + done)
-    return Why(
+    return ConcurrencyReason(
         f"The handler fails: {failed:,} failed attempts, {done:,} items done ({share} %) since these workers started.",
         f"/queues/{address}/poison",
         "Poison messages",
     )
 
 
-def _idle(found: Found) -> Why | None:
+def _idle(found: Found) -> ConcurrencyReason | None:
     if any(each.active_tasks or each.wanted_tasks for _, each in found):
         return None
     reasons = Counter(each.reason for _, each in found if each.reason)
     why = f": {reasons.most_common(1)[0][0]}" if reasons else ""
-    return Why(f"The workers' desired tasks are 0{why}.", "#rule", "Scaling rule")
+    return ConcurrencyReason(f"The workers' desired tasks are 0{why}.", "#rule", "Scaling rule")
 
 
-def _busy(queue: QueueView, found: Found) -> Why | None:
+def _busy(queue: QueueView, found: Found) -> ConcurrencyReason | None:
     active, total = sum(each.active_tasks for _, each in found), sum(each.total_tasks for _, each in found)
     # Workers of an older release report only how long they have held a message.
     longest = max(
@@ -113,6 +115,6 @@ def _busy(queue: QueueView, found: Found) -> Why | None:
     )
     if not total or active < total or longest < LONG_SECONDS or (queue.depth or 0) <= (queue.in_flight or 0):
         return None
-    return Why(
+    return ConcurrencyReason(
         f"All {total} tasks are busy, the longest for {int(longest // 60)} min.", "#rule", "Scaling rule"
     )

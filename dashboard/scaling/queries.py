@@ -15,7 +15,7 @@ from dashboard.hub.runtime import call, look, storage
 CHANGES = 30
 
 
-class Pool(NamedTuple):
+class PoolDecision(NamedTuple):
     """A pool's newest decision, and how old it is."""
 
     latest: ScalingRecord
@@ -25,7 +25,7 @@ class Pool(NamedTuple):
 class Scaling(NamedTuple):
     """All pools; of the chosen one the newest changes and the stored policy. `problem` says what is missing."""
 
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[PoolDecision, ...] = ()
     changes: tuple[ScalingRecord, ...] = ()
     policy: str = ""
     problem: str = ""
@@ -45,7 +45,7 @@ async def _read(pool: str, now: float) -> Scaling:
         latest = await list_scaling(storage())
     except NotFound:
         return Scaling()
-    pools = tuple(Pool(record, max(0.0, now - record.at)) for record in latest)
+    pools = tuple(PoolDecision(record, max(0.0, now - record.at)) for record in latest)
     chosen = pool or (pools[0].latest.pool if pools else "")
     if not chosen:
         return Scaling(pools)

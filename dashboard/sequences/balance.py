@@ -20,7 +20,7 @@ from dashboard.sequences.statements import parts_of
 MOST_OPEN = 5_000
 
 
-class Part(NamedTuple):
+class BalancePart(NamedTuple):
     """One column, as it is shown."""
 
     tone: str
@@ -44,15 +44,15 @@ class Balance(msgspec.Struct, frozen=True):
         return self.next - self.start
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BalancePart]:
         """The columns. Numbers that nobody accounts for have one only if there are any."""
         parts = [
-            Part("green", "issued", self.issued),
-            Part("blue", "free", self.unused),
-            Part("grey", "in use", self.in_use),
-            Part("red", "lost", self.lost),
+            BalancePart("green", "issued", self.issued),
+            BalancePart("blue", "free", self.unused),
+            BalancePart("grey", "in use", self.in_use),
+            BalancePart("red", "lost", self.lost),
         ]
-        odd = [Part("amber", "unaccounted for", self.unaccounted)] if self.unaccounted else []
+        odd = [BalancePart("amber", "unaccounted for", self.unaccounted)] if self.unaccounted else []
         return parts + odd
 
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from django.db.models import Max
 
+from coordinator.spreadsheets import csv_text
 from dashboard.core import audit, csv
 from dashboard.core.audit import ActionFailed
 from dashboard.core.pdf import Sheet
@@ -151,7 +152,7 @@ class Statement:
             yield self._part(lines)
 
     def _part(self, rows: Iterable[tuple[object, ...]]) -> str:
-        text = csv.lines(rows)
+        text = csv_text(rows)
         self._sha.update(text.encode())
         return text
 

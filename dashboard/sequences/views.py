@@ -13,6 +13,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
+from coordinator.spreadsheets import csv_text
 from dashboard.core import csv
 from dashboard.core.audit import ActionFailed
 from dashboard.core.permissions import Actor
@@ -88,7 +89,7 @@ async def statement_parts(made: Statement, actor: Actor) -> AsyncIterator[str]:
     parts = made.parts()
     while part := await database_sync_to_async(next)(parts, None):
         yield part
-    yield csv.lines([[str(await database_sync_to_async(made.seal)(actor))]])
+    yield csv_text([[str(await database_sync_to_async(made.seal)(actor))]])
 
 
 @require_safe
@@ -112,9 +113,9 @@ def ledger_csv(request: HttpRequest) -> HttpResponse:
 async def ledger_parts(sequence: str, *, before: int | None = None, owner: str = "") -> AsyncIterator[str]:
     """The file in parts of a thousand lines, each made when the one before has been taken."""
     parts = queries.ledger_lines(sequence, before=before, owner=owner)
-    yield csv.lines([LEDGER_HEAD])
+    yield csv_text([LEDGER_HEAD])
     while part := await database_sync_to_async(next)(parts, None):
-        yield csv.lines(
+        yield csv_text(
             (g.first, g.last, g.owner, g.state, g.last_issued, csv.moment(g.granted_at), o.host, o.pid or None,
              csv.moment(o.started_at or None), o.software, csv.moment(g.heard_at))
             for g, o in part

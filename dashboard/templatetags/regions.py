@@ -40,10 +40,10 @@ def guard(parser: Parser, token: Token) -> RegionNode:
     """``{% guard pulse %}…{% endguard %}``: what is within, or that it cannot be drawn."""
     within = parser.parse(("endguard",))
     parser.delete_first_token()
-    return RegionNode(token.split_contents()[1], _Several(within))
+    return RegionNode(token.split_contents()[1], _Nodes(within))
 
 
-class _Several(template.Node):
+class _Nodes(template.Node):
     def __init__(self, nodes: template.NodeList) -> None:
         self.nodes = nodes
 

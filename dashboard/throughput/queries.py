@@ -17,7 +17,7 @@ from dashboard.pages.queries import fleet
 A_PAGE = 50
 
 
-class Span(NamedTuple):
+class ThroughputSpan(NamedTuple):
     """What handlers did within so many seconds, and how many processes that ended then never said all that they did.
 
     `page` is the page of all listeners that the rows are of, None if they are of all.
@@ -51,7 +51,7 @@ SHOWN_SECONDS = 60 * tallies.MINUTE
 UNKNOWN = tallies.Minute(None, None, None)
 
 
-class _Known(NamedTuple):
+class _ReadMinutes(NamedTuple):
     """The minutes that were read: they do not change, so each is read once."""
 
     source: str = ""
@@ -59,7 +59,7 @@ class _Known(NamedTuple):
     before: tallies.Minute = UNKNOWN
 
 
-_known = _Known()
+_known = _ReadMinutes()
 _past = tallies.PastSums()
 
 
@@ -75,7 +75,7 @@ def sparks() -> list[Spark]:
         since = max([first, *(at + tallies.MINUTE for at in known)])
         fresh = zip(range(since, end, tallies.MINUTE), tallies.minutes(source, since, end), strict=True)
         known = {at: minute for at, minute in [*known.items(), *fresh] if at >= first}
-        _known = _Known(source, known, tallies.a_minute_of(source, now - tallies.WEEK) or UNKNOWN)
+        _known = _ReadMinutes(source, known, tallies.a_minute_of(source, now - tallies.WEEK) or UNKNOWN)
     before, last = _known.before, [known[at] for at in sorted(known)]
     if not any(each.done or each.failed or each.retried for each in last):
         return []
@@ -90,7 +90,7 @@ def _spark(title: str, name: str, is_time: bool, last: list[tallies.Minute], bef
     return Spark(title, is_time, value, points, getattr(before, name))
 
 
-def throughput(seconds: float, *, before: float = tallies.WEEK, page: str | None = None) -> Span:
+def throughput(seconds: float, *, before: float = tallies.WEEK, page: str | None = None) -> ThroughputSpan:
     """Each listener's handlers over the last `seconds`, beside the same `before` seconds earlier; with `page` those of a page."""
     now, source = time.time(), current().source
     # The lost are noted in the database when they are shown no more.
@@ -101,4 +101,4 @@ def throughput(seconds: float, *, before: float = tallies.WEEK, page: str | None
         those = Paginator(tallies.listeners(source, seconds, now), A_PAGE).get_page(page)
     only = None if those is None else frozenset(those)
     rows = tallies.throughput(source, seconds, now, before=before, only=only, past=_past)
-    return Span(seconds, rows, lost, those)
+    return ThroughputSpan(seconds, rows, lost, those)

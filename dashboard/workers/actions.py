@@ -17,6 +17,7 @@ class Asked(NamedTuple):
 
     `one` and `many` say that it was sent, to the worker {name} or to {n} workers. `while_draining`: only offered to workers
     that drain (True), that do not (False), or to all (None). With `consequences` it is confirmed first, by the name.
+    `since` is the first version of the protocol that has the verb: workers of an older one are not sent it.
     """
 
     label: str
@@ -25,6 +26,7 @@ class Asked(NamedTuple):
     hint: str = ""
     while_draining: bool | None = None
     consequences: tuple[str, ...] = ()
+    since: int = 1
 
 
 COMMANDS = {
@@ -57,6 +59,10 @@ def worker_command(actor: Actor, instance: str, verb: str, *, reason: str = "") 
     entry = current().presence.entries.get(instance)
     name = entry.hello.worker if entry is not None else instance
     with audited(actor, f"worker.{verb}", name, reason) as act:
+        if entry is not None and entry.hello.version < COMMANDS[verb].since:
+            raise ActionFailed(
+                f"Worker {name} runs an older release that does not know this command; nothing was sent."
+            )
         command = protocol.Command(verb=cast(Any, verb), id=command_id(actor), by=actor.name)
         if not call(current().commands.send, instance, command):
             raise ActionFailed(f"Worker {name} is not connected; nothing was sent.")

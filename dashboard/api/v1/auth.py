@@ -1,4 +1,4 @@
-"""Who comes in: a program by its token, a person by their session; each operation has its two doors.
+"""Who comes in: a program by its token, a person by their session; each operation accepts both.
 
 Everything is decided before a body is read: who it is, how much they may still ask, whether they may do this to that.
 """
@@ -69,8 +69,8 @@ class Session(APIKeyCookie):
         return _allowed(request, actor_of(request), self.action)
 
 
-def doors(action: str) -> list[Any]:
-    """The doors of an operation that needs this action."""
+def authentication(action: str) -> list[Any]:
+    """The ways to sign in for an operation that needs this action."""
     if action not in ACTIONS:
         raise KeyError(f"{action!r} is not in permissions.ACTIONS")
     return [Bearer(action), Session(action)]
@@ -93,4 +93,4 @@ def _allowed(request: HttpRequest, actor: Actor, action: str) -> Actor:
     return actor
 
 
-__all__ = ["HOW_TO_ENTER", "Bearer", "Session", "doors"]
+__all__ = ["HOW_TO_ENTER", "Bearer", "Session", "authentication"]

@@ -1,4 +1,4 @@
-"""What all operations have in common, for django-ninja: doors, statuses in the schema, names."""
+"""What all operations have in common, for django-ninja: authentication, statuses in the schema, names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 from django.http import HttpRequest, HttpResponse
 
-from dashboard.api.v1 import auth as doors
+from dashboard.api.v1 import auth, problems, responses
 from dashboard.api.v1 import idempotency as replays
-from dashboard.api.v1 import problems, responses
 from dashboard.api.v1.schema import described
 from dashboard.core.middleware import request_id_var
 from dashboard.core.permissions import ACTIONS, Actor
@@ -48,7 +47,7 @@ def reads(
         responses[304] = {"description": "What If-None-Match names is still so."}
         parameters.append(_header("If-None-Match", "The ETag of what the caller has."))
     return {
-        "auth": doors.doors(action),
+        "auth": auth.authentication(action),
         "response": {200: _model(answer)},
         "operation_id": name,
         "url_name": name.replace("_", "-"),
@@ -77,7 +76,7 @@ def acts(
         responses[412] = _problem(412)
         parameters.append(_header("If-Match", "Only if the gate is still as this ETag says."))
     return {
-        "auth": doors.doors(action),
+        "auth": auth.authentication(action),
         "response": {status: _model(answer)},
         "operation_id": name,
         "url_name": name.replace("_", "-"),

@@ -86,7 +86,7 @@ def clear_queue(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     return done("queue.clear", name)
 
 
-@router.get("/queues/{name}/messages", **reads(queries.Look, "peek", action="queue.peek", storage=True))
+@router.get("/queues/{name}/messages", **reads(queries.PeekResult, "peek", action="queue.peek", storage=True))
 def peek(request: HttpRequest, name: Name, poison: bool = False) -> HttpResponse:
     """The first visible messages of a queue or of its poison queue, only peeked at; long ones are cut."""
     look = queries.peek(name, poison=poison)

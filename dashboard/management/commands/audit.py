@@ -11,10 +11,10 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from coordinator.errors import KennelError
+from coordinator.spreadsheets import csv_text
 from dashboard.core import audit, audit_heads
 from dashboard.core import retention as actions
 from dashboard.core.audit import ActionFailed
-from dashboard.core.csv import lines
 from dashboard.core.permissions import Actor
 from dashboard.hub.runtime import call, storage
 from dashboard.models import AuditRow
@@ -75,7 +75,7 @@ class Command(BaseCommand):
             self.stderr.write(fault.what)
         if head and not self._holds(head):
             faults.append(
-                audit.Fault(
+                audit.ChainFault(
                     0, f"the chain does not hold the row #{head.partition(':')[0]} that was once its end"
                 )
             )
@@ -141,10 +141,10 @@ class Command(BaseCommand):
 
 def _csv(rows: Iterator[str]) -> Iterator[str]:
     names = (*audit.FIELDS, "previous", "digest")
-    yield lines([names]).rstrip("\r\n")
+    yield csv_text([names]).rstrip("\r\n")
     for row in rows:
         values = json.loads(row)
-        yield lines([[values.get(name) for name in names]]).rstrip("\r\n")
+        yield csv_text([[values.get(name) for name in names]]).rstrip("\r\n")
 
 
 _ACTOR = Actor("command line", "admin")

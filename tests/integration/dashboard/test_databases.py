@@ -100,7 +100,7 @@ actions.save_rule(adam, "deep-queues", actions.RuleForm("queue.depth", 10, names
 queues = tuple(QueueView(f"deep-{n}", 11, as_of=now) for n in range(5))
 fleet = Fleet(now, Headline("running", ""), StorageView(now), queues=queues)
 figures = HandlerFigures("process", 7, 2, 1, {8: 10}, {9: 7})
-reports = {(f"i-{n}", f"queue-{n % 3}", "process"): tallies.Report(figures, now - 60) for n in range(30)}
+reports = {(f"i-{n}", f"queue-{n % 3}", "process"): tallies.ListenerTally(figures, now - 60) for n in range(30)}
 def look(n):
     try:
         alerting.evaluate(fleet, may_resolve=False)

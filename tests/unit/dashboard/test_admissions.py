@@ -20,7 +20,7 @@ from dashboard.hub.socket import (
     MOST_KNOWN,
     Admissions,
     Connection,
-    Door,
+    TokenThrottle,
     Turns,
 )
 from dashboard.hub.workers import WorkerConsumer
@@ -91,7 +91,12 @@ async def test_a_flood_of_sockets_is_admitted_in_turn(monkeypatch: pytest.Monkey
 
     looked_up: list[str] = []
     runtime = SimpleNamespace(
-        admissions=Admissions(), door=Door(), is_running=True, consumers=set(), sockets=None, turns=Turns()
+        admissions=Admissions(),
+        token_throttle=TokenThrottle(),
+        is_running=True,
+        consumers=set(),
+        sockets=None,
+        turns=Turns(),
     )
     monkeypatch.setattr(workers, "current", lambda: runtime)
     monkeypatch.setattr(workers, "_checked", checked)

@@ -257,7 +257,7 @@ async def test_nothing_is_sent_to_link_local_addresses_not_even_by_name(
 
     monkeypatch.setattr(channels.DefaultResolver, "resolve", resolve)
     row = AlertChannel(kind="webhook", address=channels.sealed("http://metadata.example/"), name="x")
-    message = channels.Message("k", "fired", "alert-1", "r", "s", "w", "warning", NOW, NOW)
+    message = channels.AlertMessage("k", "fired", "alert-1", "r", "s", "w", "warning", NOW, NOW)
     assert await channels.send(row, message) != ""
 
 
@@ -267,7 +267,7 @@ async def test_the_reason_of_a_failure_names_neither_address_nor_secret(
     caplog.set_level(logging.DEBUG)
     url = f"http://127.0.0.1:{free_port()}/canary-path"
     row = AlertChannel(kind="slack", address=channels.sealed(url), name="chat")
-    message = channels.Message("k", "fired", "alert-1", "r", "s", "w", "warning", NOW, NOW)
+    message = channels.AlertMessage("k", "fired", "alert-1", "r", "s", "w", "warning", NOW, NOW)
     problem = await channels.send(row, message)
     assert problem == "no connection"
     assert "canary" not in problem + caplog.text
@@ -285,7 +285,7 @@ def test_the_signature_is_that_of_standard_webhooks() -> None:
 
 
 def test_every_form_says_what_fires() -> None:
-    message = channels.Message(
+    message = channels.AlertMessage(
         "k", "resolved", "alert-1", "r", "s", "12 messages", "critical", NOW, NOW, "https://x/"
     )
     for kind, form in channels.KINDS.items():

@@ -7,8 +7,10 @@ import json
 import logging
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
@@ -21,9 +23,12 @@ from dashboard.audit import queries as selectors
 from dashboard.core import audit, audit_heads, tokens
 from dashboard.core.audit import ActionFailed, Denied
 from dashboard.core.dispatch import by_name
-from dashboard.core.permissions import Actor
+from dashboard.core.permissions import ACTIONS, Actor
+from dashboard.hub.runtime import current
 from dashboard.models import AuditHead, AuditRow, Outcome, WorkerToken
-from dashboard.workers.actions import worker_command
+from dashboard.workers.actions import COMMANDS, Asked, worker_command
+
+from .making import hello
 
 pytestmark = pytest.mark.django_db
 
@@ -154,6 +159,18 @@ def test_a_message_body_is_not_in_the_audit() -> None:
 def test_an_unknown_verb_for_a_worker_is_refused() -> None:
     with pytest.raises(ActionFailed, match="not 'explode'"):
         worker_command(OLGA, "i-1", "explode")
+
+
+def test_a_worker_of_an_older_release_is_not_sent_a_command_that_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    older = SimpleNamespace(hello=msgspec.structs.replace(hello("a"), version=2))
+    monkeypatch.setitem(current().presence.entries, "i-a", older)  # type: ignore[arg-type]
+    monkeypatch.setitem(COMMANDS, "collect", Asked("Collect garbage", "", "", since=3))
+    monkeypatch.setitem(ACTIONS, "worker.collect", "operator")
+    with pytest.raises(ActionFailed, match="older release"):
+        worker_command(OLGA, "i-a", "collect")
+    assert AuditRow.objects.get(outcome="failed").target == "a"
 
 
 def test_verify_says_how_many_rows_are_sound_and_a_kept_head_proves_the_chain_was_not_rewritten() -> None:

@@ -48,7 +48,7 @@ def test_sessions_end_and_dead_tokens_go_after_a_quarter_of_a_year_and_nothing_e
 def test_wrong_tries_of_long_ago_go_with_the_next_one() -> None:
     SignInTries.objects.create(key="old", tries=3, last_at=time.time() - signing_in.FORGET_SECONDS - 1)
     SignInTries.objects.create(key="lately", tries=3, last_at=time.time() - 1)
-    signing_in.Tries((("new", 5),)).reserve()
+    signing_in.AttemptLimits((("new", 5),)).reserve()
     assert set(SignInTries.objects.values_list("key", flat=True)) == {"lately", "new"}
 
 

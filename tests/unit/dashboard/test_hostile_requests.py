@@ -14,12 +14,12 @@ from django.db import connection
 from django.test import Client
 
 from coordinator.logs import LineFormatter
+from coordinator.spreadsheets import cell
 from dashboard.access.team_actions import add_rule
 from dashboard.access.token_actions import create_token
 from dashboard.api import health
 from dashboard.core import tokens
 from dashboard.core.audit import ActionFailed
-from dashboard.core.csv import cell
 from dashboard.core.permissions import Actor
 from dashboard.models import Pricing, Scope
 from tests.support.readme import PROJECT

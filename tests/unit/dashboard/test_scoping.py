@@ -19,7 +19,7 @@ from dashboard.core import permissions
 from dashboard.core import permissions as scoping
 from dashboard.core.audit import ActionFailed, Denied, audited
 from dashboard.core.dispatch import by_name
-from dashboard.core.permissions import Actor, Permissions, Rule, role_on
+from dashboard.core.permissions import Actor, PermissionRule, Permissions, role_on
 from dashboard.live import fragments
 from dashboard.models import AuditRow, TeamRule
 from dashboard.pages.views import actor_of, requires
@@ -28,10 +28,10 @@ from tests.unit.pages.fleets import full
 ADAM = Actor("adam", "admin")
 PAY = frozenset({"payments"})
 RULES = (
-    Rule("payments", "queue", "pay-*", "operator"),
-    Rule("payments", "gate", "pay-*", "operator"),
-    Rule("audit", "queue", "pay-refunds", "viewer"),
-    Rule("night", "queue", "pay-refunds", "admin"),
+    PermissionRule("payments", "queue", "pay-*", "operator"),
+    PermissionRule("payments", "gate", "pay-*", "operator"),
+    PermissionRule("audit", "queue", "pay-refunds", "viewer"),
+    PermissionRule("night", "queue", "pay-refunds", "admin"),
 )
 
 
@@ -134,7 +134,7 @@ def test_the_command_line_keeps_teams_too() -> None:
 
 
 def test_pages_offer_no_act_on_another_teams_gate_and_say_whose_it_is() -> None:
-    rules = (Rule("payments", "gate", "start", "operator"),)
+    rules = (PermissionRule("payments", "gate", "start", "operator"),)
     own, other = (
         fragments.render_each("gates", full(), "operator", permissions=Permissions("operator", teams, rules))[
             "gates"
@@ -149,14 +149,14 @@ def test_pages_offer_no_act_on_another_teams_gate_and_say_whose_it_is() -> None:
 
 @pytest.mark.parametrize(("page", "region"), [("queues", "queues"), ("queue", "queue")])
 def test_pages_of_queues_say_whose_each_is(page: str, region: str) -> None:
-    def shown(*rules: Rule) -> str:
+    def shown(*rules: PermissionRule) -> str:
         reach = Permissions("viewer", PAY, rules)
         return fragments.render_each(page, full(), "viewer", "name=orders-in", reach)[region].lower()
 
     assert re.search(
-        "team(</dt><dd[^>]*>| )payments", shown(Rule("payments", "queue", "orders-*", "operator"))
+        "team(</dt><dd[^>]*>| )payments", shown(PermissionRule("payments", "queue", "orders-*", "operator"))
     )
-    assert "team" not in shown(Rule("payments", "queue", "pay-*", "operator"))
+    assert "team" not in shown(PermissionRule("payments", "queue", "pay-*", "operator"))
 
 
 @pytest.mark.django_db

@@ -262,7 +262,9 @@ def test_a_full_line_before_the_hashing_threads_is_answered_at_once(
 
 def test_hashing_leaves_half_of_the_processors_alone_and_steps_back() -> None:
     assert max(1, (os.cpu_count() or 2) // 2) >= hashing.THREADS
-    seen = hashing.Pool().run(lambda: str(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+    seen = hashing.HashingThreads().run(
+        lambda: str(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+    )
     assert int(seen) >= hashing.NICENESS or sys.platform != "linux"
 
 

@@ -17,7 +17,7 @@ from coordinator.realtime.protocol import (
     encode,
 )
 from dashboard.live import tallies
-from dashboard.live.tallies import Report, Reported
+from dashboard.live.tallies import ListenerTally, Reported
 from dashboard.models import Tally, TallyMark
 
 NOW = 1_800_000_000.0
@@ -29,7 +29,7 @@ def figures(done: int, **more: Any) -> HandlerFigures:
 
 
 def save(instance: str, now: HandlerFigures, *, at: float = NOW, queue: str = "orders-in") -> None:
-    tallies.save(SOURCE, {(instance, queue, now.handler): Report(now, NOW - 60)}, at)
+    tallies.save(SOURCE, {(instance, queue, now.handler): ListenerTally(now, NOW - 60)}, at)
 
 
 def total(word: str = "done", seconds: int = tallies.HOUR) -> int:
@@ -153,13 +153,13 @@ def test_a_report_is_kept_until_it_is_saved_and_its_figures_go_no_further() -> N
     shown = reported.take("i-1", NOW, state, token="7", now=0.0)
     assert shown.listeners == (ListenerStatus("orders-in", 2),)
     due = reported.due()
-    assert due == {("i-1", "orders-in", "process"): Report(figures(3), NOW)}
+    assert due == {("i-1", "orders-in", "process"): ListenerTally(figures(3), NOW)}
     reported.take("i-1", NOW, state, token="7", now=0.0)
     assert reported.due() == {}  # nothing new
     newer = WorkerState(listeners=(ListenerStatus("orders-in", 2, figures=figures(4)),))
     reported.take("i-1", NOW, newer, token="7", now=0.0)
     reported.put_back(due)
-    assert reported.due() == {("i-1", "orders-in", "process"): Report(figures(4), NOW)}
+    assert reported.due() == {("i-1", "orders-in", "process"): ListenerTally(figures(4), NOW)}
     idle = WorkerState(listeners=(ListenerStatus("orders-in", 2),))
     assert reported.take("i-1", NOW, idle, token="7", now=0.0) is idle
 

@@ -15,7 +15,7 @@ from dashboard.core.permissions import USUAL
 from dashboard.hub import runtime, workers
 from dashboard.hub.routing import people_first
 from dashboard.hub.runtime import Runtime
-from dashboard.hub.socket import SHARE, Admissions, Door, Turns
+from dashboard.hub.socket import SHARE, Admissions, TokenThrottle, Turns
 from dashboard.hub.workers import WorkerConsumer
 
 COST = 0.01
@@ -108,7 +108,12 @@ async def test_new_sockets_and_frames_take_turns(monkeypatch: pytest.MonkeyPatch
 
     noted: list[tuple[str, int | None]] = []
     used = SimpleNamespace(
-        admissions=Admissions(), door=Door(), is_running=True, consumers=set(), sockets=None, turns=Noted()
+        admissions=Admissions(),
+        token_throttle=TokenThrottle(),
+        is_running=True,
+        consumers=set(),
+        sockets=None,
+        turns=Noted(),
     )
     monkeypatch.setattr(workers, "current", lambda: used)
     monkeypatch.setattr(workers, "_checked", checked)
@@ -130,17 +135,17 @@ async def test_new_sockets_and_frames_take_turns(monkeypatch: pytest.MonkeyPatch
 
 async def test_sockets_that_come_all_at_once_come_in_one_after_the_other() -> None:
     clock, entered = ManualClock(), []
-    door = Door(per_second=100, at_once=5, clock=clock)
+    throttle = TokenThrottle(per_second=100, at_once=5, clock=clock)
 
     async def enter() -> None:
-        await door.enter(1)
+        await throttle.enter(1)
         entered.append(clock.monotonic())
 
     began = clock.monotonic()
     coming = [asyncio.create_task(enter()) for _ in range(205)]
     await clock.advance(0.0)
     assert len(entered) == 5
-    await door.enter(2)  # another token's sockets do not wait
+    await throttle.enter(2)  # another token's sockets do not wait
     await clock.advance(1.0)
     assert len(entered) == pytest.approx(105, abs=1)
     await clock.advance(1.5)

@@ -8,10 +8,11 @@ import io
 import pytest
 from asgiref.sync import async_to_sync
 
+from coordinator.spreadsheets import cell, csv_text
 from dashboard.audit import queries as selectors
 from dashboard.audit import views as export
 from dashboard.core import audit
-from dashboard.core.csv import cell, lines, streamed
+from dashboard.core.csv import streamed
 from dashboard.core.permissions import Actor
 from dashboard.sequences.views import ledger_parts
 
@@ -31,7 +32,7 @@ async def test_a_file_is_named_safely() -> None:
 
 
 def test_what_needs_it_is_quoted() -> None:
-    assert lines([("owner",), ("a,b",), (None,)]).splitlines() == ["owner", '"a,b"', '""']
+    assert csv_text([("owner",), ("a,b",), (None,)]).splitlines() == ["owner", '"a,b"', '""']
 
 
 async def _parts(q: str, before: int | None) -> list[list[str]]:

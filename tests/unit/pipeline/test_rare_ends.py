@@ -207,3 +207,13 @@ async def test_many_results_leave_in_pieces_and_nothing_is_lost_between_them() -
 async def test_csv_without_columns_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least one column"):
         await anext(csv_lines(lines(1), []))
+
+
+@pytest.mark.parametrize("text", ["=1+1", " =1+1", "＝1+1", "\u00a0@SUM(A1)"])
+async def test_no_text_of_a_result_becomes_a_formula(text: str) -> None:
+    async def results() -> AsyncIterator[Any]:
+        yield {"text": text}
+
+    assert (
+        b"".join([piece async for piece in csv_lines(results(), ["text"])]).decode() == f"text\r\n'{text}\r\n"
+    )

@@ -73,7 +73,7 @@ def test_a_network_that_is_merely_slow_is_no_jam() -> None:
 def test_the_window_narrows_faster_when_the_crowd_has_gone() -> None:
     pace, window = ContentionBackoff(random.Random(1)), 4.0
     for writes in range(100):
-        pace.met()
+        pace.saw_another()
         window = pace.window_after(window, 0)
         pace.won(window, float(writes), writes + 0.005)
         if window < 0.1:
@@ -83,7 +83,7 @@ def test_the_window_narrows_faster_when_the_crowd_has_gone() -> None:
 
 def test_after_a_write_others_that_want_the_counter_go_first() -> None:
     pace = ContentionBackoff(random.Random(1))
-    pace.met()
+    pace.saw_another()
     pace.won(0.1, 0.0, 0.005)
     assert 0.09 <= pace.before_try(0.005) <= 0.11
 
