@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.scaling_graph import Course, draw
-from benchmarks.scaling_oracle import best_plan, fewest_hours
+from benchmarks.scaling_oracle import best_plan, fewest_hours, hours_without_waiting
 from benchmarks.scaling_pool import Day, Pool, read_days
 from benchmarks.scaling_rules import Keda, Kennel, Rule, StepTable, policy_for
 
@@ -142,7 +142,9 @@ def main() -> None:
     if options.turns is not None:
         for day in days:
             bound = fewest_hours(day, options.turns, best_keda(day).late_share)
+            free = hours_without_waiting(day)
             print(f"{day.name}: {bound:.2f} h with {options.turns} turns and as much late as KEDA has")
+            print(f"{day.name}: {free:.2f} h if nothing may wait at any moment")
         return
     if options.table:
         print(HEADING, "|---|---|---|---|---|---|---|---|---|---|---|---|", sep="\n")

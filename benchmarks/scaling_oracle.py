@@ -12,6 +12,7 @@ _LATE = 1e9
 _NEVER = math.inf
 _PRICE = 10.0  # instance seconds for what one instance does in a quarter of a step, if it is late
 _PARTS = 4
+_AROUND = 60
 
 
 def fewest_hours(day: Day, turns: int, late_share: float) -> float:
@@ -104,6 +105,27 @@ def _chosen(rows: list[list[float]], boot: float) -> list[list[float]]:
     for row in fewer[1:]:
         more.append([min(here, below + boot) for here, below in zip(row, more[-1], strict=True)])
     return more
+
+
+def hours_without_waiting(day: Day) -> float:
+    """The hours of whole instances with which nothing ever waits, but for an outage; then all work until it is caught up with.
+
+    For who does not know when an outage begins, and wants nothing to wait at that moment. An estimate: boots and the
+    chance of single seconds are not counted, the arrivals are those of two minutes.
+    """
+    arrived = [0, *itertools.accumulate(day.arrivals)]
+    total, waiting = 0, 0.0
+    for second, coming in enumerate(day.arrivals):
+        does = day.rate(second)
+        if day.is_out(second) or waiting > 0:
+            count = day.maximum
+            waiting += coming - (0.0 if day.is_out(second) else count * does)
+        else:
+            start, end = max(0, second - _AROUND), min(day.seconds, second + _AROUND)
+            mean = (arrived[end] - arrived[start]) / (end - start)
+            count = min(day.maximum, math.ceil(mean / does - 1e-9))
+        total += count
+    return total / 3600
 
 
 def _turned(rows: list[list[float]], others: list[list[float]], price: float) -> list[list[float]]:
