@@ -93,7 +93,9 @@ async def test_a_graph_has_the_same_hours_of_yesterday_beside_it(person: People,
     figure = page.locator("figure.graph").first
     await figure.get_by_role("button", name="Table").press("Enter")
     await expect(figure.get_by_role("table").get_by_role("row").nth(1)).to_be_visible(timeout=20_000)
-    await asyncio.to_thread(_yesterday, stack, "depth:orders-in", 777.0)
+    async with asyncio.timeout(30):  # a series is in the database a moment after its first sample
+        while not await asyncio.to_thread(_yesterday, stack, "depth:orders-in", 777.0):
+            await asyncio.sleep(0.5)
     await figure.get_by_label("Compare Depth with").select_option("with yesterday")
     await expect(figure.locator("[data-graph-legend]")).to_contain_text("yesterday 777", timeout=30_000)
     heads = figure.get_by_role("table").get_by_role("columnheader")
@@ -101,14 +103,15 @@ async def test_a_graph_has_the_same_hours_of_yesterday_beside_it(person: People,
     await expect(figure.get_by_role("table").get_by_role("row").nth(1)).to_contain_text("777")
 
 
-def _yesterday(stack: LiveStack, series: str, value: float) -> None:
-    """A series was at that value around this time of yesterday."""
+def _yesterday(stack: LiveStack, series: str, value: float) -> bool:
+    """A series was at that value around this time of yesterday; False if it is not there yet."""
     seconds, size, _ = LEVELS[-1]
     first = int(time.time() - 86_400) // (seconds * size) * seconds * size
     with closing(sqlite3.connect(stack.folder / "dashboard.sqlite3", timeout=30)) as database, database:
         for start in (first - seconds * size, first, first + seconds * size):
-            database.execute(
+            written = database.execute(
                 'INSERT OR REPLACE INTO dashboard_chunk (series_id, resolution, start, "values")'
                 " SELECT id, ?, ?, ? FROM dashboard_series WHERE name = ?",
                 [seconds, start, pack([value] * size), series],
             )
+    return written.rowcount > 0
