@@ -20,6 +20,7 @@ _PATIENCE, _SPARE, _CATCH_UP = 0.12, 0.05, 0.15
 _PATIENCE_JOBS = 1.75
 # Fewer instances must be able to do what waits in half the time, before any of them is given up.
 _CAUTION = 0.5
+_LONGEST_GUESS = 0.25
 _LONGEST_HOLD_SECONDS = 3600.0
 _LOOK_AHEAD_SECONDS = 30.0
 _SHORTEST_TURN_SECONDS = 2.0
@@ -157,7 +158,9 @@ class _Load:
         self.waiting = (seen.visible or 0) * seen.items_per_message
         self.arriving = seen.arrival_per_second or 0.0
         self.boot = policy.boot_seconds
-        self.takes = seen.item_seconds or policy.slots / policy.instance_per_second
+        # Before the first report, slots and rate say how long an item takes; more than this share of the time is no good guess.
+        guess = policy.slots / policy.instance_per_second
+        self.takes = seen.item_seconds or (guess if guess <= _LONGEST_GUESS * policy.target_seconds else 0.0)
         service = min(self.takes, policy.target_seconds / 2)
         self.target = policy.target_seconds * (1 - _SPARE) - service
         self.patience = max(_PATIENCE * self.target, min(_PATIENCE_JOBS * service, self.target / 3))

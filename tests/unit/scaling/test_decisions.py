@@ -94,6 +94,12 @@ def test_a_burst_fifteen_seconds_after_a_step_down_is_answered_at_once() -> None
     assert decision.wanted == 11, decision.reason
 
 
+def test_a_guess_of_the_time_of_an_item_that_leaves_none_is_not_believed() -> None:
+    """Ten slots at 1/s would be items of 10 s, which the target of 10 s contradicts."""
+    policy = ScalingPolicy(maximum=10, target_seconds=10, boot_seconds=0, instance_per_second=1)
+    assert decide(policy, seen(35), had(0)).wanted == 4
+
+
 def test_what_waits_is_due_by_its_own_age() -> None:
     """A thousand of which a tenth is old needs fewer than a thousand that are all as old."""
     some = decide(POLICY, seen(1000, oldest_seconds=40, ages=((40, 100), (5, 900))), had(0))
