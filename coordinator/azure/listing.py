@@ -21,7 +21,7 @@ PAGE, PAGE_OF_EMULATOR = 1_000, 100
 0.2 ms for each blob: a write must not wait for a thousand."""
 _ACTION = "list the blobs in"
 _STEP_BYTES, _STEP_BLOBS = 64 * 1024, 100
-_MOST_REST_SECONDS = 0.1
+_RESTS, _MOST_REST_SECONDS = 3, 0.1
 _RETRY = Backoff(base_seconds=0.1, cap_seconds=2.0, deadline_seconds=8.0)
 
 
@@ -81,8 +81,8 @@ class BlobListing:
             pages.append(known)
             marker = known.marker
             if marker and took > 0:
-                # A write takes such a service several steps, and would wait for a page before each.
-                await self._clock.sleep(min(took, _MOST_REST_SECONDS))
+                # A write takes an emulator several steps, and would wait for a page before each.
+                await self._clock.sleep(min(_RESTS * took, _MOST_REST_SECONDS))
         self._pages = pages
         return [blob for each in pages for blob in each.blobs]
 
