@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import sys
@@ -369,6 +370,22 @@ def _spare_pauses() -> None:
     gc.set_threshold(YOUNG_OBJECTS, ROUNDS, ROUNDS)
 
 
+_ARENAS, _MAPPED = (-8, 2), (-3, 128 * 1024)
+"""Options of the C library's `mallopt` and their values: M_ARENA_MAX, M_MMAP_THRESHOLD (bytes)."""
+
+
+def _return_memory() -> None:
+    """Let large answers go back to the system when they are sent, and threads share what is free (glibc only).
+
+    Else each thread keeps free memory of its own, in pieces: while pages of thousands of rows were read, the process grew
+    by 6 % in two minutes, and nothing of that was in use.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        for option, value in (_ARENAS, _MAPPED):
+            library.mallopt(option, value)
+
+
 async def lifespan(
     scope: dict[str, Any], receive: Any, send: Any, *, also: Mapping[str, Job] = MappingProxyType({})
 ) -> None:
@@ -383,6 +400,7 @@ async def lifespan(
                 # All addresses, and with them the API, are imported now: at the first request that would stop the loop.
                 reverse("overview")
                 _spare_pauses()
+                _return_memory()
                 addresses.from_transports()
             except Exception as error:
                 log.exception("The dashboard does not start")
