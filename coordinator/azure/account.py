@@ -48,6 +48,10 @@ class StorageOptions(TypedDict, total=False):
     clock: Clock
 
 
+async def _nothing() -> None:
+    pass
+
+
 class Account:
     """An account and the connections to it, for the adapters of every room. `Storage` adds what users call.
 
@@ -67,6 +71,8 @@ class Account:
         self.bus: Bus = bus or LocalBus()
         self.clock = clock
         self.meter = Meter()
+        self.before_listing: Callable[[], Awaitable[None]] = _nothing
+        """Awaited before each page of a listing: a program that has something more urgent to send lets the page wait."""
         self.identity = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._lock = threading.Lock()
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AioClients] = (

@@ -165,6 +165,7 @@ class Runtime:
             await self.backplane.start()
             self._stack = stack.pop_all()
         self._loop = asyncio.get_running_loop()
+        storage.before_listing = self.turns.calm
         self.sampler = Sampler(storage, self.fleet_state, self.backplane, clock=self.clock)
         self.sampler.watched = lambda: self.fleet_state.is_watched
         self.sampler.turned = lambda: self.loops.alive("sampler")

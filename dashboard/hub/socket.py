@@ -417,6 +417,7 @@ class TokenThrottle:
 
 SHARE = 0.25
 MOST_WAIT_SECONDS = 0.25
+MOST_CALM_SECONDS = 0.2
 MOST_TAKEN_SECONDS = 0.05
 OPENING_SECONDS = 0.0015
 """What a new socket costs, some of it before our own code runs. Measured: 0.8 ms of processor time for each of 400; its end costs, too."""
@@ -435,7 +436,8 @@ class Turns:
 
     1. While a request or an act is under way, all sockets of one token together get `SHARE` of the loop's time. Frames beyond that
        wait in line, one of each socket after the other; a peer that sends on meets a full line, and nothing is buffered.
-    2. Otherwise nobody waits: a fleet that comes back all at once takes what there is.
+    2. The pages of a listing wait for it too, each at most `MOST_CALM_SECONDS`: what a press writes meets fewer of them.
+    3. Otherwise nobody waits: a fleet that comes back all at once takes what there is.
 
     So a hundred sockets of one token, each within its rate, do not stand before a release. Used on the event loop; the clock is
     passed in.
@@ -474,6 +476,11 @@ class Turns:
             wait = line.free_at - self._clock.monotonic()
             if wait > 0 and self._under_way:
                 await self._clock.wait(self._calm, min(wait, MOST_WAIT_SECONDS))
+
+    async def calm(self) -> None:
+        """Wait until nobody goes first, at most `MOST_CALM_SECONDS`."""
+        if self._under_way:
+            await self._clock.wait(self._calm, MOST_CALM_SECONDS)
 
     def took(self, token: int | None, seconds: float) -> None:
         """A frame or a new socket of this token took so long."""

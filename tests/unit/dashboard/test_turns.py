@@ -15,7 +15,7 @@ from dashboard.core.permissions import USUAL
 from dashboard.hub import runtime, workers
 from dashboard.hub.routing import people_first
 from dashboard.hub.runtime import Runtime
-from dashboard.hub.socket import SHARE, Admissions, TokenThrottle, Turns
+from dashboard.hub.socket import MOST_CALM_SECONDS, SHARE, Admissions, TokenThrottle, Turns
 from dashboard.hub.workers import WorkerConsumer
 
 COST = 0.01
@@ -69,6 +69,21 @@ async def test_the_frames_of_one_socket_wait_between_those_of_others() -> None:
         await asyncio.gather(*sockets)
     # The first goes at once, and then stands in line before the others have come.
     assert "".join(order) == "aabcabcbc"
+
+
+async def test_a_page_of_a_listing_waits_for_what_goes_first_but_not_for_long() -> None:
+    clock = ManualClock()
+    turns = Turns(clock=clock)
+    await turns.calm()
+    with turns.goes_first():
+        page = asyncio.create_task(turns.calm())
+        await clock.advance(MOST_CALM_SECONDS / 2)
+        assert not page.done()
+    await page
+    with turns.goes_first():
+        late = asyncio.create_task(turns.calm())
+        await clock.advance(MOST_CALM_SECONDS)
+        await late
 
 
 @pytest.fixture
