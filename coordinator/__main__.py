@@ -20,7 +20,10 @@ COMMANDS = {
     "ids": ("ids", "Order numbers: search, verify, export and repair the ledger of a sequence."),
     "init": ("init", "Write a new project: a worker, a test, a Dockerfile and a compose file."),
     "leash": ("gates", "Close GATE: workers finish the messages in flight and take no new ones."),
-    "plan": ("plan", "Say what a load needs: accounts, queues, partitions, instances, requests and money."),
+    "plan": (
+        "plan",
+        "Calculate what a load needs: accounts, queues, partitions, instances, requests and money.",
+    ),
     "prune": (
         "batch",
         "Delete batches and sagas that ended long ago, and old scaling decisions.",

@@ -337,7 +337,49 @@ def code() -> Iterator[Finding]:
             yield from in_text(prose(text), lambda line, place=place: place)
 
 
-PARTS = {"docs": documentation, "templates": templates, "help": command_lines, "code": code}
+CONCEPTS = re.compile(
+    r"(?:^|_)(?:appetite|crew|stock|tid(?:y|ied|ying)|told|met|reckon\w*|several|doors?|vouch\w*)(?:_|$)",
+    re.I,
+)
+PUBLIC_BEFORE = {"met", "told"}
+"""Attributes of `coordinator.testing` that users' tests read since 0.1."""
+
+
+def words_of(name: str) -> str:
+    """A name in CamelCase as words_with_lines_between."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
+
+
+def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The names that a module gives to classes, functions, arguments, variables and attributes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield node.lineno, name
+            case (
+                ast.arg(arg=name)
+                | ast.Name(id=name, ctx=ast.Store())
+                | ast.Attribute(attr=name, ctx=ast.Store())
+            ):
+                yield node.lineno, name
+
+
+def identifiers() -> Iterator[Finding]:
+    """What the dashboard and the library call things."""
+    for path in [*ROOT.glob("dashboard/**/*.py"), *ROOT.glob("coordinator/**/*.py")]:
+        known = PUBLIC_BEFORE if path.parent.name == "testing" else set()
+        for line, name in names(ast.parse(path.read_text())):
+            if CONCEPTS.search(words_of(name)) and name not in known:
+                yield Finding(f"{path.relative_to(ROOT)}:{line}", name, "say what it is")
+
+
+PARTS = {
+    "docs": documentation,
+    "templates": templates,
+    "help": command_lines,
+    "code": code,
+    "names": identifiers,
+}
 
 
 def main(parts: list[str]) -> int:

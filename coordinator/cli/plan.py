@@ -29,7 +29,9 @@ class _Number(click.ParamType[float]):
 
 @click.command()
 @click.option("--orders-per-day", type=_Number(), required=True, help="Items a day, such as 100M.")
-@click.option("--bytes", "item_bytes", type=_Number(), default="1000", show_default=True, help="Size of one.")
+@click.option(
+    "--bytes", "item_bytes", type=_Number(), default="1000", show_default=True, help="Bytes of an item."
+)
 @click.option("--workers", type=_Number(), default="1", show_default=True, help="Processes that listen.")
 @click.option(
     "--latency", default=60.0, show_default=True, help="Seconds within which an item is to be done."
@@ -56,7 +58,7 @@ def plan(
     items_per_message: int,
     instance_hour: float,
 ) -> None:
-    """Say what a load needs: accounts, queues, partitions, instances, requests and money.
+    """Calculate what a load needs: accounts, queues, partitions, instances, requests and money.
 
     Simulates a day within the limits that the service publishes. Sends nothing.
     """

@@ -35,7 +35,7 @@ START_SECONDS = 60.0
 @click.command()
 @click.argument("target", metavar="[MODULE:WORKER]", default="worker:worker")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Of the dashboard."
+    "--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Port of the dashboard."
 )
 @click.option(
     "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="How many workers."

@@ -30,7 +30,7 @@ WAVE_ORDERS = 1500
 class Command(BaseCommand):
     help = (
         "Start Azurite, the dashboard, workers that wait at a gate, and a producer of orders. "
-        "With burst, add-worker, kill-leader or cut-hub: do that to the demo that runs."
+        "With burst, add-worker, kill-leader or cut-hub: act on the running demo."
     )
     requires_system_checks: list[str] = []
 
@@ -44,13 +44,13 @@ class Command(BaseCommand):
             action="store_true",
             help="use free ports and fresh storage, and print one line of JSON when ready",
         )
-        parser.add_argument("--workers", type=int, default=4)
+        parser.add_argument("--workers", type=int, default=4, help="workers to start (default 4)")
         parser.add_argument(
             "--scale-to",
             type=int,
             help="maximum number of workers for the scaling agent (default 8; with --auto and --json: no agent)",
         )
-        parser.add_argument("--orders", type=int, default=2000)
+        parser.add_argument("--orders", type=int, default=2000, help="orders to send (default 2,000)")
         parser.add_argument("--without-hub", action="store_true", help="workers poll and have no socket")
         parser.add_argument(
             "--quiet", action="store_true", help="orders alone: no waves, shop, batches, past or tour"

@@ -63,3 +63,12 @@ def test_the_code_says_what_it_raises_shows_and_logs_and_not_what_it_compares():
     )
     texts = sorted(words.said(ast.parse(source)))
     assert texts == [(4, "… told us"), (5, "Tidied."), (6, "in hand: %s"), (6, "tidy")]
+
+
+def test_no_class_function_or_variable_has_a_private_word() -> None:
+    assert [str(finding) for finding in words.identifiers()] == []
+    source = (
+        "class TheDoor:\n    def _told(self, crew):\n        self.several_rows = stocking = doormat = 1\n"
+    )
+    bad = [name for _, name in words.names(ast.parse(source)) if words.CONCEPTS.search(words.words_of(name))]
+    assert sorted(bad) == ["TheDoor", "_told", "crew", "several_rows"]
