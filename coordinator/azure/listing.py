@@ -58,7 +58,7 @@ class BlobListing:
             storage.clock,
             container,
         )
-        self._before_page = lambda: storage.before_listing()
+        self._storage = storage
         page = page or (PAGE_OF_EMULATOR if storage.endpoints.is_emulator else PAGE)
         self._query = {"restype": "container", "comp": "list", "include": "metadata", "maxresults": str(page)}
         self._query |= {"prefix": prefix} if prefix else {}
@@ -72,7 +72,7 @@ class BlobListing:
         pages: list[_Page] = []
         marker = ""
         while not pages or marker:
-            await self._before_page()
+            await self._storage.before_listing()
             began = self._clock.monotonic()
             content = await self._send(marker)
             took = self._clock.monotonic() - began
