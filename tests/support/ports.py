@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import time
 
 LOOPBACK = "127.0.0.1"
 
 
+# Below those that the system gives to outgoing connections: a client of another test would take the port meanwhile.
+CHOICE = range(12_000, 32_000)
+
+
 def free_ports(count: int) -> list[int]:
     """Ports free at this moment, all different. Who can, binds port 0 instead: another process may be quicker."""
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in sockets]
+        found: list[int] = []
+        while len(found) < count:
+            port = secrets.choice(CHOICE)
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.socket()).bind((LOOPBACK, port))
+                found.append(port)
+        return found
 
 
 def free_port() -> int:
