@@ -46,8 +46,9 @@ class _Page(NamedTuple):
 class BlobListing:
     """The blobs of a container whose names begin with `prefix`, for those who list them again and again.
 
-    One request for each `page` blobs (by default 1,000, of an emulator 100). An answer that is as the one before is not decoded again; one that is not is decoded
-    in small steps, so that others on the event loop need not wait for thousands of blobs.
+    One request for each `page` blobs (by default 1,000, of an emulator 100), after `Account.before_listing`. An answer that is
+    as the one before is not decoded again; one that is not is decoded in small steps, so that others on the event loop need
+    not wait for thousands of blobs.
     """
 
     def __init__(

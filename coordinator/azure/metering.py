@@ -17,7 +17,7 @@ import requests
 from azure.core.pipeline.transport import AioHttpTransport, RequestsTransport
 from requests.adapters import HTTPAdapter
 
-# What is length of a queue besides its requests; `claim_*` are requests for payloads in blobs, whose bytes are in the sums.
+# What is reported of a queue besides its requests; `claim_*` are requests for payloads in blobs, whose bytes are in the sums.
 TRAFFIC = ("bytes_sent", "bytes_received", "claim_writes", "claim_reads", "claim_deletes")
 
 
@@ -37,7 +37,7 @@ class Meter:
     """Counts requests by service, operation and resource. Thread-safe; counts survive until the process ends.
 
     Guarantees one count for each HTTP request sent, whether or not an answer came. Bytes are those of bodies as their
-    lengths were length; headers are not in them. Does not count what other processes send.
+    Content-Length says; headers are not counted. Does not count what other processes send.
     """
 
     def __init__(self) -> None:

@@ -270,7 +270,7 @@ class GateReading:
 class GateListing:
     """All gates of an account, for those who list them again and again.
 
-    A look takes one request for each 250 gates, and one more for each that another program wrote, or damaged, and that
+    A look takes one request for each page of `coordinator.azure.listing` (1,000 gates), and one more for each that another program wrote, or damaged, and that
     has changed since the look before. Of those the first `MOST_FOREIGN` are read.
     """
 

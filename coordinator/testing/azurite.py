@@ -142,7 +142,7 @@ class Azurite:
     location: folder to keep the data in; None: a temporary folder, gone when Azurite ends. Not in memory, where Azurite answers
         nothing while it removes what deleted messages and overwritten blobs held, each minute: 4 s after 2,000 of them, 142 s
         after 8,000 (on two cores). In a folder no such pause was seen (0.05 s after 10,000).
-    ports: wanted ports by service; taken ones are replaced by the next free ones, ports in `moved`. A service
+    ports: wanted ports by service; taken ones are replaced by the next free ones, listed in `moved`. A service
         without a wanted port gets any free one.
     script: Azurite's program; by default the one that `find_azurite` finds.
     start_timeout_seconds: how long `start()` waits for the three answers.

@@ -3,9 +3,9 @@
 What each has done is in the database, so every dashboard process shows it. An act waits for storage that is away. If the
 process that runs it ends, another goes on with it (`go_on`), for as long as what was read is kept: an hour.
 
-1. Each act has one runner; whoever takes it over writes its own name into the row, if no other has.
-2. A runner notes its progress after each turn, if the row still has its name; if not, it stops there.
-3. A message that two runners are at is moved once: the second one's receipt is no longer good.
+1. Each act has one process. Another that takes it over writes its own id into the row, if no other has.
+2. A process notes its progress after each turn, if the row still has its id; if not, it stops there.
+3. A message that two processes are at is moved once: the second one's receipt is no longer good.
 """
 
 from __future__ import annotations
