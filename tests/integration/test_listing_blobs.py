@@ -66,6 +66,21 @@ async def test_it_goes_on_over_pages_and_keeps_to_a_prefix(
     assert storage.meter.by_operation()["blob.ListBlobs"] == 3
 
 
+async def test_before_each_page_the_program_may_let_it_wait(
+    storage: Storage, container: ContainerClient
+) -> None:
+    for number in range(7):
+        await container.upload_blob(f"n-{number}", b"")
+    waits: list[int] = []
+
+    async def wait() -> None:
+        waits.append(storage.meter.by_operation().get("blob.ListBlobs", 0))
+
+    storage.before_listing = wait
+    await BlobListing(storage, container.container_name, page=3).read()
+    assert waits == [0, 1, 2]
+
+
 async def test_without_the_container_it_says_so(storage: Storage) -> None:
     with pytest.raises(NotFound):
         await BlobListing(storage, storage.config.container("none")).read()

@@ -61,6 +61,15 @@ def test_azurite_stopped_and_started_keeps_its_ports(own_azurite: Azurite) -> No
     create_queue(own_azurite, "after-restart")
 
 
+def test_a_temporary_azurite_does_not_stop_to_save_its_lists() -> None:
+    with Azurite() as azurite:
+        assert azurite._temporary is not None
+        lists = Path(azurite._temporary.name) / "__azurite_db_queue__.json"
+        create_queue(azurite, "not-saved")
+        time.sleep(5.5)  # on disk Azurite saves every 5 s
+        assert not lists.exists() or "not-saved" not in lists.read_text()
+
+
 def test_azurite_on_disk_keeps_its_data_over_a_clean_stop(tmp_path: Path) -> None:
     with Azurite(location=tmp_path / "data") as azurite:
         create_queue(azurite, "kept")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,6 +33,18 @@ def test_what_is_there_at_the_start_is_not_searched_for_garbage_again(usual_garb
 def test_threads_take_short_turns(usual_garbage: None) -> None:
     lifespan._spare_pauses()
     assert sys.getswitchinterval() == pytest.approx(lifespan.SWITCH_SECONDS)
+
+
+def test_the_memory_of_large_answers_is_returned_where_the_c_library_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: dict[int, int] = {}
+    library = SimpleNamespace(mallopt=asked.__setitem__)
+    monkeypatch.setattr(lifespan.ctypes, "CDLL", lambda name: library)
+    lifespan._return_memory()
+    assert asked == {-8: 2, -3: 128 * 1024}
+    del library.mallopt
+    lifespan._return_memory()  # another C library: nothing to ask
 
 
 def test_a_heartbeat_leaves_nothing_to_search() -> None:
