@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 from benchmarks.scaling_pool import Day
 
@@ -22,17 +23,11 @@ def fewest_hours(day: Day, turns: int, late_share: float) -> float:
     a plan within `late_share` pays at most the price of all of it, which is subtracted.
     """
     unit, boot = day.slots / max(day.handler_seconds) * STEP / _PARTS, float(day.boot_seconds)
-    arrived, due_at = [0, *itertools.accumulate(day.arrivals)], _due(day)
+    arrived = sum(day.arrivals)
     none = [[_NEVER] for _ in range(day.maximum + 1)]
     ups = [[[boot * count] for count in range(day.maximum + 1)], *(none for _ in range(turns))]
-    downs, known = [none for _ in range(turns + 1)], 0
-    for start in range(0, day.seconds, STEP):
-        end = min(start + STEP, day.seconds)
-        coming = math.floor(arrived[end] / unit) - known
-        known += coming
-        most = max(0, known - math.floor(due_at[min(end, day.seconds)] / unit))
-        is_idle = day.is_out(start) or day.is_closed(start)
-        does = 0.0 if is_idle else day.rate(start) * (end - start) / unit
+    downs = [none for _ in range(turns + 1)]
+    for seconds, coming, most, does in _steps(day, unit):
         ups, downs = (
             [_turned(ups[used], downs[used - 1] if used else none, boot) for used in range(turns + 1)],
             [
@@ -43,9 +38,9 @@ def fewest_hours(day: Day, turns: int, late_share: float) -> float:
         for plans in (*ups, *downs):
             for count, row in enumerate(plans):
                 moved = _moved(row, coming - math.floor(count * does + 1e-9), most, _PRICE)
-                plans[count] = [cost + count * (end - start) for cost in moved]
+                plans[count] = [cost + count * seconds for cost in moved]
     best = min(min(row) for plans in (*ups, *downs) for row in plans)
-    return (best - _PRICE * late_share * arrived[-1] / unit) / 3600
+    return (best - _PRICE * late_share * arrived / unit) / 3600
 
 
 def best_plan(day: Day) -> tuple[float, float]:
@@ -58,31 +53,31 @@ def best_plan(day: Day) -> tuple[float, float]:
     """
     takes = day.handler_seconds
     unit = day.slots / max(takes) * STEP / _PARTS
-    arrived = [0, *itertools.accumulate(day.arrivals)]
-    due_at = _due(day)
     rows: list[list[float]] = [[0.0] for _ in range(day.maximum + 1)]
     for count in range(1, len(rows)):
         rows[count] = [float(day.boot_seconds * count)]
-    known = 0
-    for start in range(0, day.seconds, STEP):
-        end = min(start + STEP, day.seconds)
-        coming = math.floor(arrived[end] / unit) - known
-        known += coming
-        most = max(0, known - math.floor(due_at[min(end, day.seconds)] / unit))
-        is_idle = day.is_out(start) or day.is_closed(start)
-        does = 0.0 if is_idle else day.rate(start) * (end - start) / unit
+    for seconds, coming, most, does in _steps(day, unit):
         rows = _chosen(rows, float(day.boot_seconds))
         rows = [
-            [
-                cost + count * (end - start)
-                for cost in _moved(row, coming - math.floor(count * does + 1e-9), most)
-            ]
+            [cost + count * seconds for cost in _moved(row, coming - math.floor(count * does + 1e-9), most)]
             for count, row in enumerate(rows)
         ]
     best = min(min(row) for row in rows)
     lost = math.floor(best / _LATE)
     late = lost * unit
     return (best - lost * _LATE + late / day.rate(0)) / 3600, late
+
+
+def _steps(day: Day, unit: float) -> Iterator[tuple[int, int, int, float]]:
+    """Each step: its seconds, the units that come, the most that may wait at its end in time, and what one instance does."""
+    arrived, due_at, known = [0, *itertools.accumulate(day.arrivals)], _due(day), 0
+    for start in range(0, day.seconds, STEP):
+        end = min(start + STEP, day.seconds)
+        coming = math.floor(arrived[end] / unit) - known
+        known += coming
+        most = max(0, known - math.floor(due_at[end] / unit))
+        is_idle = day.is_out(start) or day.is_closed(start)
+        yield end - start, coming, most, 0.0 if is_idle else day.rate(start) * (end - start) / unit
 
 
 def _due(day: Day) -> list[int]:
