@@ -62,6 +62,8 @@ LongText = Annotated[str, Meta(max_length=MAX_LONG, pattern=rf"\A{_LINES}*\Z")]
 """At most 2,000 characters; lines and tabs are allowed, other control characters are not."""
 KeyText = Annotated[str, Meta(max_length=1024)]
 """What a key, a row or another service calls a thing: at most 1,024 characters of any kind, since others made it. May be empty."""
+Nonce = Annotated[str, Meta(max_length=MAX_SHORT)]
+"""What a writer made up to know its own change by: at most 200 characters of any kind, compared and never shown. May be empty."""
 Remark = Annotated[str, Meta(max_length=32_768)]
 """What fits in a string column: 32,768 characters of any kind, such as an error's text or JSON. May be empty."""
 Stored = Annotated[str, Meta(max_length=16 * 1024)]

@@ -26,6 +26,7 @@ from coordinator.bounds import (
     Count,
     LongText,
     Moment,
+    Nonce,
     Share,
     Text,
     is_moment,
@@ -70,7 +71,7 @@ class GateState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
     share: Share = 1.0
     by: LongText = ""
     reason: LongText = ""
-    recent: Annotated[tuple[Text, ...], msgspec.Meta(max_length=64)] = ()
+    recent: Annotated[tuple[Nonce, ...], msgspec.Meta(max_length=64)] = ()
 
     @property
     def opened_at(self) -> float:
