@@ -341,8 +341,6 @@ CONCEPTS = re.compile(
     r"(?:^|_)(?:appetite|crew|stock|tid(?:y|ied|ying)|told|met|reckon\w*|several|doors?|vouch\w*)(?:_|$)",
     re.I,
 )
-PUBLIC_BEFORE = {"met", "told"}
-"""Attributes of `coordinator.testing` that users' tests read since 0.1."""
 
 
 def words_of(name: str) -> str:
@@ -367,9 +365,8 @@ def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def identifiers() -> Iterator[Finding]:
     """What the dashboard and the library call things."""
     for path in [*ROOT.glob("dashboard/**/*.py"), *ROOT.glob("coordinator/**/*.py")]:
-        known = PUBLIC_BEFORE if path.parent.name == "testing" else set()
         for line, name in names(ast.parse(path.read_text())):
-            if CONCEPTS.search(words_of(name)) and name not in known:
+            if CONCEPTS.search(words_of(name)):
                 yield Finding(f"{path.relative_to(ROOT)}:{line}", name, "say what it is")
 
 

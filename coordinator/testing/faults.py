@@ -16,7 +16,7 @@ Every request of an operation in turn meets a fault with `for_each_request`:
         gate = …                                     # prepare: no fault yet
         with turn:                                   # the first request in here, in the next turn the second, …
             await gate.open(by="ann", reason="sale")
-        …                                            # check what was promised; `turn.met` is the request, or None
+        …                                            # check what was promised; `turn.applied` is the request, or None
 
 `FaultyStore` puts the same orders before any store of `coordinator.testing`.
 """
@@ -126,7 +126,7 @@ class _Rule:
     path: str
     skip: int
     times: int
-    met: Applied | None = None
+    applied: Applied | None = None
 
     def fits(self, service: str, method: str, path: str) -> bool:
         return self.service in ("", service) and self.method in ("", method) and self.path in path
@@ -135,7 +135,7 @@ class _Rule:
 class Turn:
     """One run of an operation in `for_each_request`: within `with turn:` request `number` meets `fault`.
 
-    `met` is that request once it was sent, and None if the operation had fewer requests.
+    `applied` is that request once it was sent, and None if the operation had fewer requests.
     """
 
     def __init__(self, orders: FaultOrders, rule: _Rule) -> None:
@@ -146,8 +146,8 @@ class Turn:
         self._rule = rule
 
     @property
-    def met(self) -> Applied | None:
-        return self._rule.met
+    def applied(self) -> Applied | None:
+        return self._rule.applied
 
     def __enter__(self) -> Self:
         self.is_used = True
@@ -160,7 +160,7 @@ class Turn:
         self._orders._remove(self._rule)
 
     def __repr__(self) -> str:
-        return f"Turn({self.fault.name!r} for request {self.number}: {self.met})"
+        return f"Turn({self.fault.name!r} for request {self.number}: {self.applied})"
 
 
 class FaultOrders:
@@ -208,7 +208,7 @@ class FaultOrders:
                     raise RuntimeError(
                         "run the operation inside `with turn:`, or for_each_request never ends"
                     )
-                if turn.met is None:
+                if turn.applied is None:
                     break
 
     def at_random(self, rate: float, *, seed: int, faults: Sequence[Fault] = ALL_FAULTS) -> None:
@@ -242,7 +242,7 @@ class FaultOrders:
             if fault is not self._always:
                 self.applied.append(Applied(self.requests, service, method, path, fault))
                 if rule is not None:
-                    rule.met = self.applied[-1]
+                    rule.applied = self.applied[-1]
             return fault
 
     def _chosen(self, service: str, method: str, path: str) -> tuple[_Rule | None, Fault]:

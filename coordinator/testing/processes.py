@@ -7,7 +7,7 @@
     for record in bench.records(): ...
 
 A worker appends to its record with single `os.write` calls: what was written survives the process's death.
-Every start has a record of its own. Chance comes from the seed alone; `bench.told` says what was done, in order.
+Every start has a record of its own. Chance comes from the seed alone; `bench.actions` says what was done, in order.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ProcessBench:
         self._rng = random.Random(seed)
         self.seed = seed
         self.runs: list[Run] = []
-        self.told: list[str] = []
+        self.actions: list[str] = []
         self._stopped: dict[int, float] = {}
 
     def __enter__(self) -> Self:
@@ -136,7 +136,7 @@ class ProcessBench:
             done = f"stopped {victim.pid} at place {victim.place} for {seconds:.2f} s"
         else:
             done = "left them alone"
-        self.told.append(done)
+        self.actions.append(done)
         return done
 
     def finish(self) -> list[Run]:

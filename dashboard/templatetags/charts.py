@@ -56,7 +56,7 @@ def histogram(delays_ms: Sequence[float], name: str = "") -> SafeString:
         '<figure class="histogram"><svg viewBox="0 0 {} 41" preserveAspectRatio="none" role="img" aria-label="'
         '{}"><path d="M0 40.5H{}"/>{}</svg>'
         '<figcaption><span>0</span><span>{}</span></figcaption></figure>'
-        '<details class="figures" id="delays-{}"><summary id="delays-{}-summary">{}</summary>'
+        '<details class="figures" id="delays-{}"><summary id="delays-{}--summary">{}</summary>'
         '<table class="grid"><caption class="visually-hidden">{}</caption><thead><tr><th scope="col">{}</th>'
         '<th scope="col" class="num">{}</th></tr></thead><tbody>{}</tbody></table></details>',
         BINS * 10, f"Delays of {len(delays_ms)} workers between 0 and {round(top)} milliseconds",

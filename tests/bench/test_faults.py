@@ -182,7 +182,7 @@ def test_each_request_of_an_operation_meets_the_fault_in_turn(behind: Storage, p
         with contextlib.suppress(StorageError), turn:
             etag = store.get_data().etag
             store.try_optimistic_write("2", etag=etag, metadata={})
-        met.append((turn.fault, turn.number, turn.met.method if turn.met else ""))
+        met.append((turn.fault, turn.number, turn.applied.method if turn.applied else ""))
         wrong.append(store.get_data().data)
         store.try_optimistic_write("1", etag=store.get_data().etag, metadata={})
     assert met[:3] == [(BUSY, 1, "GET"), (BUSY, 2, "PUT"), (BUSY, 3, "")]

@@ -65,8 +65,8 @@ def soak(
             proxy.heal()
             failed = bench.finish()
         assert not failed, [bench.log(run)[-2000:] for run in failed]
-        assert any("killed" in what for what in bench.told)
-        assert any("stopped" in what for what in bench.told)
+        assert any("killed" in what for what in bench.actions)
+        assert any("stopped" in what for what in bench.actions)
         assert len({each.fault for each in proxy.applied}) > 5
 
     storage = Storage.from_connection_string(azurite.connection_string, config=StorageConfig(prefix=prefix))

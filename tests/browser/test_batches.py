@@ -50,7 +50,7 @@ async def test_a_batch_is_followed_live_its_failures_are_retried_and_another_is_
         page = await person("operator", "/batches/")
         await expect(page.get_by_role("link", name="Batches")).to_have_attribute("aria-current", "page")
         await squares.start("browser-1", 40, sla_seconds=3600)
-        row = page.locator("#batch-squares-browser-1")
+        row = page.locator("#batch-squares--browser-1")
         await expect(row).to_contain_text("Running", timeout=20_000)
         async with working(squares):
             await expect(row).to_contain_text("Partially failed", timeout=30_000)
@@ -68,7 +68,7 @@ async def test_a_batch_is_followed_live_its_failures_are_retried_and_another_is_
         await page.locator("#cancel-reason").fill("started by mistake")
         await page.get_by_role("button", name="Cancel batch").click()
         await expect(page.locator("#notice")).to_contain_text("Batch browser-2 cancelled")
-        await expect(page.locator("#batch-squares-browser-2")).to_contain_text("Cancelled", timeout=20_000)
+        await expect(page.locator("#batch-squares--browser-2")).to_contain_text("Cancelled", timeout=20_000)
         assert (await squares.status("browser-2")).state == "cancelled"
         await page.goto(f"{stack.url}/audit/?q=batch.")
         await expect(page.locator("main")).to_contain_text("squares/browser-2")
@@ -99,7 +99,7 @@ async def test_a_stuck_saga_shows_its_history_and_is_freed(person: People, stack
         running = asyncio.create_task(listener.run())
         try:
             page = await person("operator", "/batches/")
-            row = page.locator("#saga-trip-trip-4711")
+            row = page.locator("#saga-trip--trip-4711")
             await expect(row).to_contain_text("Stuck", timeout=30_000)
             await row.get_by_role("link").click()
             await expect(page.locator("main")).to_contain_text("the airline does not answer")

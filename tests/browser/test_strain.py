@@ -50,7 +50,7 @@ async def test_two_operators_at_once_see_one_opening_and_each_others_acts(
         )
         await expect(page.locator(f"#gate-{GATE} .state").first).to_have_text("Open")
     assert await read(one) == await read(two) == before + 1, "two presses at once opened it twice"
-    await two.locator(f"#leash-{GATE}-summary").click()
+    await two.locator(f"#leash-{GATE}--summary").click()
     await two.locator(f"#reason-{GATE}").fill("enough for today")
     await two.get_by_role("button", name="Leash", exact=True).click()
     await expect(one.locator(f"#gate-{GATE} .gate-said")).to_contain_text("enough for today", timeout=20_000)

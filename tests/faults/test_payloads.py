@@ -293,7 +293,7 @@ async def check(plain: Storage, connection_string: str, cell: Cell, form: str) -
                 return 1
             for turn in proxy.for_each_request(FAULTS[cell.fault]):
                 await asyncio.wait_for(OPERATIONS[cell.subject][0](site(behind), turn), 240)
-                met += turn.met is not None
+                met += turn.applied is not None
     return met
 
 

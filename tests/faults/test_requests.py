@@ -321,7 +321,7 @@ async def check(plain: Storage, connection_string: str, number: int, cell: Cell)
                 except BaseException as error:
                     error.add_note(f"{cell}: {turn}")
                     raise
-                met += turn.met is not None
+                met += turn.applied is not None
     return met
 
 

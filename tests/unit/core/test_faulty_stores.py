@@ -88,9 +88,9 @@ async def test_each_call_meets_the_fault_in_turn(queue):
                 await queue.put("hello")
                 await queue.clear()
         except StorageUnreachable:
-            calls.append((turn.fault, turn.met.method))
+            calls.append((turn.fault, turn.applied.method))
         else:
-            assert turn.met is None
+            assert turn.applied is None
         await queue.clear()
     assert calls == [(fault, call) for fault in (DROP_ANSWER, RESET_BEFORE) for call in ("put", "clear")]
 

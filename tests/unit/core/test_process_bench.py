@@ -83,7 +83,7 @@ def test_the_seed_decides_who_is_killed_and_each_is_replaced(tmp_path: Path) -> 
         folder.mkdir()
         with ProcessBench(shell(POLITE), workers=3, folder=folder, seed=seed) as bench:
             done = [bench.mistreat(kill=1.0) for _ in range(6)]
-            assert bench.told == done and len(bench.running()) == 3
+            assert bench.actions == done and len(bench.running()) == 3
         assert [run.ended for run in bench.runs].count("killed") >= 6
         return [what.split(" at ")[1] for what in done]
 

@@ -197,7 +197,7 @@ DESTROYING = [
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "action"), DESTROYING, ids=["clear", "delete", "break", "several"]
+    ("name", "arguments", "action"), DESTROYING, ids=["clear", "delete", "break", "bulk"]
 )
 def test_what_destroys_asks_for_the_password_when_the_sign_in_is_old(
     name: str, arguments: dict[str, str], action: str

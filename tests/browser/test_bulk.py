@@ -30,7 +30,7 @@ async def stay_ticked(page: Page, seconds: float) -> None:
     assert ticked == chosen
     assert await page.evaluate("document.activeElement.id") == chosen[1]
     await expect(page.get_by_label("Filter by name, host or queue")).to_have_value("half a wo")
-    await expect(page.locator("#several")).to_contain_text("2 selected")
+    await expect(page.locator("#bulk")).to_contain_text("2 selected")
 
 
 async def test_ticked_boxes_survive_live_updates(person: People) -> None:
@@ -51,8 +51,8 @@ async def test_ticked_workers_are_drained_and_resumed_by_keyboard_and_each_is_au
             await page.get_by_label(f"Select {name}").focus()
             await page.keyboard.press("Space")
         await page.keyboard.press("Enter")  # leads to the buttons, and presses none
-        await expect(page.locator("#several").get_by_role("button", name="Drain")).to_be_focused()
-        await page.locator("#several").get_by_role("button", name=verb).press("Enter")
+        await expect(page.locator("#bulk").get_by_role("button", name="Drain")).to_be_focused()
+        await page.locator("#bulk").get_by_role("button", name=verb).press("Enter")
         await expect(page.locator("#notice")).to_contain_text("2 workers")
         for name in ("orders-1", "orders-2"):
             row = page.locator("tr", has=page.locator(f"#worker-{name}"))
@@ -70,7 +70,7 @@ async def test_ticked_gates_open_in_one_go(person: People, stack: LiveStack) -> 
         await expect(page.locator(f"#gate-{name} .state").first).to_have_text("Closed")
     for name in names:
         await page.get_by_label(f"Select {name}").check()
-    await page.locator("#several").get_by_role("button", name="Unleash").click()
+    await page.locator("#bulk").get_by_role("button", name="Unleash").click()
     await expect(page.locator("#notice")).to_contain_text("Unleashed 2 gates.")
     for name in names:
         await expect(page.locator(f"#gate-{name} .state").first).to_have_text("Open", timeout=15_000)
@@ -91,7 +91,7 @@ async def test_ticked_queues_are_cleared_only_after_the_typed_words_and_counts(
     page = await person("admin", "/queues/")
     for name in names:
         await page.get_by_label(f"Select {name}").check()
-    await page.locator("#several").get_by_role("button", name="Clear…").click()
+    await page.locator("#bulk").get_by_role("button", name="Clear…").click()
     await expect(page.get_by_role("link", name="Cancel")).to_be_focused()
     for name in names:
         await expect(page.locator(".consequences")).to_contain_text(f"{name}: about 1 to be deleted")
@@ -107,5 +107,5 @@ async def test_ticked_queues_are_cleared_only_after_the_typed_words_and_counts(
 
 async def test_nothing_ticked_is_said_and_does_nothing(person: People) -> None:
     page = await person("operator", "/workers/")
-    await page.locator("#several").get_by_role("button", name="Stop…").click()
+    await page.locator("#bulk").get_by_role("button", name="Stop…").click()
     await expect(page.locator("#notice")).to_contain_text("Select at least one row")

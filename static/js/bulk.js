@@ -1,6 +1,6 @@
 // Ticked boxes: how many, all at once, and from a box to the buttons with Enter. The boxes themselves outlive live updates.
 
-const bar = document.getElementById("several");
+const bar = document.getElementById("bulk");
 if (bar) {
   const all = bar.querySelector("[data-tick-all]");
   const allBox = all.querySelector("input");
