@@ -29,7 +29,7 @@ sys.path.insert(0, str(PROJECT))
 from benchmarks.peers.queue_product import peers_python  # noqa: E402
 from coordinator import Storage  # noqa: E402
 from coordinator.pipelines.ledger import BatchLedger  # noqa: E402
-from coordinator.pipelines.messages import Chunk  # noqa: E402
+from coordinator.pipelines.messages import ItemChunk  # noqa: E402
 from coordinator.pipelines.sending import Sender  # noqa: E402
 from coordinator.queues.envelope import encode_item  # noqa: E402
 from coordinator.tables.table import Table  # noqa: E402
@@ -108,9 +108,9 @@ async def bare(transactions: int, chunk: int = 500) -> float:
     items = [encode_item(transaction(SEED, id)) for id in range(chunk)]
     with Azurite() as azurite:
         async with Storage.from_connection_string(azurite.connection_string) as storage:
-            queue = storage.queue("bare", type=Chunk)
+            queue = storage.queue("bare", type=ItemChunk)
             await queue.create()
-            kept = (await queue.put(Chunk(BATCH, 0, 0, items)))[0]
+            kept = (await queue.put(ItemChunk(BATCH, 0, 0, items)))[0]
             await queue.clear()
             started = time.perf_counter()
             left = iter(range(transactions // chunk))
@@ -137,7 +137,7 @@ async def split(items: int) -> None:
     class Sink:
         """A queue that forgets."""
 
-        async def put(self, *chunks: Chunk) -> None:
+        async def put(self, *chunks: ItemChunk) -> None:
             await asyncio.sleep(0)
 
     async def wanted() -> bool:

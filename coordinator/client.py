@@ -24,14 +24,14 @@ __all__ = [
     "Act",
     "Audited",
     "Client",
-    "Gate",
-    "Grant",
-    "Leader",
-    "PoisonAct",
+    "GateRecord",
+    "GrantRecord",
+    "LeaderRecord",
+    "PoisonActRecord",
     "PoisonKind",
-    "Queue",
-    "Sequence",
-    "Worker",
+    "QueueRecord",
+    "SequenceRecord",
+    "WorkerRecord",
 ]
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ PAGE = 500
 _MANY = 1_000_000
 
 
-class Gate(msgspec.Struct, frozen=True, kw_only=True):
+class GateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A gate. `waiting` names the workers held at it; after an act it is empty: look again."""
 
     name: KeyText
@@ -58,7 +58,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Annotated[tuple[KeyText, ...], Meta(max_length=_MANY)] = ()
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
+class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A queue. None means unknown."""
 
     name: KeyText
@@ -71,7 +71,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     as_of: Figure | None = None
 
 
-class Worker(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A worker process. `presence` is "ok", "late" or "lost"."""
 
     name: KeyText
@@ -82,7 +82,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: Figure
 
 
-class Leader(msgspec.Struct, frozen=True, kw_only=True):
+class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):
     """An election. `holder` is "" when nobody leads."""
 
     name: KeyText
@@ -91,7 +91,7 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
     standbys: Annotated[tuple[KeyText, ...], Meta(max_length=_MANY)] = ()
 
 
-class Sequence(msgspec.Struct, frozen=True, kw_only=True):
+class SequenceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A sequence. `problem` quotes what is wrong with its counter, if anything."""
 
     name: KeyText
@@ -101,7 +101,7 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True):
     problem: Remark = ""
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
+class GrantRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A range of numbers and whose it is."""
 
     first: Number
@@ -146,7 +146,7 @@ class PoisonKind(msgspec.Struct, frozen=True, kw_only=True):
     last_at: Figure
 
 
-class PoisonAct(msgspec.Struct, frozen=True, kw_only=True):
+class PoisonActRecord(msgspec.Struct, frozen=True, kw_only=True):
     """An act on many poison messages. `outcome` is running, done, aborted, interrupted or failed."""
 
     id: Number
@@ -164,16 +164,16 @@ class _PoisonKinds(msgspec.Struct):
 
 
 class _PoisonActs(msgspec.Struct):
-    acts: Annotated[list[PoisonAct], Meta(max_length=_MANY)]
+    acts: Annotated[list[PoisonActRecord], Meta(max_length=_MANY)]
 
 
-class _Moved(msgspec.Struct):
+class _Requeued(msgspec.Struct):
     moved: Number
     left: Number = 0
     in_doubt: Number = 0
 
 
-class _Fault(msgspec.Struct):
+class _InvalidField(msgspec.Struct):
     where: KeyText
     what: Remark
 
@@ -183,7 +183,7 @@ class _Problem(msgspec.Struct):
     detail: Remark = ""
     outcome: KeyText = ""
     request_id: KeyText = ""
-    errors: Annotated[tuple[_Fault, ...], Meta(max_length=_MANY)] = ()
+    errors: Annotated[tuple[_InvalidField, ...], Meta(max_length=_MANY)] = ()
 
 
 class Client:
@@ -244,11 +244,11 @@ class Client:
 
     # --- gates ----------------------------------------------------------------------------------------------------
 
-    def gates(self) -> Iterator[Gate]:
+    def gates(self) -> Iterator[GateRecord]:
         """All gates by name."""
-        return self._pages("/gates", Gate)
+        return self._pages("/gates", GateRecord)
 
-    def gate(self, name: str) -> Gate:
+    def gate(self, name: str) -> GateRecord:
         """One gate.
 
         Args:
@@ -257,9 +257,9 @@ class Client:
         Returns:
             Its state and the workers that wait at it.
         """
-        return self._get(f"/gates/{_part(name)}", Gate)
+        return self._get(f"/gates/{_part(name)}", GateRecord)
 
-    def create_gate(self, name: str, *, reason: str = "") -> Gate:
+    def create_gate(self, name: str, *, reason: str = "") -> GateRecord:
         """Create a gate, closed.
 
         Args:
@@ -269,7 +269,7 @@ class Client:
         Returns:
             The gate.
         """
-        return self._act("POST", "/gates", Gate, {"name": name, "reason": reason})
+        return self._act("POST", "/gates", GateRecord, {"name": name, "reason": reason})
 
     def open_gate(
         self,
@@ -280,7 +280,7 @@ class Client:
         share: float = 1.0,
         until: float | None = None,
         epoch: int | None = None,
-    ) -> Gate:
+    ) -> GateRecord:
         """Open a gate (unleash).
 
         Args:
@@ -295,9 +295,9 @@ class Client:
             The gate.
         """
         body = {"reason": reason, "at": at, "share": share, "until": until}
-        return self._act("POST", f"/gates/{_part(name)}/open", Gate, body, epoch=epoch)
+        return self._act("POST", f"/gates/{_part(name)}/open", GateRecord, body, epoch=epoch)
 
-    def close_gate(self, name: str, *, reason: str, epoch: int | None = None) -> Gate:
+    def close_gate(self, name: str, *, reason: str, epoch: int | None = None) -> GateRecord:
         """Close a gate (leash).
 
         Args:
@@ -308,15 +308,15 @@ class Client:
         Returns:
             The gate.
         """
-        return self._act("POST", f"/gates/{_part(name)}/close", Gate, {"reason": reason}, epoch=epoch)
+        return self._act("POST", f"/gates/{_part(name)}/close", GateRecord, {"reason": reason}, epoch=epoch)
 
     # --- queues ---------------------------------------------------------------------------------------------------
 
-    def queues(self) -> Iterator[Queue]:
+    def queues(self) -> Iterator[QueueRecord]:
         """All queues by name."""
-        return self._pages("/queues", Queue)
+        return self._pages("/queues", QueueRecord)
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> QueueRecord:
         """One queue.
 
         Args:
@@ -325,7 +325,7 @@ class Client:
         Returns:
             Its figures.
         """
-        return self._get(f"/queues/{_part(name)}", Queue)
+        return self._get(f"/queues/{_part(name)}", QueueRecord)
 
     def create_queue(self, name: str, *, reason: str = "") -> Act:
         """Create a queue; harmless if it exists.
@@ -386,7 +386,7 @@ class Client:
         Returns:
             How many were moved, and how many are left or in doubt.
         """
-        answer = self._act("POST", f"/queues/{_part(name)}/requeue", _Moved, {"reason": reason})
+        answer = self._act("POST", f"/queues/{_part(name)}/requeue", _Requeued, {"reason": reason})
         return Moved(answer.moved, left=answer.left, in_doubt=answer.in_doubt)
 
     def poison(self, name: str) -> list[PoisonKind]:
@@ -400,7 +400,7 @@ class Client:
         """
         return self._get(f"/queues/{_part(name)}/poison", _PoisonKinds).kinds
 
-    def read_poison(self, name: str) -> PoisonAct:
+    def read_poison(self, name: str) -> PoisonActRecord:
         """Have all poison messages read, in the background; each is hidden for a second.
 
         Args:
@@ -409,9 +409,9 @@ class Client:
         Returns:
             The act, as far as it has come.
         """
-        return self._act("POST", f"/queues/{_part(name)}/poison/read", PoisonAct, {})
+        return self._act("POST", f"/queues/{_part(name)}/poison/read", PoisonActRecord, {})
 
-    def retry_poison(self, name: str, *, reason: str = "", **fitting: str) -> PoisonAct:
+    def retry_poison(self, name: str, *, reason: str = "", **fitting: str) -> PoisonActRecord:
         """Put all poison messages that fit back to where they failed, in the background. They must have been read.
 
         Args:
@@ -423,10 +423,10 @@ class Client:
             The act, as far as it has come.
         """
         return self._act(
-            "POST", f"/queues/{_part(name)}/poison/retry", PoisonAct, {**fitting, "reason": reason}
+            "POST", f"/queues/{_part(name)}/poison/retry", PoisonActRecord, {**fitting, "reason": reason}
         )
 
-    def delete_poison(self, name: str, *, reason: str = "", **fitting: str) -> PoisonAct:
+    def delete_poison(self, name: str, *, reason: str = "", **fitting: str) -> PoisonActRecord:
         """Delete all poison messages that fit, in the background. This cannot be undone.
 
         Args:
@@ -438,10 +438,10 @@ class Client:
             The act, as far as it has come.
         """
         return self._act(
-            "POST", f"/queues/{_part(name)}/poison/delete", PoisonAct, {**fitting, "reason": reason}
+            "POST", f"/queues/{_part(name)}/poison/delete", PoisonActRecord, {**fitting, "reason": reason}
         )
 
-    def poison_acts(self, name: str) -> list[PoisonAct]:
+    def poison_acts(self, name: str) -> list[PoisonActRecord]:
         """The newest acts on many poison messages, the newest first.
 
         Args:
@@ -466,9 +466,9 @@ class Client:
 
     # --- workers and leaders --------------------------------------------------------------------------------------
 
-    def workers(self) -> Iterator[Worker]:
+    def workers(self) -> Iterator[WorkerRecord]:
         """All workers by instance."""
-        return self._pages("/workers", Worker)
+        return self._pages("/workers", WorkerRecord)
 
     def drain_worker(self, instance: str, *, reason: str = "") -> Act:
         """Have a worker finish what is in flight and take nothing new.
@@ -506,9 +506,9 @@ class Client:
         """
         return self._command(instance, "stop", reason)
 
-    def leaders(self) -> Iterator[Leader]:
+    def leaders(self) -> Iterator[LeaderRecord]:
         """All elections by name."""
-        return self._pages("/leaders", Leader)
+        return self._pages("/leaders", LeaderRecord)
 
     def step_down(self, election: str, *, reason: str = "") -> Act:
         """Have the leader step down (graceful).
@@ -536,11 +536,11 @@ class Client:
 
     # --- records --------------------------------------------------------------------------------------------------
 
-    def sequences(self) -> Iterator[Sequence]:
+    def sequences(self) -> Iterator[SequenceRecord]:
         """All sequences by name."""
-        return self._pages("/sequences", Sequence)
+        return self._pages("/sequences", SequenceRecord)
 
-    def ledger(self, sequence: str, *, number: int | None = None, owner: str = "") -> Iterator[Grant]:
+    def ledger(self, sequence: str, *, number: int | None = None, owner: str = "") -> Iterator[GrantRecord]:
         """Who was granted which numbers, newest first.
 
         Args:
@@ -551,7 +551,7 @@ class Client:
         Yields:
             Each grant.
         """
-        return self._pages(f"/sequences/{_part(sequence)}/ledger", Grant, number=number, owner=owner)
+        return self._pages(f"/sequences/{_part(sequence)}/ledger", GrantRecord, number=number, owner=owner)
 
     def audit(self, q: str = "") -> Iterator[Audited]:
         """The audit log, newest first.

@@ -71,7 +71,7 @@ class Metric:
         return name if name.endswith(unit) else name + unit
 
 
-class Sample(NamedTuple):
+class MetricValue(NamedTuple):
     """The value of one series of a metric; `of` is the value of its label."""
 
     metric: Metric
@@ -142,7 +142,7 @@ METRICS: tuple[Metric, ...] = (REQUESTS, *_GATES, *_LISTENERS, *_ELECTIONS, *_SE
 """Every metric there is."""
 
 
-def samples(parts: Iterable[Part]) -> Iterator[Sample]:
+def samples(parts: Iterable[Part]) -> Iterator[MetricValue]:
     """The current values of all parts. What is unknown is left out, never reported as 0.
 
     Parts of one name (two listeners on a queue) are added up for counters; of gauges the last part's value is used.
@@ -154,10 +154,10 @@ def samples(parts: Iterable[Part]) -> Iterator[Sample]:
             before = found.get(key, 0.0) if sample.metric.kind == "counter" else 0.0
             found[key] = before + sample.value
     for (metric, of), value in found.items():
-        yield Sample(metric, of, value)
+        yield MetricValue(metric, of, value)
 
 
-def _of_part(part: Part) -> Iterator[Sample]:
+def _of_part(part: Part) -> Iterator[MetricValue]:
     if isinstance(part, HasStatus):
         yield from _of_status(part.status())
     elif isinstance(part, HasMeter):
@@ -174,12 +174,12 @@ def _of_part(part: Part) -> Iterator[Sample]:
         )
 
 
-def _of_requests(counts: Mapping[str, int]) -> Iterator[Sample]:
+def _of_requests(counts: Mapping[str, int]) -> Iterator[MetricValue]:
     for operation, number in counts.items():
-        yield Sample(REQUESTS, operation, number)
+        yield MetricValue(REQUESTS, operation, number)
 
 
-def _of_status(status: Status) -> Iterator[Sample]:
+def _of_status(status: Status) -> Iterator[MetricValue]:
     table: dict[Metric, Callable[[Any], float | None]]
     match status:
         case GateStatus():
@@ -192,7 +192,7 @@ def _of_status(status: Status) -> Iterator[Sample]:
             table, of = _SEQUENCES, status.name
     for metric, value_of in table.items():
         if (value := value_of(status)) is not None:
-            yield Sample(metric, of, float(value))
+            yield MetricValue(metric, of, float(value))
 
 
 def observe(*parts: Part) -> None:

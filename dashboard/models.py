@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models.expressions import RawSQL
 
 
-class Outcome(models.TextChoices):
+class AuditOutcome(models.TextChoices):
     INTENT = "intent"
     DONE = "done"
     FAILED = "failed"
@@ -32,7 +32,7 @@ class AuditRow(models.Model):
     before = models.TextField(blank=True)
     after = models.TextField(blank=True)
     reason = models.TextField(blank=True)
-    outcome = models.CharField(max_length=8, choices=Outcome)
+    outcome = models.CharField(max_length=8, choices=AuditOutcome)
     request_id = models.CharField(max_length=64, blank=True)
     intent_id = models.BigIntegerField(null=True, unique=True)
     closed = models.BooleanField(default=False)  # for versions before; not in the digest, and not read

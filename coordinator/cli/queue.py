@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from coordinator.cli import remote
-from coordinator.client import Client, PoisonAct
+from coordinator.client import Client, PoisonActRecord
 from coordinator.queues import requeue
 from coordinator.queues.azure import AzureQueue, list_queues
 from coordinator.queues.queue import Queue, QueueConfig
@@ -203,7 +203,7 @@ def poison(name: str, read: bool, retry: str | None, delete: str | None, yes: bo
         click.echo(f"{each.messages:>9}  {each.kind}  {said}  {each.handler}".rstrip())
 
 
-def _wait(client: Client, name: str, act: PoisonAct) -> None:
+def _wait(client: Client, name: str, act: PoisonActRecord) -> None:
     while act.outcome == "running":
         click.echo(f"\r{act.done} of {act.total}", err=True, nl=False)
         time.sleep(_POLL_SECONDS)

@@ -17,7 +17,7 @@ from coordinator.errors import AlreadyExists, PreconditionFailed
 from coordinator.pipelines.aggregating import Reporter
 from coordinator.pipelines.control import BatchControl
 from coordinator.pipelines.ledger import BatchLedger
-from coordinator.pipelines.messages import BatchDone, BatchOrder, Chunk, ChunkResult, Counted, Head, Sent
+from coordinator.pipelines.messages import BatchDone, BatchOrder, ChunkResult, Counted, Head, ItemChunk, Sent
 from coordinator.pipelines.pipeline import Pipeline
 from coordinator.pipelines.status import BatchStatus, batch_status
 from coordinator.queues.azure import make_queue
@@ -119,7 +119,7 @@ def make_pipeline(
         ledger=ledger(storage, name),
         reports=BlobReports(storage),
         orders=make_queue(storage, f"{queue}-orders", type=BatchOrder, config=_ONE),
-        work=make_queue(storage, f"{queue}-work", type=Chunk, config=_ONE),
+        work=make_queue(storage, f"{queue}-work", type=ItemChunk, config=_ONE),
         results=make_queue(storage, f"{queue}-results", type=ChunkResult, config=_ONE),
         done=make_queue(storage, done_queue, type=BatchDone) if done_queue else None,
         identity=lambda: storage.identity,

@@ -12,7 +12,7 @@ import msgspec
 
 from coordinator.backoff import Backoff
 from coordinator.clock import Clock
-from coordinator.pipelines.messages import Chunk, ItemFailure
+from coordinator.pipelines.messages import ItemChunk, ItemFailure
 from coordinator.queues.delivery import Reject
 from coordinator.tables.stepping import said
 
@@ -51,7 +51,7 @@ class ItemRunner:
         self._seconds, self._attempts = seconds, attempts
         self._clock = clock
 
-    async def run(self, chunk: Chunk) -> tuple[list[Any], list[ItemFailure], float]:
+    async def run(self, chunk: ItemChunk) -> tuple[list[Any], list[ItemFailure], float]:
         """The results, and what failed, each in the order of the items; and the seconds in the processor itself.
 
         Those are not what the chunk took: waiting for a thread or the loop is no property of an item.
@@ -79,7 +79,7 @@ class ItemRunner:
         failures = sorted({**left, **final}.items())
         return [done[place] for place in sorted(done)], [failure(chunk, *each) for each in failures], seconds
 
-    async def _tried(self, chunk: Chunk, places: list[int]) -> tuple[list[_Tried], float]:
+    async def _tried(self, chunk: ItemChunk, places: list[int]) -> tuple[list[_Tried], float]:
         if not inspect.iscoroutinefunction(self.processor):
             return await self._in_threads(chunk, places)
         outcomes = list[_Tried]()
@@ -100,7 +100,7 @@ class ItemRunner:
                 outcomes.append((place, None, error))
         return outcomes, self._clock.monotonic() - begun
 
-    async def _in_threads(self, chunk: Chunk, places: list[int]) -> tuple[list[_Tried], float]:
+    async def _in_threads(self, chunk: ItemChunk, places: list[int]) -> tuple[list[_Tried], float]:
         """One thread for all, and another one for the rest whenever an item uses up its time."""
         outcomes, seconds = list[_Tried](), 0.0
         while places:
@@ -131,7 +131,7 @@ class ItemRunner:
             places = places[seen + 1 :]
         return outcomes, seconds
 
-    def _go_through(self, chunk: Chunk, through: _Pass) -> None:
+    def _go_through(self, chunk: ItemChunk, through: _Pass) -> None:
         begun = self._clock.monotonic()
         for place in through.places:
             result, error = None, None
@@ -154,7 +154,7 @@ class _TooLong(Exception):
     """Our own time-out, which must not be taken for one that the processor raised."""
 
 
-def failure(chunk: Chunk, place: int, why: str) -> ItemFailure:
+def failure(chunk: ItemChunk, place: int, why: str) -> ItemFailure:
     """The item at that place of the chunk as a failure."""
     index = chunk.indexes[place] if chunk.indexes else chunk.first + place
     return ItemFailure(index, chunk.items[place], why[:1000])

@@ -28,7 +28,7 @@ class BatchOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     round: Count = 0
 
 
-class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
+class ItemChunk(msgspec.Struct, frozen=True, omit_defaults=True):
     """To the processors: some items of a batch. Number and round tell it from all others, however often it is sent.
 
     `indexes` are the items' places in the batch, given if they are not `first`, `first` + 1, …. `run` tells the batch from an

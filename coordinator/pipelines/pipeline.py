@@ -16,7 +16,7 @@ from coordinator.pipelines.aggregating import Fold, Reporter, Reports, ResultAgg
 from coordinator.pipelines.control import BatchControl, PipelineError
 from coordinator.pipelines.items import ItemRunner, failure
 from coordinator.pipelines.ledger import MAX_RESULT_BYTES, BatchLedger, fitted
-from coordinator.pipelines.messages import BatchDone, BatchOrder, Chunk, ChunkResult, Head, ItemFailure
+from coordinator.pipelines.messages import BatchDone, BatchOrder, ChunkResult, Head, ItemChunk, ItemFailure
 from coordinator.pipelines.sending import CHUNK_SECONDS, Initiator, Sender
 from coordinator.pipelines.status import BatchStatus
 from coordinator.queues.envelope import encode_item
@@ -93,7 +93,7 @@ class Pipeline:
         ledger: BatchLedger,
         reports: Reports,
         orders: Queue[BatchOrder],
-        work: Queue[Chunk],
+        work: Queue[ItemChunk],
         results: Queue[ChunkResult],
         done: Queue[BatchDone] | None = None,
         item: Any = Any,
@@ -310,7 +310,7 @@ class Pipeline:
             self._outbox, self.name, self.initiate, relay_seconds=relay_seconds, **options
         )
 
-    def processors(self, **options: Unpack[ListenerOptions]) -> QueueListener[Chunk]:
+    def processors(self, **options: Unpack[ListenerOptions]) -> QueueListener[ItemChunk]:
         """A listener that processes items.
 
         Args:
@@ -378,7 +378,7 @@ class Pipeline:
         if is_sent:
             await self._counter.settle(order.batch)
 
-    async def process(self, chunk: Chunk) -> None:
+    async def process(self, chunk: ItemChunk) -> None:
         """Process the items of a chunk and send on the results.
 
         Args:
@@ -407,7 +407,7 @@ class Pipeline:
         await self.results.put(fitted(result))
 
     async def _pack(
-        self, chunk: Chunk, done: list[Any], failures: list[ItemFailure]
+        self, chunk: ItemChunk, done: list[Any], failures: list[ItemFailure]
     ) -> tuple[list[msgspec.Raw], list[ItemFailure]]:
         """The results as they travel. What cannot travel has failed: nobody could count it."""
         try:
@@ -447,7 +447,7 @@ def _attempt() -> int:
         return 1
 
 
-def _all_failed(chunk: Chunk, failures: list[ItemFailure], why: str) -> list[ItemFailure]:
+def _all_failed(chunk: ItemChunk, failures: list[ItemFailure], why: str) -> list[ItemFailure]:
     known = {each.index: each for each in failures}
     every = [failure(chunk, place, why) for place in range(len(chunk.items))]
     return [known.get(each.index, each) for each in every]

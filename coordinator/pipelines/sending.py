@@ -14,7 +14,7 @@ import msgspec
 
 from coordinator.errors import AlreadyExists, PreconditionFailed
 from coordinator.pipelines.ledger import BatchLedger
-from coordinator.pipelines.messages import Chunk, Head, Sent
+from coordinator.pipelines.messages import Head, ItemChunk, Sent
 from coordinator.queues.envelope import encode_item
 from coordinator.queues.queue import Queue
 
@@ -45,7 +45,7 @@ class Sender:
         self,
         ledger: BatchLedger,
         initiator: Initiator,
-        queue: Queue[Chunk],
+        queue: Queue[ItemChunk],
         *,
         chunk_seconds: float = CHUNK_SECONDS,
     ) -> None:
@@ -84,7 +84,7 @@ class Sender:
                     is_finished = len(window) < WINDOW_CHUNKS
                 firsts = itertools.accumulate((len(piece) for piece in window), initial=sent.position)
                 chunks = [
-                    Chunk(batch, sent.chunks + offset, first, items, run=head.run)
+                    ItemChunk(batch, sent.chunks + offset, first, items, run=head.run)
                     for offset, (first, items) in enumerate(zip(firsts, window, strict=False))
                 ]
                 await asyncio.gather(*(self._queue.put(chunk) for chunk in chunks))
@@ -150,16 +150,16 @@ class Sender:
 
     async def _failed(
         self, batch: str, round: int, position: int, run: str
-    ) -> AsyncIterator[tuple[int, Chunk]]:
+    ) -> AsyncIterator[tuple[int, ItemChunk]]:
         """For each chunk number from `position`: what its latest round before this one left over."""
-        latest: dict[int, Chunk] = {}
+        latest: dict[int, ItemChunk] = {}
         async for result in self._ledger.results(batch, after=position - 1):
             for number in [number for number in latest if number < result.number]:
                 yield number, latest.pop(number)
             if result.round < round:
                 latest.pop(result.number, None)
                 if result.failures:
-                    latest[result.number] = Chunk(
+                    latest[result.number] = ItemChunk(
                         batch,
                         result.number,
                         result.failures[0].index,

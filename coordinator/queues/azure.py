@@ -23,7 +23,7 @@ from coordinator.azure.rest import SignedRest
 from coordinator.errors import AlreadyExists, ConfigurationError, NotFound
 from coordinator.queues.envelope import SUFFIX, Schema, Upcaster
 from coordinator.queues.large_payloads import LargePayloads, check_length
-from coordinator.queues.protocols import NEVER, Layout, ReceivedMessage, SendReceipt
+from coordinator.queues.protocols import NEVER, ReceivedMessage, SendReceipt, ShardLayout
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.queues.rules import ScalingRule, decode_rule, encode_rule
 from coordinator.queues.sweeping import OldClaim
@@ -307,7 +307,7 @@ class BlobShards:
     def _blob(self, name: str) -> Any:
         return self._storage.aio.blobs.get_blob_client(self._container, f"shards/{name}")
 
-    async def read(self, name: str) -> tuple[Layout | None, str]:
+    async def read(self, name: str) -> tuple[ShardLayout | None, str]:
         try:
             with translated("read the shards of", name):
                 download = await self._blob(name).download_blob()
@@ -315,13 +315,13 @@ class BlobShards:
         except NotFound:
             return None, ""
         try:
-            return msgspec.json.decode(content, type=Layout), download.properties.etag
+            return msgspec.json.decode(content, type=ShardLayout), download.properties.etag
         except msgspec.DecodeError as error:
             raise ConfigurationError(
                 f"what is stored for the shards of {name} is damaged: {error}"
             ) from error
 
-    async def write(self, name: str, layout: Layout, etag: str) -> None:
+    async def write(self, name: str, layout: ShardLayout, etag: str) -> None:
         condition: dict[str, Any] = (
             {"etag": etag, "match_condition": MatchConditions.IfNotModified, "overwrite": True}
             if etag

@@ -117,7 +117,7 @@ class RuleStore(Protocol):
         """Fall back to the listeners' own rules; harmless if none is stored."""
 
 
-class Layout(msgspec.Struct, frozen=True):
+class ShardLayout(msgspec.Struct, frozen=True):
     """`shards` are filled; `most` is the highest number there ever was: so many may still hold messages."""
 
     shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
@@ -127,10 +127,10 @@ class Layout(msgspec.Struct, frozen=True):
 class ShardStore(Protocol):
     """Where the number of shards is kept, for all processes."""
 
-    async def read(self, name: str) -> tuple[Layout | None, str]:
+    async def read(self, name: str) -> tuple[ShardLayout | None, str]:
         """The layout and its ETag; None and "" if none is stored."""
 
-    async def write(self, name: str, layout: Layout, etag: str) -> None:
+    async def write(self, name: str, layout: ShardLayout, etag: str) -> None:
         """Store, if it is still the one of `etag` ("" = none yet); else `PreconditionFailed` or `AlreadyExists`."""
 
 

@@ -13,7 +13,7 @@ from coordinator.errors import AlreadyExists, ConfigurationError, PreconditionFa
 from coordinator.queues.handlers import Handler
 from coordinator.queues.listener import ListenerOptions, QueueListener
 from coordinator.queues.notifications import Subscriptions
-from coordinator.queues.protocols import MAX_SHARDS, Layout, ShardStore
+from coordinator.queues.protocols import MAX_SHARDS, ShardLayout, ShardStore
 from coordinator.queues.queue import PutOptions, Queue, SentMessage
 from coordinator.realtime.bus import Notification
 
@@ -58,7 +58,7 @@ class ShardedQueue(Generic[T]):
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
         self.shards = 0
-        self._use(Layout(_checked(shards), shards))
+        self._use(ShardLayout(_checked(shards), shards))
 
     @property
     def queues(self) -> list[Queue[T]]:
@@ -79,14 +79,14 @@ class ShardedQueue(Generic[T]):
             stored, etag = await self._store.read(self.name)
             most = max(shards, len(self._queues), stored.most if stored is not None else 0)
             try:
-                await self._store.write(self.name, Layout(shards, most), etag)
+                await self._store.write(self.name, ShardLayout(shards, most), etag)
             except (PreconditionFailed, AlreadyExists):
                 continue
             await self._queues[0].bus().publish(Notification(topic=f"shards:{self.name}"))
             break
-        self._use(Layout(shards, shards))
+        self._use(ShardLayout(shards, shards))
 
-    def _use(self, layout: Layout) -> None:
+    def _use(self, layout: ShardLayout) -> None:
         for number in range(len(self._queues), max(layout.shards, layout.most)):
             queue = self._make(f"{self.name}-{number}")
             self._queues.append(queue)

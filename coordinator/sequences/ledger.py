@@ -20,7 +20,7 @@ COLUMNS = ("first", "last", "step", "owner", "host", "pid", "started_at", "softw
 
 
 @dataclass(frozen=True)
-class Page:
+class GrantPage:
     """Grants in falling order of number; `before` continues (None: that was all)."""
 
     grants: tuple[Grant, ...]
@@ -104,7 +104,7 @@ class LedgerReader:
             if grant.last >= at_or_after and owner in ("", grant.owner.id):
                 yield grant
 
-    def page(self, *, before: int | None = None, owner: str = "", limit: int = 50) -> Page:
+    def page(self, *, before: int | None = None, owner: str = "", limit: int = 50) -> GrantPage:
         """The newest grants first, below number `before`. The table only reads forward, so this looks back in
         windows that double until the page is full: two or three requests, however long the ledger is."""
         counter = self._counter_or_new()
@@ -123,7 +123,7 @@ class LedgerReader:
             window *= 4
         newest = tuple(reversed(found[-limit:]))
         more = len(found) > limit
-        return Page(newest, newest[-1].last if more else None)
+        return GrantPage(newest, newest[-1].last if more else None)
 
     def granted_since(self, moment: float) -> int:
         """The lowest number granted at or after a moment (wall-clock seconds), found by halving: ~20 requests."""

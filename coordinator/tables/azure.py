@@ -24,7 +24,7 @@ from coordinator.tables.operations import ANY, Delete, Insert, Merge, Operation,
 from coordinator.tables.progress import Progress, State
 from coordinator.tables.rows import NONCES, Key, Row, Value, check_column, check_table
 from coordinator.tables.saga import OPEN, ROW, Saga, SagaMessage, decode_progress
-from coordinator.tables.store import STEP_ROWS, Page, Query
+from coordinator.tables.store import STEP_ROWS, Query, RowPage
 from coordinator.tables.table import Table
 
 
@@ -59,7 +59,7 @@ class AzureTableStore:
 
         return await ensure_table(self._storage, self.name, send)
 
-    async def page(self, query: Query, resume: Key | None) -> Page:
+    async def page(self, query: Query, resume: Key | None) -> RowPage:
         text = odata_filter(query)
         select = None if query.select is None else ["PartitionKey", "RowKey", NONCES, *query.select]
         options: dict[str, Any] = {"select": select, "results_per_page": query.page_size}
@@ -77,10 +77,10 @@ class AzureTableStore:
                     if len(rows) % STEP_ROWS == 0:
                         await asyncio.sleep(0)
         except NotFound:
-            return Page([], None)
+            return RowPage([], None)
         place = pages.continuation_token
         following = Key(place["PartitionKey"] or "", place["RowKey"] or "") if place else None
-        return Page(rows, following)
+        return RowPage(rows, following)
 
     async def _write(self, operation: Operation) -> str:
         client, answer = self._client, None

@@ -31,7 +31,7 @@ from coordinator.tables.operations import ANY, Delete, Insert, Operation, Replac
 from coordinator.tables.outbox import RELAY_SECONDS, Outbox, RelayingListener
 from coordinator.tables.progress import Progress, SagaError, Shape, State
 from coordinator.tables.rows import MAX_BYTES, Row, Values, check_key, chunk_columns, join_columns
-from coordinator.tables.stepping import Outcome, attempt
+from coordinator.tables.stepping import StepOutcome, attempt
 from coordinator.tables.table import Table
 
 I = TypeVar("I")  # noqa: E741
@@ -469,11 +469,11 @@ class Saga(Generic[I]):
         going = rules.resumed(progress, "fits again", at=at, by=by)
         return progress if self._why_not(going, shapes) else going
 
-    async def _attempt(self, step: Step, row: Row, progress: Progress) -> tuple[Row, Progress, Outcome]:
+    async def _attempt(self, step: Step, row: Row, progress: Progress) -> tuple[Row, Progress, StepOutcome]:
         undoing = progress.state == "compensating"
         function = step.undo if undoing else step.function
         if function is None:
-            return row, progress, Outcome()
+            return row, progress, StepOutcome()
         context = SagaContext(
             key=progress.key,
             input=msgspec.json.decode(progress.input, type=self._input_type),

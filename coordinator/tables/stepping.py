@@ -20,7 +20,7 @@ HOLD_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepOutcome:
     """What became of a try: `error` is "" for success; `is_final` says that another try is useless.
 
     `after` is when the step itself wants the next try; `was_cancelled` that the runner must stop once this is stored.
@@ -39,7 +39,7 @@ async def attempt(
     *,
     timeout_seconds: float,
     hold: Callable[[bool], Awaitable[None]],
-) -> Outcome:
+) -> StepOutcome:
     """Call a step once. Raises `LeadershipLost`, what `hold` raises, and `asyncio.CancelledError` of an `async def` step.
 
     An `async def` step is cancelled at its time-out. A `def` step cannot be: it is waited for, because what it does may
@@ -55,9 +55,11 @@ async def attempt(
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return Outcome(error=said(error))  # the step's own, not ours
+        return StepOutcome(error=said(error))  # the step's own, not ours
     except TimeoutError as error:
-        return Outcome(error=f"took longer than {timeout_seconds:g} s" if limit.expired() else said(error))
+        return StepOutcome(
+            error=f"took longer than {timeout_seconds:g} s" if limit.expired() else said(error)
+        )
     except (Exception, SystemExit) as error:
         return _of(error)
 
@@ -67,7 +69,7 @@ async def _in_thread(
     context: Any,
     timeout_seconds: float,
     hold: Callable[[bool], Awaitable[None]],
-) -> Outcome:
+) -> StepOutcome:
     def call() -> tuple[Any, BaseException | None]:
         try:
             return function(context), None
@@ -98,19 +100,19 @@ async def _in_thread(
     return replace(outcome, was_cancelled=was_cancelled)
 
 
-def _checked(result: Any) -> Outcome:
+def _checked(result: Any) -> StepOutcome:
     try:
         msgspec.json.encode(result)
     except Exception as error:
-        return Outcome(error=f"its result cannot be kept as JSON: {said(error)}", is_final=True)
-    return Outcome(result)
+        return StepOutcome(error=f"its result cannot be kept as JSON: {said(error)}", is_final=True)
+    return StepOutcome(result)
 
 
-def _of(error: BaseException) -> Outcome:
+def _of(error: BaseException) -> StepOutcome:
     if isinstance(error, LeadershipLost | KeyboardInterrupt):
         raise error
     after = error.after if isinstance(error, Retry) else None
-    return Outcome(error=said(error), is_final=isinstance(error, Reject), after=after)
+    return StepOutcome(error=said(error), is_final=isinstance(error, Reject), after=after)
 
 
 def said(error: BaseException) -> str:

@@ -46,7 +46,7 @@ class Query:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-class Page(NamedTuple):
+class RowPage(NamedTuple):
     """Some rows in key order, perhaps none, and where the service goes on (None: that was all)."""
 
     rows: list[Row]
@@ -75,5 +75,5 @@ class TableStore(Protocol):
     async def transact(self, operations: Sequence[Operation]) -> list[str]:
         """Carry out all or none; errors as of `write`, except that deleting a row that is not there is `NotFound`."""
 
-    async def page(self, query: Query, resume: Key | None) -> Page:
+    async def page(self, query: Query, resume: Key | None) -> RowPage:
         """One page of the answer, from where an earlier one left off."""

@@ -13,7 +13,7 @@ from coordinator.backoff import Backoff, retry
 from coordinator.errors import ConfigurationError
 from coordinator.tables.operations import Operation, check_operation, check_transaction
 from coordinator.tables.rows import Key, Row, check_column, check_compared, check_key, order
-from coordinator.tables.store import MAX_PAGE, STEP_ROWS, Comparison, Page, Query, TableStore, Where
+from coordinator.tables.store import MAX_PAGE, STEP_ROWS, Comparison, Query, RowPage, TableStore, Where
 
 COMPARISONS = get_args(Comparison)
 READ_BACKOFF = Backoff(base_seconds=0.1, cap_seconds=2.0, deadline_seconds=20.0)
@@ -254,14 +254,14 @@ class Scan:
         """Whether the row comes after the last one taken."""
         return self._seen is not None and order(row.key) > self._seen
 
-    def _go_on(self, page: Page) -> None:
+    def _go_on(self, page: RowPage) -> None:
         if page.rows and (self._seen is None or self._is_new(page.rows[-1])):
             self._last = page.rows[-1].key
             self._seen = None
         self._resume = page.resume
         self._ended = page.resume is None
 
-    async def _next_page(self) -> Page:
+    async def _next_page(self) -> RowPage:
         return await retry(
             lambda: self._store.page(self._query, self._resume),
             backoff=READ_BACKOFF,

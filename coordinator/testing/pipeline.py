@@ -7,7 +7,7 @@ from typing import Any
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.pipelines.ledger import BatchLedger
-from coordinator.pipelines.messages import BatchDone, BatchOrder, Chunk, ChunkResult
+from coordinator.pipelines.messages import BatchDone, BatchOrder, ChunkResult, ItemChunk
 from coordinator.pipelines.pipeline import Pipeline
 from coordinator.queues.queue import QueueConfig
 from coordinator.tables.table import Table
@@ -62,7 +62,7 @@ def memory_pipeline(
         ledger=BatchLedger(name, Table(heads), Table(parts)),
         reports=reports or MemoryReports(),
         orders=queue("orders", BatchOrder),
-        work=queue("work", Chunk),
+        work=queue("work", ItemChunk),
         results=queue("results", ChunkResult),
         done=queue("done", BatchDone),
         **options,

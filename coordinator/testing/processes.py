@@ -26,7 +26,7 @@ from typing import Self
 
 
 @dataclass
-class Run:
+class ProcessRun:
     """One start of one worker. `ended` is how: "" while it runs, "killed", or its exit code as text."""
 
     place: int
@@ -60,7 +60,7 @@ class ProcessBench:
         self._workers, self._ask_seconds = workers, ask_seconds
         self._rng = random.Random(seed)
         self.seed = seed
-        self.runs: list[Run] = []
+        self.runs: list[ProcessRun] = []
         self.actions: list[str] = []
         self._stopped: dict[int, float] = {}
 
@@ -77,11 +77,11 @@ class ProcessBench:
         for run in self.running():
             self.kill(run, restart=False)
 
-    def start(self, place: int) -> Run:
+    def start(self, place: int) -> ProcessRun:
         """Start a worker at a place."""
         record = self._folder / f"record-{place}-{len(self.runs)}"
         process = self.launch(self._command(place, record), self._folder / f"{record.name}.log", self._env)
-        run = Run(place, record, process)
+        run = ProcessRun(place, record, process)
         self.runs.append(run)
         return run
 
@@ -90,14 +90,14 @@ class ProcessBench:
         with log.open("wb") as words:
             return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=words, stderr=words)
 
-    def running(self) -> list[Run]:
+    def running(self) -> list[ProcessRun]:
         """The runs that have not ended; one that ended by itself is noted with its exit code."""
         for run in self.runs:
             if not run.ended and (code := run.process.poll()) is not None:
                 run.ended = str(code)
         return [run for run in self.runs if not run.ended]
 
-    def kill(self, run: Run, *, restart: bool = True) -> None:
+    def kill(self, run: ProcessRun, *, restart: bool = True) -> None:
         """kill -9, and start another in its place."""
         with contextlib.suppress(ProcessLookupError):
             run.process.send_signal(signal.SIGKILL)
@@ -107,7 +107,7 @@ class ProcessBench:
         if restart:
             self.start(run.place)
 
-    def stop(self, run: Run, seconds: float) -> None:
+    def stop(self, run: ProcessRun, seconds: float) -> None:
         """SIGSTOP; `mistreat`, `wake` and `finish` wake it once the time is over."""
         run.process.send_signal(signal.SIGSTOP)
         self._stopped[run.pid] = time.monotonic() + seconds
@@ -139,7 +139,7 @@ class ProcessBench:
         self.actions.append(done)
         return done
 
-    def finish(self) -> list[Run]:
+    def finish(self) -> list[ProcessRun]:
         """SIGTERM to all and wait; returns the runs that failed, or did not end in time.
 
         A run that the signal met before it had a handler for it has not failed."""
@@ -162,11 +162,11 @@ class ProcessBench:
         """How much all runs have written so far."""
         return sum(run.record.stat().st_size for run in self.runs if run.record.exists())
 
-    def records(self) -> Iterator[tuple[Run, bytes]]:
+    def records(self) -> Iterator[tuple[ProcessRun, bytes]]:
         """What each run durably did."""
         for run in self.runs:
             yield run, run.record.read_bytes() if run.record.exists() else b""
 
-    def log(self, run: Run) -> str:
+    def log(self, run: ProcessRun) -> str:
         """What a run said."""
         return (self._folder / f"{run.record.name}.log").read_text(errors="replace")

@@ -17,9 +17,9 @@ from coordinator.queues.protocols import (
     MAX_BATCH,
     MAX_VISIBILITY_SECONDS,
     NEVER,
-    Layout,
     ReceivedMessage,
     SendReceipt,
+    ShardLayout,
 )
 from coordinator.queues.queue import Queue, QueueConfig
 from coordinator.queues.rules import ScalingRule
@@ -275,12 +275,12 @@ class MemoryShards:
     """`ShardStore` in memory."""
 
     def __init__(self) -> None:
-        self._layouts: dict[str, tuple[Layout, str]] = {}
+        self._layouts: dict[str, tuple[ShardLayout, str]] = {}
 
-    async def read(self, name: str) -> tuple[Layout | None, str]:
+    async def read(self, name: str) -> tuple[ShardLayout | None, str]:
         return self._layouts.get(name, (None, ""))
 
-    async def write(self, name: str, layout: Layout, etag: str) -> None:
+    async def write(self, name: str, layout: ShardLayout, etag: str) -> None:
         if etag != self._layouts.get(name, (None, ""))[1]:
             raise PreconditionFailed(
                 f"the shards of {name} were changed", resource=name, status=412, code="ConditionNotMet"

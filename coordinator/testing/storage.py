@@ -22,7 +22,7 @@ from coordinator.leadership.mutex import BlobDistributedMutex
 from coordinator.leadership.semaphore import BlobDistributedSemaphore
 from coordinator.pipelines.azure import PipelineOptions
 from coordinator.pipelines.ledger import BatchLedger
-from coordinator.pipelines.messages import BatchDone, BatchOrder, Chunk, ChunkResult
+from coordinator.pipelines.messages import BatchDone, BatchOrder, ChunkResult, ItemChunk
 from coordinator.pipelines.pipeline import Pipeline
 from coordinator.queues.azure import QueueOptions
 from coordinator.queues.envelope import SUFFIX, Schema
@@ -253,7 +253,7 @@ class MemoryStorage(Storage):
             ledger=BatchLedger(name, self.table("batches"), self.table("batchparts")),
             reports=self._kept("reports", name, MemoryReports),
             orders=self._queue(f"{base}-orders", BatchOrder, config=_ONE),
-            work=self._queue(f"{base}-work", Chunk, config=_ONE),
+            work=self._queue(f"{base}-work", ItemChunk, config=_ONE),
             results=self._queue(f"{base}-results", ChunkResult, config=_ONE),
             done=self._queue(done_queue, BatchDone) if done_queue else None,
             identity=lambda: self.identity,

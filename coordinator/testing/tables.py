@@ -13,7 +13,7 @@ from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.errors import AlreadyExists, NotFound, PreconditionFailed, StorageError
 from coordinator.tables.operations import ANY, Delete, Insert, Merge, Operation, Upsert
 from coordinator.tables.rows import Key, Row, check_table, order, utf16
-from coordinator.tables.store import Page, Query, Where
+from coordinator.tables.store import Query, RowPage, Where
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")
@@ -59,15 +59,15 @@ class MemoryTableStore:
         await self._request()
         return await self._carry_out(operations)
 
-    async def page(self, query: Query, resume: Key | None) -> Page:
+    async def page(self, query: Query, resume: Key | None) -> RowPage:
         await self._request()
         if self.empty_pages and (resume is None or not resume.row.endswith("\x00")):
             start = resume or Key("", "")
-            return Page([], Key(start.partition, start.row + "\x00"))
+            return RowPage([], Key(start.partition, start.row + "\x00"))
         start = Key(resume.partition, resume.row.removesuffix("\x00")) if resume else Key("", "")
         found = self._found(query, order(start))
         rows = [_selected(row, query.select) for row in found[: query.page_size]]
-        return Page(rows, found[query.page_size].key if len(found) > query.page_size else None)
+        return RowPage(rows, found[query.page_size].key if len(found) > query.page_size else None)
 
     def _found(self, query: Query, place: tuple[bytes, bytes]) -> list[Row]:
         """In order from that place on, one more than fit on a page at most."""

@@ -45,7 +45,7 @@ from dashboard.accounts.single_sign_on import PROVIDER
 from dashboard.core import audit
 from dashboard.core.middleware import request_id_var
 from dashboard.core.permissions import Actor
-from dashboard.models import Outcome, SignInTries
+from dashboard.models import AuditOutcome, SignInTries
 
 FREE_TRIES = 4
 RESERVED_TRIES = 1
@@ -342,7 +342,7 @@ class ChangePassword(ThrottledFormMixin, PasswordChangeView):
     def form_valid(self, form: Any) -> HttpResponse:
         row = audit.intent(Actor.from_request(self.request), "password.change", self.who())
         answer = super().form_valid(form)
-        audit.outcome(row, Outcome.DONE)
+        audit.outcome(row, AuditOutcome.DONE)
         messages.success(self.request, "Your password is changed. All other sessions have ended.")
         return answer
 

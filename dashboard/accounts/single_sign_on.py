@@ -25,7 +25,7 @@ from django.shortcuts import render
 from dashboard.core import audit
 from dashboard.core.middleware import request_id_var
 from dashboard.core.permissions import ROLES, Actor
-from dashboard.models import Outcome
+from dashboard.models import AuditOutcome
 
 PROVIDER = "sso"
 
@@ -97,4 +97,4 @@ def _take_role(user: Any, claims: dict[str, Any]) -> None:
         user.groups.remove(*Group.objects.filter(name__in=ROLES))
         if role:
             user.groups.add(Group.objects.get(name=role))
-    audit.settle(row, Outcome.DONE, after=json.dumps([role] if role else []))
+    audit.settle(row, AuditOutcome.DONE, after=json.dumps([role] if role else []))

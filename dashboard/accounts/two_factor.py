@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from dashboard.core import audit
 from dashboard.core.permissions import Actor
 from dashboard.core.sealing import seal, unseal
-from dashboard.models import Outcome
+from dashboard.models import AuditOutcome
 
 
 class MfaAdapter(DefaultMFAAdapter):  # type: ignore[misc]
@@ -41,4 +41,4 @@ def factor_removed(request: HttpRequest, user: Any, authenticator: Any, **_: Any
 def _audit(request: HttpRequest, action: str, after: dict[str, Any]) -> None:
     actor = Actor.from_request(request)
     row = audit.intent(actor, action, actor.name)
-    audit.outcome(row, Outcome.DONE, after=json.dumps(after))
+    audit.outcome(row, AuditOutcome.DONE, after=json.dumps(after))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboard.core.csv import moment
-from dashboard.core.pages import Badge, Page, Table, attributes
+from dashboard.core.pages import Badge, ExportTable, Page, attributes
 
 PAGES = (
     Page(
@@ -14,7 +14,7 @@ PAGES = (
         (Badge("alerts", "firing", "red"),),
         icon="alert",
         tables={
-            "alerts": Table(
+            "alerts": ExportTable(
                 lambda fleet, query: fleet.alerts,
                 {
                     **attributes("id rule subject what level"),

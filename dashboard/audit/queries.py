@@ -9,7 +9,7 @@ import msgspec
 
 from dashboard.audit import search as audit_search
 from dashboard.core import audit as trail
-from dashboard.models import AuditRow, Outcome
+from dashboard.models import AuditOutcome, AuditRow
 
 
 class AuditView(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ def acts(names: tuple[str, ...], *, since: float, limit: int) -> tuple[AuditView
     if first is None:
         return ()
     # By ids, which the index of actions holds: by moments, a planner without statistics reads all of an action.
-    rows = AuditRow.objects.filter(pk__gte=first, action__in=names, outcome=Outcome.DONE).order_by("-pk")
+    rows = AuditRow.objects.filter(pk__gte=first, action__in=names, outcome=AuditOutcome.DONE).order_by("-pk")
     return tuple(_view(row) for row in rows[:limit])
 
 

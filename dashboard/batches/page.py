@@ -8,7 +8,7 @@ from coordinator.pipelines.status import BatchStatus
 from coordinator.tables.azure import SagaHead
 from dashboard.batches import actions
 from dashboard.core.csv import moment
-from dashboard.core.pages import Badge, Page, Table, attributes, with_reason
+from dashboard.core.pages import Badge, ExportTable, Page, attributes, with_reason
 from dashboard.live.fleet import Fleet
 from dashboard.live.view_models import shown_state
 
@@ -50,7 +50,7 @@ PAGES = (
         ),
         context={"batches": sorted_batches, "shown_batch": shown_batch, "shown_saga": shown_saga},
         tables={
-            "batches": Table(
+            "batches": ExportTable(
                 sorted_batches,
                 {
                     **attributes("pipeline batch state by"),
@@ -64,7 +64,7 @@ PAGES = (
                     **attributes("cause"),
                 },
             ),
-            "sagas": Table(
+            "sagas": ExportTable(
                 lambda fleet, query: fleet.work.sagas,
                 {
                     **attributes("saga key state"),

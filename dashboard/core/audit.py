@@ -18,7 +18,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from coordinator.errors import KennelError
 from dashboard.core.permissions import FRESH, Actor, decide
-from dashboard.models import AuditHead, AuditRow, Outcome
+from dashboard.models import AuditHead, AuditOutcome, AuditRow
 
 
 class ActionFailed(Exception):
@@ -41,7 +41,7 @@ PRUNE = "audit.prune"
 
 # Whether an act has its outcome is known by the row of that alone: a mark on the intent is not in its digest.
 _HAS_OUTCOME = Exists(AuditRow.objects.filter(intent_id=OuterRef("pk")))
-_unsettled: deque[tuple[AuditRow, Outcome, str, str]] = deque(maxlen=1000)
+_unsettled: deque[tuple[AuditRow, AuditOutcome, str, str]] = deque(maxlen=1000)
 
 
 class ChainFault(NamedTuple):
@@ -53,10 +53,10 @@ class ChainFault(NamedTuple):
 
 def intent(actor: Actor, action: str, target: str, *, reason: str = "", before: str = "") -> AuditRow:
     """Write down what is about to be done."""
-    return _append(actor, action, target, Outcome.INTENT, reason=reason, before=before)
+    return _append(actor, action, target, AuditOutcome.INTENT, reason=reason, before=before)
 
 
-def outcome(row: AuditRow, result: Outcome, *, before: str = "", after: str = "") -> AuditRow:
+def outcome(row: AuditRow, result: AuditOutcome, *, before: str = "", after: str = "") -> AuditRow:
     """Write down what became of an intent."""
     values = _values(row) | {
         "before": before or row.before,
@@ -71,7 +71,7 @@ def outcome(row: AuditRow, result: Outcome, *, before: str = "", after: str = ""
         return _write(values | {"intent_id": None})
 
 
-def settle(row: AuditRow, result: Outcome, *, before: str = "", after: str = "") -> None:
+def settle(row: AuditRow, result: AuditOutcome, *, before: str = "", after: str = "") -> None:
     """`outcome` for an act that is over: if the database does not take it now, `reconcile` writes it later.
 
     The act was done or failed by then, and its person must learn that, not how the record fared.
@@ -85,13 +85,17 @@ def settle(row: AuditRow, result: Outcome, *, before: str = "", after: str = "")
 
 def denied(actor: Actor, action: str, target: str, *, reason: str = "") -> AuditRow:
     """Write down an attempt that was not allowed."""
-    return _append(actor, action, target, Outcome.DENIED, reason=reason)
+    return _append(actor, action, target, AuditOutcome.DENIED, reason=reason)
 
 
 def noted(actor: Actor, action: str, target: str, *, after: str = "") -> AuditRow:
     """Write down what happened without anybody's act: a worker was refused, say."""
     return _append(
-        actor, action, target, Outcome.DENIED if action.endswith(".refused") else Outcome.DONE, after=after
+        actor,
+        action,
+        target,
+        AuditOutcome.DENIED if action.endswith(".refused") else AuditOutcome.DONE,
+        after=after,
     )
 
 
@@ -105,13 +109,13 @@ def reconcile() -> int:
         outcome(row, result, before=before, after=after)
         _unsettled.popleft()
     stale = AuditRow.objects.filter(
-        ~_HAS_OUTCOME, outcome=Outcome.INTENT, at__lt=time.time() - UNKNOWN_AFTER_SECONDS
+        ~_HAS_OUTCOME, outcome=AuditOutcome.INTENT, at__lt=time.time() - UNKNOWN_AFTER_SECONDS
     )
     rows = list(stale)
     closed = 0
     for row in rows:
         text = "the dashboard ended before the outcome was known"
-        values = _values(row) | {"after": text, "outcome": Outcome.UNKNOWN, "intent_id": row.pk}
+        values = _values(row) | {"after": text, "outcome": AuditOutcome.UNKNOWN, "intent_id": row.pk}
         with contextlib.suppress(IntegrityError):  # another process was faster
             _write(values)
             closed += 1
@@ -120,7 +124,7 @@ def reconcile() -> int:
 
 def shown() -> Any:
     """The rows people see: outcomes, denials, and intents that have no outcome yet."""
-    return AuditRow.objects.filter(~Q(outcome=Outcome.INTENT) | ~_HAS_OUTCOME)
+    return AuditRow.objects.filter(~Q(outcome=AuditOutcome.INTENT) | ~_HAS_OUTCOME)
 
 
 def head() -> tuple[int, str]:
@@ -131,7 +135,7 @@ def head() -> tuple[int, str]:
 
 def pruned() -> tuple[int, str]:
     """The last row that retention removed, and its digest, as the chain itself attests; 0 and "" if none was."""
-    row = AuditRow.objects.filter(action=PRUNE, outcome=Outcome.DONE).order_by("-pk").first()
+    row = AuditRow.objects.filter(action=PRUNE, outcome=AuditOutcome.DONE).order_by("-pk").first()
     try:
         fields = json.loads(row.after) if row is not None else {}
         return int(fields.get("last", 0)), str(fields.get("digest", ""))
@@ -164,7 +168,7 @@ def verify() -> Iterator[ChainFault]:
         if digest(_values(row) | {"id": row.pk}, row.previous) != row.digest:
             yield ChainFault(row.pk, f"#{row.pk} was changed after it was written")
         expected, previous = row.pk + 1, row.digest
-    hidden = AuditRow.objects.filter(~_HAS_OUTCOME, outcome=Outcome.INTENT, closed=True).order_by("pk")
+    hidden = AuditRow.objects.filter(~_HAS_OUTCOME, outcome=AuditOutcome.INTENT, closed=True).order_by("pk")
     for number in hidden.values_list("pk", flat=True):
         yield ChainFault(number, f"#{number} is marked as over, and no row reports its outcome")
     if expected is None:
@@ -213,7 +217,7 @@ def _append(
     actor: Actor,
     action: str,
     target: str,
-    result: Outcome,
+    result: AuditOutcome,
     *,
     reason: str = "",
     before: str = "",
@@ -292,20 +296,20 @@ def audited(actor: Actor, action: str, target: str, reason: str = "") -> Iterato
     try:
         yield act
     except ActionFailed as error:
-        settle(row, Outcome.FAILED, before=act.before, after=str(error))
+        settle(row, AuditOutcome.FAILED, before=act.before, after=str(error))
         raise
     except KennelError as error:
         maybe = bool(getattr(error, "maybe_done", False))
-        result = Outcome.UNKNOWN if maybe else Outcome.FAILED
+        result = AuditOutcome.UNKNOWN if maybe else AuditOutcome.FAILED
         settle(row, result, before=act.before, after=str(error))
         hint = "The action may have been carried out: check before you repeat it."
         said = _sentence(str(error))
         raise ActionFailed(f"{said} {hint}" if maybe else said) from error
     except Exception as error:
-        settle(row, Outcome.UNKNOWN, before=act.before, after=type(error).__name__)
+        settle(row, AuditOutcome.UNKNOWN, before=act.before, after=type(error).__name__)
         log.exception("%s of %s failed", action, target)
         raise ActionFailed("Something went wrong inside the dashboard; see its log.") from error
-    settle(row, Outcome.DONE, before=act.before, after=act.after)
+    settle(row, AuditOutcome.DONE, before=act.before, after=act.after)
 
 
 def _sentence(text: str) -> str:

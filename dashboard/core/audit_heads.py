@@ -23,7 +23,7 @@ from coordinator.journal import Journal
 from coordinator.storage import Storage
 from dashboard.core import audit
 from dashboard.core.audit import ChainFault
-from dashboard.models import AuditRow, Outcome
+from dashboard.models import AuditOutcome, AuditRow
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def verify(lines: Iterable[str]) -> Iterator[ChainFault]:
 def _restores() -> list[tuple[float, int]]:
     """When a backup was restored, and the last row that it held."""
     found = []
-    for row in AuditRow.objects.filter(action=RESTORE, outcome=Outcome.DONE):
+    for row in AuditRow.objects.filter(action=RESTORE, outcome=AuditOutcome.DONE):
         try:
             found.append((row.at, int(json.loads(row.after)["through"])))
         except (ValueError, KeyError, TypeError):

@@ -33,7 +33,7 @@ from coordinator.storage import Storage
 from dashboard.core import audit, audit_heads
 from dashboard.core.audit import ActionFailed
 from dashboard.core.permissions import Actor
-from dashboard.models import AuditRow, Outcome
+from dashboard.models import AuditOutcome, AuditRow
 
 FORMAT = 1
 # In the order in which rows refer to each other.
@@ -121,7 +121,7 @@ def read(path: Path, actor: Actor) -> Restored:
         through, _ = audit.head()
         row = audit.intent(actor, audit_heads.RESTORE, path.name[:200])
         after = {"through": through, "made_at": made_at, "rows": sum(counts.values())}
-        audit.outcome(row, Outcome.DONE, after=json.dumps(after))
+        audit.outcome(row, AuditOutcome.DONE, after=json.dumps(after))
     return Restored(counts, through, made_at, tuple(gates))
 
 

@@ -29,7 +29,7 @@ class Unread(Exception):
     """Storage did not say what is in the file: no file is better than one without its rows."""
 
 
-class Table(NamedTuple):
+class ExportTable(NamedTuple):
     """A table of the page as a file: its rows for a fleet and the page's query, and its columns by name, in order."""
 
     rows: Callable[[Any, Any], Iterable[Any]]
@@ -54,7 +54,7 @@ class Page(NamedTuple):
     icon: str = ""
     context: Mapping[str, Callable[[Any, Any], Any]] = {}
     graphs: Callable[[Any, Any], Iterable[Any]] = lambda fleet, query: ()
-    tables: Mapping[str, Table] = {}
+    tables: Mapping[str, ExportTable] = {}
     acts: Mapping[str, Callable[[Any, str, dict[str, Any]], Any]] = {}
     package: str = "core"
 
@@ -70,7 +70,7 @@ class Registry(NamedTuple):
     by_name: dict[str, Page]
     navigation: tuple[Page, ...]
     context: dict[str, Callable[[Any, Any], Any]]
-    tables: dict[str, Table]
+    tables: dict[str, ExportTable]
     acts: dict[str, Callable[[Any, str, dict[str, Any]], Any]]
 
 

@@ -42,14 +42,14 @@ def bounded(inner: Any) -> Any:
         try:
             if length.isdigit() and int(length[:20]) > most:
                 raise _too_large(most)
-            await inner(scope, _Body(receive, most), send)
+            await inner(scope, _CountedBody(receive, most), send)
         except _Refused as refused:
             await _answer(scope, send, refused)
 
     return application
 
 
-class _Body:
+class _CountedBody:
     """Hands on the body, counting; what comes after it (that the caller went away) may take as long as it takes."""
 
     def __init__(self, receive: Any, most: int) -> None:

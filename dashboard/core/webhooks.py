@@ -24,7 +24,7 @@ from django.conf import settings
 from coordinator.backoff import Backoff
 from dashboard.core import audit
 from dashboard.core.permissions import Actor
-from dashboard.models import AuditRow, Outcome, WebhookMark
+from dashboard.models import AuditOutcome, AuditRow, WebhookMark
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def _due(url: str) -> tuple[str, WebhookMark, AuditRow] | None:
     mark = _mark(url)
     if mark.next_at > time.time():
         return None
-    rows = AuditRow.objects.filter(pk__gt=mark.last_id, action__in=EVENTS, outcome=Outcome.DONE)
+    rows = AuditRow.objects.filter(pk__gt=mark.last_id, action__in=EVENTS, outcome=AuditOutcome.DONE)
     row = rows.order_by("pk").first()
     return None if row is None else (url, mark, row)
 
@@ -145,6 +145,6 @@ def _record(url: str, row: AuditRow, wrong: str, *, tries: int) -> None:
     actor = Actor(_SENDER, "", "", row.request_id)
     intent = audit.intent(actor, "webhook.send", target, reason=f"{row.action} of {row.target}, #{row.pk}")
     after = json.dumps({"tries": tries, **({"problem": wrong} if wrong else {})})
-    audit.outcome(intent, Outcome.FAILED if wrong else Outcome.DONE, after=after)
+    audit.outcome(intent, AuditOutcome.FAILED if wrong else AuditOutcome.DONE, after=after)
     if wrong:
         log.warning("A webhook to %s was given up: %s", target, wrong, extra={"resource": row.target})

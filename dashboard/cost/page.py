@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from django.http import QueryDict
 
-from dashboard.core.pages import Page, Table
+from dashboard.core.pages import ExportTable, Page
 from dashboard.live import spending
 from dashboard.live.fleet import Fleet
 from dashboard.live.spending import Line
@@ -27,7 +27,7 @@ PAGES = (
         "c",
         context={"bill": lambda fleet, query: spending.current(fleet)},
         tables={
-            "cost": Table(
+            "cost": ExportTable(
                 _lines,
                 {
                     "by": lambda each: each[0],

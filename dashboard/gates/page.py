@@ -8,7 +8,7 @@ from django.http import QueryDict
 
 from dashboard.core.csv import moment
 from dashboard.core.dispatch import number_option
-from dashboard.core.pages import Badge, Page, Table, attributes, with_reason
+from dashboard.core.pages import Badge, ExportTable, Page, attributes, with_reason
 from dashboard.core.permissions import Actor
 from dashboard.gates import actions
 from dashboard.live.fleet import Fleet, GateView
@@ -56,7 +56,7 @@ PAGES = (
         (Badge("held", "held", "amber"),),
         context={"pressing_gates": lambda fleet, query: pressing_gates(fleet), "found_gates": found_gates},
         tables={
-            "gates": Table(
+            "gates": ExportTable(
                 lambda fleet, query: pressing_gates(fleet),
                 {
                     "gate": lambda each: each.name,

@@ -10,7 +10,7 @@ from django.http import Http404, QueryDict
 from coordinator.config import check_name
 from coordinator.errors import ConfigurationError
 from dashboard.core.csv import moment
-from dashboard.core.pages import Badge, Page, Table, Unread, attributes, joined, with_reason
+from dashboard.core.pages import Badge, ExportTable, Page, Unread, attributes, joined, with_reason
 from dashboard.leaders import actions, queries
 from dashboard.live.fleet import Fleet, LeaderView
 from dashboard.live.view_models import CARDS, Cards, cards
@@ -56,7 +56,7 @@ PAGES = (
             "found_leaders": found_leaders,
         },
         tables={
-            "leaders": Table(
+            "leaders": ExportTable(
                 lambda fleet, query: pressing_leaders(fleet),
                 {
                     "election": lambda each: each.name,
@@ -67,7 +67,7 @@ PAGES = (
                     **attributes("problem"),
                 },
             ),
-            "terms": Table(
+            "terms": ExportTable(
                 _terms,
                 {
                     **attributes("epoch"),

@@ -23,7 +23,7 @@ class StorageView(msgspec.Struct, frozen=True, gc=False):
     error: str = ""
 
 
-class Release(msgspec.Struct, frozen=True, gc=False):
+class ReleaseView(msgspec.Struct, frozen=True, gc=False):
     """The progress of one opening: how many of the workers that were waiting have passed."""
 
     gate: str
@@ -58,12 +58,12 @@ class GateView(msgspec.Struct, frozen=True, gc=False):
     share: float = 1.0
     waiting: tuple[str, ...] = ()
     workers: int = 0
-    release: Release | None = None
+    release: ReleaseView | None = None
     as_of: float | None = None
     problem: str = ""
 
 
-class TaskDecision(msgspec.Struct, frozen=True, gc=False):
+class WorkerConcurrency(msgspec.Struct, frozen=True, gc=False):
     """How many dequeue tasks one worker has and wants for a queue, and why, in the worker's own words."""
 
     worker: str
@@ -86,7 +86,7 @@ class QueueView(msgspec.Struct, frozen=True, gc=False):
     oldest_seconds: float | None = None
     workers: int = 0
     as_of: float | None = None
-    decisions: tuple[TaskDecision, ...] = ()
+    decisions: tuple[WorkerConcurrency, ...] = ()
     problem: str = ""
 
     @property

@@ -30,11 +30,11 @@ from dashboard.live.fleet import (
     LeaderView,
     Point,
     QueueView,
-    Release,
+    ReleaseView,
     Sample,
     SequenceView,
-    TaskDecision,
     Today,
+    WorkerConcurrency,
     WorkerView,
 )
 from dashboard.live.presence import Presence
@@ -73,7 +73,7 @@ class _Reports(NamedTuple):
 def compose(
     sample: Sample,
     workers: Sequence[WorkerView],
-    releases: Mapping[str, Release],
+    releases: Mapping[str, ReleaseView],
     rates: Rates,
     *,
     now: float,
@@ -182,7 +182,7 @@ def _each(names: Iterable[str], make: Callable[[str], V], odd: Callable[[str, st
 def _gates(
     sample: Sample,
     reports: Mapping[str, list[tuple[str, GateStatus]]],
-    releases: Mapping[str, Release],
+    releases: Mapping[str, ReleaseView],
     now: float,
     went_back: Mapping[str, int],
 ) -> tuple[GateView, ...]:
@@ -258,7 +258,7 @@ def _queues(
                 total_tasks=sum(listener.total_tasks for _, listener in reported),
                 in_flight=sum(listener.in_hand for _, listener in reported),
                 decisions=tuple(
-                    TaskDecision(worker, listener.active_tasks, listener.wanted_tasks, listener.reason)
+                    WorkerConcurrency(worker, listener.active_tasks, listener.wanted_tasks, listener.reason)
                     for worker, listener in reported
                 ),
             )

@@ -21,7 +21,7 @@ from coordinator.gates.state import GateState, rollout_bucket
 from coordinator.realtime.protocol import Receipt
 from coordinator.storage import Storage
 from dashboard.core.backplane import Backplane
-from dashboard.live.fleet import Fleet, Release
+from dashboard.live.fleet import Fleet, ReleaseView
 from dashboard.models import GatePeak
 
 log = logging.getLogger(__name__)
@@ -254,10 +254,10 @@ class ReleaseProgress:
         self.delays: dict[str, float] = {}
         self.written_at = written_at
         self.pushed_at: float | None = None
-        self._shown: tuple[tuple[object, ...], Release] | None = None
+        self._shown: tuple[tuple[object, ...], ReleaseView] | None = None
         self._of = expected
 
-    def view(self) -> Release:
+    def view(self) -> ReleaseView:
         """To show; the same as long as nothing came."""
         expected = self.expected
         # Both only grow: each worker is expected once and passes once.
@@ -266,10 +266,10 @@ class ReleaseProgress:
             self._shown, self._of = (key, self._view()), expected
         return self._shown[1]
 
-    def _view(self) -> Release:
+    def _view(self) -> ReleaseView:
         delays = sorted(delay * 1000 for delay in self.delays.values())
         waiting = [name for instance, name in self.expected.items() if instance not in self.delays]
-        return Release(
+        return ReleaseView(
             gate=self.gate,
             epoch=self.epoch,
             written_at=self.written_at,
@@ -442,7 +442,7 @@ class ReleaseTracker:
             release.delays.setdefault(instance, min(max(0.0, receipt.delay_seconds), most))
             self.version += 1
 
-    def views(self) -> dict[str, Release]:
+    def views(self) -> dict[str, ReleaseView]:
         """The newest release of each gate, to show."""
         return {gate: release.view() for gate, release in list(self._releases.items())}
 

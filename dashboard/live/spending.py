@@ -90,7 +90,7 @@ class Bill:
     pools: tuple[PoolHours, ...] = ()
 
 
-class Spending(NamedTuple):
+class SpendingToday(NamedTuple):
     """What was spent today, in dollars, beside the daily budget. None: not known, or no budget."""
 
     today: float | None
@@ -98,17 +98,17 @@ class Spending(NamedTuple):
     verdict: str
 
 
-def spending(fleet: Fleet) -> Spending:
+def spending(fleet: Fleet) -> SpendingToday:
     """By the prices and the budget in force; cheap, unlike the whole bill: for what is reckoned many times a second."""
     now = pricing.current_prices()
     return _spending(fleet, now.prices, now.budget)
 
 
-def _spending(fleet: Fleet, prices: Prices, budget: Budget | None) -> Spending:
+def _spending(fleet: Fleet, prices: Prices, budget: Budget | None) -> SpendingToday:
     today = None if fleet.today is None else spent(fleet.today.requests, prices)
     if budget is None:
-        return Spending(today, None, "")
-    return Spending(today, budget.per_day, "" if today is None else budget.verdict(today))
+        return SpendingToday(today, None, "")
+    return SpendingToday(today, budget.per_day, "" if today is None else budget.verdict(today))
 
 
 def current(fleet: Fleet) -> Bill:

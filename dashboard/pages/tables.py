@@ -11,7 +11,7 @@ from django.utils.timezone import now
 from django.views.decorators.http import require_safe
 
 from coordinator.spreadsheets import csv_text
-from dashboard.core.pages import Table, Unread, registry
+from dashboard.core.pages import ExportTable, Unread, registry
 from dashboard.live.fleet import Fleet
 from dashboard.pages import queries as selectors
 from dashboard.pages.views import requires
@@ -41,7 +41,7 @@ def table(request: HttpRequest, name: str, form: str) -> HttpResponse:
     return answer
 
 
-def rows_of(table: Table, fleet: Fleet, query: QueryDict) -> Iterable[Row]:
+def rows_of(table: ExportTable, fleet: Fleet, query: QueryDict) -> Iterable[Row]:
     """A row for each; what cannot be written costs its own row, which says so."""
     for each in table.rows(fleet, query):
         try:

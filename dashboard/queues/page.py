@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from django.http import QueryDict
 
 from dashboard.core.csv import moment
-from dashboard.core.pages import Badge, Page, Table, attributes, with_reason
+from dashboard.core.pages import Badge, ExportTable, Page, attributes, with_reason
 from dashboard.live.fleet import Fleet, QueueView
 from dashboard.queues import actions
 from dashboard.queues.reasons import why
@@ -42,7 +42,7 @@ PAGES = (
         context={"queues": sorted_queues},
         graphs=sorted_queues,
         tables={
-            "queues": Table(
+            "queues": ExportTable(
                 sorted_queues,
                 {
                     "queue": lambda each: each.name,

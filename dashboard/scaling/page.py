@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.http import QueryDict
 
 from dashboard.core.csv import moment
-from dashboard.core.pages import Page, Table
+from dashboard.core.pages import ExportTable, Page
 from dashboard.live.fleet import Fleet
 from dashboard.live.workloads import Pool
 
@@ -24,7 +24,7 @@ PAGES = (
         "n",
         context={"pool": pool},
         tables={
-            "pools": Table(
+            "pools": ExportTable(
                 lambda fleet, query: fleet.work.pools,
                 {
                     "pool": lambda each: each.latest.pool,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.http import QueryDict
 
 from dashboard.core.csv import moment
-from dashboard.core.pages import Badge, Page, Table, attributes
+from dashboard.core.pages import Badge, ExportTable, Page, attributes
 from dashboard.live.fleet import Fleet, SequenceView
 from dashboard.live.view_models import CARDS, Cards, cards
 
@@ -36,7 +36,7 @@ PAGES = (
             "pressing_sequences": lambda fleet, query: pressing_sequences(fleet),
         },
         tables={
-            "sequences": Table(
+            "sequences": ExportTable(
                 lambda fleet, query: pressing_sequences(fleet),
                 {
                     "sequence": lambda each: each.name,

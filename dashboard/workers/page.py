@@ -12,7 +12,7 @@ from typing import NamedTuple
 from django.http import QueryDict
 
 from dashboard.core.csv import moment
-from dashboard.core.pages import Badge, Page, Table, attributes, joined, with_reason
+from dashboard.core.pages import Badge, ExportTable, Page, attributes, joined, with_reason
 from dashboard.live.fleet import Fleet, WorkerView
 from dashboard.live.view_models import ROWS, matching
 from dashboard.workers.actions import COMMANDS, worker_command
@@ -161,7 +161,7 @@ PAGES = (
         (Badge("lost", "lost", "red"), Badge("late", "late", "amber")),
         context={"found": sorted_workers, "crowd": crowd, "worker_commands": lambda fleet, query: COMMANDS},
         tables={
-            "workers": Table(
+            "workers": ExportTable(
                 lambda fleet, query: sorted_workers(fleet, query, ALL).rows,
                 {
                     "worker": lambda each: each.name,

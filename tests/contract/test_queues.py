@@ -18,7 +18,7 @@ from coordinator.errors import (
     ReceiptStale,
 )
 from coordinator.queues.azure import AzureQueue, BlobClaims, BlobRules, BlobShards, list_queues
-from coordinator.queues.protocols import ClaimStore, Layout, QueueTransport, RuleStore, ShardStore
+from coordinator.queues.protocols import ClaimStore, QueueTransport, RuleStore, ShardLayout, ShardStore
 from coordinator.queues.rules import Steps, TargetLatency
 from coordinator.testing.queue_service import QueueService
 from coordinator.testing.queues import MemoryClaimStore, MemoryQueueTransport, MemoryRules, MemoryShards
@@ -189,15 +189,15 @@ def shards(request: pytest.FixtureRequest) -> ShardStore:
 
 async def test_the_number_of_shards_is_stored_only_over_the_one_that_was_read(shards: ShardStore) -> None:
     assert await shards.read("work") == (None, "")
-    await shards.write("work", Layout(2, 2), "")
+    await shards.write("work", ShardLayout(2, 2), "")
     layout, etag = await shards.read("work")
-    assert layout == Layout(2, 2)
+    assert layout == ShardLayout(2, 2)
     with pytest.raises((PreconditionFailed, AlreadyExists)):
-        await shards.write("work", Layout(9, 9), "")
-    await shards.write("work", Layout(4, 4), etag)
+        await shards.write("work", ShardLayout(9, 9), "")
+    await shards.write("work", ShardLayout(4, 4), etag)
     with pytest.raises(PreconditionFailed):
-        await shards.write("work", Layout(9, 9), etag)
-    assert (await shards.read("work"))[0] == Layout(4, 4)
+        await shards.write("work", ShardLayout(9, 9), etag)
+    assert (await shards.read("work"))[0] == ShardLayout(4, 4)
 
 
 async def test_a_claim_is_kept_until_it_is_deleted(claims: ClaimStore) -> None:

@@ -15,7 +15,7 @@ from dashboard.access.queries import tokens as every_token
 from dashboard.api.v1 import idempotency as replays
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import NewToken, Text
-from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
+from dashboard.api.v1.operations import ActDone, actor_of, acts, done, reads
 from dashboard.api.v1.problems import Refusal
 
 router = Router(tags=["tokens"])
@@ -69,7 +69,7 @@ def create_token(request: HttpRequest, body: NewToken) -> HttpResponse:
 setattr(create_token, replays.SECRET, True)
 
 
-@router.delete("/tokens/{token_id}", **acts(Done, "revoke_token", action="token.revoke_own"))
+@router.delete("/tokens/{token_id}", **acts(ActDone, "revoke_token", action="token.revoke_own"))
 def revoke_token(request: HttpRequest, token_id: TokenId, reason: Text = "") -> HttpResponse:
     """End a token; sockets that were opened with it are closed within seconds."""
     actions.revoke_token(actor_of(request), token_id, reason=reason)

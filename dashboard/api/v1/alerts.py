@@ -13,7 +13,7 @@ from dashboard.alerts.queries import ChannelView, PastAlert, RuleView, SilenceVi
 from dashboard.api.v1 import idempotency as replays
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import AlertRuleBody, Name, NewChannel, NewSilence, Text, Why
-from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
+from dashboard.api.v1.operations import ActDone, actor_of, acts, done, reads
 from dashboard.live.fleet import AlertView
 from dashboard.models import AlertRule
 
@@ -60,7 +60,9 @@ def alerts(request: HttpRequest) -> HttpResponse:
     return answering.answer(Alerts(queries.firing(), queries.history(), queries.silences()))
 
 
-@router.post("/alerts/{alert_id}/acknowledge", **acts(Done, "acknowledge_alert", action="alert.acknowledge"))
+@router.post(
+    "/alerts/{alert_id}/acknowledge", **acts(ActDone, "acknowledge_alert", action="alert.acknowledge")
+)
 def acknowledge(request: HttpRequest, alert_id: AlertId, body: Why) -> HttpResponse:
     """Somebody sees to it: it counts no more in the title, and nothing more is sent until it is resolved."""
     actions.acknowledge(actor_of(request), alert_id, reason=body.reason)
@@ -84,7 +86,7 @@ def save_rule(request: HttpRequest, name: Name, body: AlertRuleBody) -> HttpResp
     return answering.answer(queries.rule_view(AlertRule.objects.get(name=name)))
 
 
-@router.delete("/alerts/rules/{name}", **acts(Done, "delete_alert_rule", action="alert.rule"))
+@router.delete("/alerts/rules/{name}", **acts(ActDone, "delete_alert_rule", action="alert.rule"))
 def delete_rule(request: HttpRequest, name: Name, reason: Text = "") -> HttpResponse:
     """Take a rule away; its alerts are resolved."""
     actions.delete_rule(actor_of(request), name, reason=reason)
@@ -100,7 +102,7 @@ def silence(request: HttpRequest, name: Name, body: NewSilence) -> HttpResponse:
     return answering.answer(Silenced(made), status=201)
 
 
-@router.delete("/alerts/silences/{alert_id}", **acts(Done, "end_silence", action="alert.silence"))
+@router.delete("/alerts/silences/{alert_id}", **acts(ActDone, "end_silence", action="alert.silence"))
 def end_silence(request: HttpRequest, alert_id: AlertId, reason: Text = "") -> HttpResponse:
     """End a silence now."""
     actions.end_silence(actor_of(request), alert_id, reason=reason)
@@ -123,14 +125,14 @@ def save_channel(request: HttpRequest, name: Name, body: NewChannel) -> HttpResp
 setattr(save_channel, replays.SECRET, True)
 
 
-@router.delete("/alerts/channels/{name}", **acts(Done, "delete_alert_channel", action="alert.channel"))
+@router.delete("/alerts/channels/{name}", **acts(ActDone, "delete_alert_channel", action="alert.channel"))
 def delete_channel(request: HttpRequest, name: Name, reason: Text = "") -> HttpResponse:
     """Take a channel away, with what was still to be sent to it."""
     actions.delete_channel(actor_of(request), name, reason=reason)
     return done("alert.channel", name)
 
 
-@router.post("/alerts/channels/{name}/test", **acts(Done, "try_alert_channel", action="alert.test"))
+@router.post("/alerts/channels/{name}/test", **acts(ActDone, "try_alert_channel", action="alert.test"))
 def try_channel(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Send a test through the channel."""
     actions.try_channel(actor_of(request), name, reason=body.reason)

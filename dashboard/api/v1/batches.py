@@ -12,7 +12,7 @@ from pydantic import StringConstraints
 from coordinator.pipelines.status import BatchStatus
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import KEY, Cursor, Limit, Name, Why
-from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
+from dashboard.api.v1.operations import ActDone, actor_of, acts, done, reads
 from dashboard.api.v1.schema import page_of
 from dashboard.batches import actions
 from dashboard.pages import queries as selectors
@@ -59,7 +59,7 @@ def retry_batch(request: HttpRequest, pipeline: Name, batch: Key, body: Why) -> 
     return answering.answer(Retried(items))
 
 
-@router.post("/batches/{pipeline}/{batch}/cancel", **acts(Done, "cancel_batch", action="batch.cancel"))
+@router.post("/batches/{pipeline}/{batch}/cancel", **acts(ActDone, "cancel_batch", action="batch.cancel"))
 def cancel_batch(request: HttpRequest, pipeline: Name, batch: Key, body: Why) -> HttpResponse:
     """Stop a batch for good; what is on its way is dropped within seconds."""
     actions.cancel_batch(actor_of(request), f"{pipeline}/{batch}", reason=body.reason)
@@ -75,7 +75,7 @@ def sagas(request: HttpRequest, cursor: Cursor = "", limit: Limit = 100) -> Http
     )
 
 
-@router.post("/sagas/{saga}/{key}/retry", **acts(Done, "retry_saga", action="saga.retry"))
+@router.post("/sagas/{saga}/{key}/retry", **acts(ActDone, "retry_saga", action="saga.retry"))
 def retry_saga(request: HttpRequest, saga: Name, key: Key, body: Why) -> HttpResponse:
     """Have a stuck saga try to undo its steps again."""
     actions.free_saga(actor_of(request), f"{saga}/{key}", reason=body.reason)

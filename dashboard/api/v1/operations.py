@@ -17,7 +17,7 @@ READ_STATUSES = (400, 401, 403, 422, 429)
 WRITE_STATUSES = (400, 401, 403, 404, 409, 413, 422, 429, 503)
 
 
-class Done(msgspec.Struct, frozen=True):
+class ActDone(msgspec.Struct, frozen=True):
     """The act was carried out and is in the audit under this request id. A worker that was asked acts on it by itself."""
 
     done: str
@@ -27,7 +27,7 @@ class Done(msgspec.Struct, frozen=True):
 
 def done(action: str, target: str, *, status: int = 200) -> HttpResponse:
     """The answer to an act that has nothing else to report."""
-    return responses.answer(Done(action, target, request_id_var.get()), status=status)
+    return responses.answer(ActDone(action, target, request_id_var.get()), status=status)
 
 
 def actor_of(request: HttpRequest) -> Actor:

@@ -40,7 +40,7 @@ HOW_TO_ENTER = (
 )
 
 
-class Fault(msgspec.Struct, frozen=True):
+class InvalidField(msgspec.Struct, frozen=True):
     """One thing that is wrong with a request: where (such as body.share), and what."""
 
     where: str
@@ -59,7 +59,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     type: str = "about:blank"
     outcome: str = ""
     request_id: str = ""
-    errors: tuple[Fault, ...] = ()
+    errors: tuple[InvalidField, ...] = ()
 
 
 class Refusal(Exception):
@@ -76,7 +76,7 @@ def answered(
     headers: dict[str, str] | None = None,
     *,
     outcome: str = "",
-    errors: tuple[Fault, ...] = (),
+    errors: tuple[InvalidField, ...] = (),
 ) -> HttpResponse:
     """A problem as an answer."""
     problem = Problem(
@@ -109,9 +109,9 @@ def of(request: HttpRequest, error: Exception) -> HttpResponse:
         return answered(401, HOW_TO_ENTER)
     if isinstance(error, ValidationError):
         faults = tuple(
-            Fault(".".join(str(part) for part in each["loc"]), _plainly(each)) for each in error.errors
+            InvalidField(".".join(str(part) for part in each["loc"]), _plainly(each)) for each in error.errors
         )
-        first = faults[0] if faults else Fault("the request", "is not valid")
+        first = faults[0] if faults else InvalidField("the request", "is not valid")
         return answered(422, f"{first.where}: {first.what}", errors=faults)
     if isinstance(error, RequestDataTooBig):
         return answered(413, "the body is too large; at most 256 KiB are read")
@@ -155,4 +155,4 @@ _CAUSES: tuple[tuple[Any, int], ...] = (
     ((errors.KennelError, type(None)), 409),
 )
 
-__all__ = ["ANSWER_TYPE", "PROBLEM_TYPE", "Fault", "Problem", "Refusal", "answered", "of"]
+__all__ = ["ANSWER_TYPE", "PROBLEM_TYPE", "InvalidField", "Problem", "Refusal", "answered", "of"]

@@ -23,7 +23,7 @@ from dashboard.api.v1.bodies import (
     Text,
     Why,
 )
-from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
+from dashboard.api.v1.operations import ActDone, actor_of, acts, done, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import page_of
 from dashboard.live.fleet import QueueView
@@ -35,7 +35,7 @@ from dashboard.queues.poison import Filter, Kind
 router = Router(tags=["queues"])
 
 
-class Moved(msgspec.Struct, frozen=True):
+class Requeued(msgspec.Struct, frozen=True):
     """So many messages went back from the poison queue; `left` could not and stay there, `in_doubt` may be in both."""
 
     moved: int
@@ -65,21 +65,21 @@ def queue(request: HttpRequest, name: QueueName) -> HttpResponse:
     )
 
 
-@router.post("/queues", **acts(Done, "create_queue", action="queue.create", status=201))
+@router.post("/queues", **acts(ActDone, "create_queue", action="queue.create", status=201))
 def create_queue(request: HttpRequest, body: NewQueue) -> HttpResponse:
     """Make a queue; harmless if it exists."""
     actions.create_queue(actor_of(request), body.name, reason=body.reason)
     return done("queue.create", body.name, status=201)
 
 
-@router.delete("/queues/{name}", **acts(Done, "delete_queue", action="queue.delete"))
+@router.delete("/queues/{name}", **acts(ActDone, "delete_queue", action="queue.delete"))
 def delete_queue(request: HttpRequest, name: Name, reason: Text = "") -> HttpResponse:
     """Delete a queue with all its messages. This cannot be undone."""
     actions.delete_queue(actor_of(request), name, reason=reason)
     return done("queue.delete", name)
 
 
-@router.post("/queues/{name}/clear", **acts(Done, "clear_queue", action="queue.clear"))
+@router.post("/queues/{name}/clear", **acts(ActDone, "clear_queue", action="queue.clear"))
 def clear_queue(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Delete all messages of a queue. This cannot be undone."""
     actions.clear_queue(actor_of(request), name, reason=body.reason)
@@ -95,7 +95,7 @@ def peek(request: HttpRequest, name: Name, poison: bool = False) -> HttpResponse
     return answering.answer(look)
 
 
-@router.post("/queues/{name}/messages", **acts(Done, "put_message", action="queue.put", status=201))
+@router.post("/queues/{name}/messages", **acts(ActDone, "put_message", action="queue.put", status=201))
 def put_message(request: HttpRequest, name: Name, body: NewMessage) -> HttpResponse:
     """Put one item into a queue. Without an Idempotency-Key, repeating it puts it twice."""
     text = msgspec.json.encode(body.item).decode()
@@ -107,22 +107,22 @@ def put_message(request: HttpRequest, name: Name, body: NewMessage) -> HttpRespo
     return done("queue.put", name, status=201)
 
 
-@router.post("/queues/{name}/requeue", **acts(Moved, "requeue_poison", action="queue.requeue"))
+@router.post("/queues/{name}/requeue", **acts(Requeued, "requeue_poison", action="queue.requeue"))
 def requeue_poison(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Put the messages of the poison queue back to where they failed."""
     moved = actions.requeue_poison(actor_of(request), name, reason=body.reason)
-    return answering.answer(Moved(int(moved), moved.left, moved.in_doubt))
+    return answering.answer(Requeued(int(moved), moved.left, moved.in_doubt))
 
 
-@router.post("/queues/{name}/messages/retry", **acts(Moved, "retry_messages", action="queue.requeue"))
+@router.post("/queues/{name}/messages/retry", **acts(Requeued, "retry_messages", action="queue.requeue"))
 def retry_messages(request: HttpRequest, name: Name, body: Chosen) -> HttpResponse:
     """Put these messages of the poison queue back to where they failed; 409 if some are not there any more."""
     moved = actions.retry_messages(actor_of(request), name, body.ids, reason=body.reason)
-    return answering.answer(Moved(int(moved), moved.left, moved.in_doubt))
+    return answering.answer(Requeued(int(moved), moved.left, moved.in_doubt))
 
 
 @router.post(
-    "/queues/{name}/messages/delete", **acts(Done, "delete_messages", action="queue.delete_messages")
+    "/queues/{name}/messages/delete", **acts(ActDone, "delete_messages", action="queue.delete_messages")
 )
 def delete_messages(request: HttpRequest, name: Name, body: Chosen) -> HttpResponse:
     """Delete these messages of the poison queue. This cannot be undone."""
@@ -198,7 +198,7 @@ def poison_acts(request: HttpRequest, name: Name) -> HttpResponse:
 
 
 @router.post(
-    "/queues/{name}/poison/acts/{number}/abort", **acts(Done, "abort_poison_act", action="queue.abort")
+    "/queues/{name}/poison/acts/{number}/abort", **acts(ActDone, "abort_poison_act", action="queue.abort")
 )
 def abort_poison_act(request: HttpRequest, name: Name, number: ActNumber, body: Why) -> HttpResponse:
     """Have an act stop after the messages it is at; 409 if it is over."""

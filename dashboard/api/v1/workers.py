@@ -8,7 +8,7 @@ from ninja import Router
 
 from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Cursor, Instance, Limit, Name, Presence, Search, Why
-from dashboard.api.v1.operations import Done, actor_of, acts, done, reads
+from dashboard.api.v1.operations import ActDone, actor_of, acts, done, reads
 from dashboard.api.v1.problems import Refusal
 from dashboard.api.v1.schema import page_of
 from dashboard.leaders import actions as leader_actions
@@ -56,19 +56,21 @@ def worker(request: HttpRequest, instance: Instance) -> HttpResponse:
     return answering.state(request, found)
 
 
-@router.post("/workers/{instance}/drain", **acts(Done, "drain_worker", action="worker.drain", status=202))
+@router.post("/workers/{instance}/drain", **acts(ActDone, "drain_worker", action="worker.drain", status=202))
 def drain_worker(request: HttpRequest, instance: Instance, body: Why) -> HttpResponse:
     """Ask a worker to finish its messages in flight and take no new ones."""
     return _command(request, instance, "drain", body)
 
 
-@router.post("/workers/{instance}/resume", **acts(Done, "resume_worker", action="worker.resume", status=202))
+@router.post(
+    "/workers/{instance}/resume", **acts(ActDone, "resume_worker", action="worker.resume", status=202)
+)
 def resume_worker(request: HttpRequest, instance: Instance, body: Why) -> HttpResponse:
     """Ask a drained worker to work again."""
     return _command(request, instance, "resume", body)
 
 
-@router.post("/workers/{instance}/stop", **acts(Done, "stop_worker", action="worker.stop", status=202))
+@router.post("/workers/{instance}/stop", **acts(ActDone, "stop_worker", action="worker.stop", status=202))
 def stop_worker(request: HttpRequest, instance: Instance, body: Why) -> HttpResponse:
     """Ask a worker to end its process. Nothing here can start it again."""
     return _command(request, instance, "stop", body)
@@ -102,14 +104,14 @@ def leader_terms(request: HttpRequest, name: Name, limit: Limit = 50) -> HttpRes
     return answering.answer(Terms(name, rows))
 
 
-@router.post("/leaders/{name}/step-down", **acts(Done, "step_down", action="leader.step_down", status=202))
+@router.post("/leaders/{name}/step-down", **acts(ActDone, "step_down", action="leader.step_down", status=202))
 def step_down(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Ask the leader to step down; a standby takes over."""
     leader_actions.step_down(actor_of(request), name, reason=body.reason)
     return done("leader.step_down", name, status=202)
 
 
-@router.post("/leaders/{name}/break", **acts(Done, "break_lease", action="leader.break"))
+@router.post("/leaders/{name}/break", **acts(ActDone, "break_lease", action="leader.break"))
 def break_lease(request: HttpRequest, name: Name, body: Why) -> HttpResponse:
     """Take the lease from its holder by force; the epoch rises, so that fenced writes of the old leader fail."""
     leader_actions.break_lease(actor_of(request), name, reason=body.reason)

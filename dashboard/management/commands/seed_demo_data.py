@@ -24,7 +24,7 @@ from dashboard.hub.runtime import current
 from dashboard.live import tallies
 from dashboard.live.history import LEVELS, pack
 from dashboard.live.ledger_index import LedgerIndex
-from dashboard.models import AuditHead, AuditRow, Chunk, LedgerBook, LedgerOwner, Outcome, Series, Tally
+from dashboard.models import AuditHead, AuditOutcome, AuditRow, Chunk, LedgerBook, LedgerOwner, Series, Tally
 
 BATCH = 2000
 MOST_HANDLERS = 100
@@ -116,17 +116,17 @@ def seed_audit(rows: int, queues: list[str], rng: random.Random, *, every_second
                     "before": "",
                     "after": "",
                     "reason": reason,
-                    "outcome": str(Outcome.DENIED if actor == "vera" else Outcome.INTENT),
+                    "outcome": str(AuditOutcome.DENIED if actor == "vera" else AuditOutcome.INTENT),
                     "request_id": f"{rng.getrandbits(64):016x}",
                     "intent_id": None,
                 }
             else:
-                result = Outcome.FAILED if rng.random() < 0.03 else Outcome.DONE
+                result = AuditOutcome.FAILED if rng.random() < 0.03 else AuditOutcome.DONE
                 values = intent | {"outcome": str(result), "intent_id": intent["id"]}
             values |= {"id": number, "at": min(at, time.time())}
             row = AuditRow(**values, previous=previous, digest=audit.digest(values, previous))
-            row.closed = row.outcome == Outcome.INTENT and number < rows
-            intent = values if row.outcome == Outcome.INTENT else None
+            row.closed = row.outcome == AuditOutcome.INTENT and number < rows
+            intent = values if row.outcome == AuditOutcome.INTENT else None
             previous = row.digest
             batch.append(row)
             if len(batch) == BATCH or number == rows:

@@ -13,7 +13,7 @@ from coordinator import __main__ as shell
 from coordinator.cli import queue as queue_commands
 from coordinator.cli import remote
 from coordinator.cli.run import load
-from coordinator.client import Act, Client, Gate, PoisonAct, PoisonKind
+from coordinator.client import Act, Client, GateRecord, PoisonActRecord, PoisonKind
 from coordinator.queues.requeue import Moved
 from coordinator.worker import Worker
 
@@ -30,13 +30,13 @@ class Dashboard(Client):
     asked: list[tuple[Any, ...]] = []
     moved = Moved(3, left=1, in_doubt=2)
 
-    def open_gate(self, name: str, *, reason: str = "", **_: Any) -> Gate:
+    def open_gate(self, name: str, *, reason: str = "", **_: Any) -> GateRecord:
         self.asked.append(("open", name, reason))
-        return Gate(name=name, state="open", epoch=5)
+        return GateRecord(name=name, state="open", epoch=5)
 
-    def close_gate(self, name: str, *, reason: str, **_: Any) -> Gate:
+    def close_gate(self, name: str, *, reason: str, **_: Any) -> GateRecord:
         self.asked.append(("close", name, reason))
-        return Gate(name=name, state="closed", epoch=6)
+        return GateRecord(name=name, state="closed", epoch=6)
 
     def create_queue(self, name: str, *, reason: str = "") -> Act:
         return self._did("create", name)
@@ -51,16 +51,16 @@ class Dashboard(Client):
         self._did("requeue", name)
         return self.moved
 
-    def read_poison(self, name: str) -> PoisonAct:
+    def read_poison(self, name: str) -> PoisonActRecord:
         self._did("read", name)
-        return PoisonAct(id=1, verb="read", messages="all", outcome="running", done=0, left=0)
+        return PoisonActRecord(id=1, verb="read", messages="all", outcome="running", done=0, left=0)
 
-    def delete_poison(self, name: str, *, kind: str) -> PoisonAct:
+    def delete_poison(self, name: str, *, kind: str) -> PoisonActRecord:
         self._did(f"delete {kind}", name)
-        return PoisonAct(id=2, verb="delete", messages=kind, outcome="done", done=4, left=0)
+        return PoisonActRecord(id=2, verb="delete", messages=kind, outcome="done", done=4, left=0)
 
-    def poison_acts(self, name: str) -> list[PoisonAct]:
-        return [PoisonAct(id=1, verb="read", messages="all", outcome="done", done=9, left=0)]
+    def poison_acts(self, name: str) -> list[PoisonActRecord]:
+        return [PoisonActRecord(id=1, verb="read", messages="all", outcome="done", done=9, left=0)]
 
     def poison(self, name: str) -> list[PoisonKind]:
         return [

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.testing.processes import ProcessBench, Run
+from coordinator.testing.processes import ProcessBench, ProcessRun
 
 POLITE = "trap 'exit 0' TERM; printf x >> {record}; while :; do sleep 0.02; done"
 FAILING = "printf y >> {record}; echo something is wrong; exit 3"
@@ -29,7 +29,7 @@ def until(ready: Callable[[], object], seconds: float = 20.0) -> None:
         time.sleep(0.005)
 
 
-def is_stopped(run: Run) -> bool:
+def is_stopped(run: ProcessRun) -> bool:
     return psutil.Process(run.pid).status() == psutil.STATUS_STOPPED
 
 

@@ -25,7 +25,7 @@ from dashboard.core.audit import ActionFailed, Denied
 from dashboard.core.dispatch import by_name
 from dashboard.core.permissions import ACTIONS, Actor
 from dashboard.hub.runtime import current
-from dashboard.models import AuditHead, AuditRow, Outcome, WorkerToken
+from dashboard.models import AuditHead, AuditOutcome, AuditRow, WorkerToken
 from dashboard.workers.actions import COMMANDS, Asked, worker_command
 
 from .making import hello
@@ -37,7 +37,9 @@ VERA = Actor("vera", "viewer")
 
 
 def act(target: str = "start-it") -> AuditRow:
-    return audit.outcome(audit.intent(OLGA, "gate.open", target, reason="go"), Outcome.DONE, after="open")
+    return audit.outcome(
+        audit.intent(OLGA, "gate.open", target, reason="go"), AuditOutcome.DONE, after="open"
+    )
 
 
 def test_an_act_has_its_intent_before_and_its_outcome_after() -> None:
@@ -86,7 +88,7 @@ def test_an_outcome_that_comes_after_it_was_given_up_is_told_all_the_same() -> N
     row = audit.intent(OLGA, "queue.clear", "orders-in")
     AuditRow.objects.filter(pk=row.pk).update(at=row.at - 1000)
     audit.reconcile()
-    audit.outcome(row, Outcome.DONE)
+    audit.outcome(row, AuditOutcome.DONE)
     assert [view.outcome for view in selectors.audit().rows] == ["done", "unknown"]
 
 
@@ -107,7 +109,7 @@ def test_the_audit_is_paged_by_key_and_searched() -> None:
 def test_what_was_done_since_a_moment_is_told_newest_first_without_what_was_not_done() -> None:
     for name in "abc":
         act(name)
-    audit.outcome(audit.intent(OLGA, "gate.open", "failed"), Outcome.FAILED)
+    audit.outcome(audit.intent(OLGA, "gate.open", "failed"), AuditOutcome.FAILED)
     audit.denied(VERA, "gate.open", "denied")
     assert [row.target for row in selectors.acts(("gate.open",), since=0, limit=2)] == ["c", "b"]
     assert selectors.acts(("gate.close",), since=0, limit=9) == ()
@@ -222,7 +224,7 @@ def test_an_outcome_that_the_database_does_not_take_is_written_later(monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(audit, "outcome", locked)
-        audit.settle(row, Outcome.DONE, after="open")
+        audit.settle(row, AuditOutcome.DONE, after="open")
     assert not AuditRow.objects.filter(intent_id=row.pk).exists()
     audit.reconcile()
     told = AuditRow.objects.get(intent_id=row.pk)

@@ -10,14 +10,14 @@ from django.db import connection
 from dashboard.audit import queries as selectors
 from dashboard.core import audit
 from dashboard.core.permissions import Actor
-from dashboard.models import AuditRow, Outcome
+from dashboard.models import AuditOutcome, AuditRow
 
 pytestmark = pytest.mark.django_db
 
 OLGA = Actor("olga", "operator", "10.0.0.1", "0123e456789abcde")
 
 
-def act(target: str, reason: str = "", result: Outcome = Outcome.DONE) -> None:
+def act(target: str, reason: str = "", result: AuditOutcome = AuditOutcome.DONE) -> None:
     audit.outcome(audit.intent(OLGA, "queue.requeue", target, reason=reason), result)
 
 
@@ -45,7 +45,7 @@ def found(q: str) -> list[str]:
 )
 def test_each_part_of_a_query_is_the_beginning_of_a_word(q: str, targets: list[str]) -> None:
     act("orders-in", reason="mended the parser")
-    act("orders-out", result=Outcome.FAILED)
+    act("orders-out", result=AuditOutcome.FAILED)
     act("müller")
     assert found(q) == targets
 

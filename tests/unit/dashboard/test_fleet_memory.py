@@ -30,7 +30,7 @@ from dashboard.live import fleet_memory, fragments, ledger
 from dashboard.live.fleet import Sample, StorageView
 from dashboard.live.fleet_state import Rates, compose
 from dashboard.live.presence import FORGET_SECONDS, LATE_SECONDS, Presence
-from dashboard.models import LastIssued, Outcome, PastRelease, PastWorker, PoisonMessage
+from dashboard.models import AuditOutcome, LastIssued, PastRelease, PastWorker, PoisonMessage
 from dashboard.workers import timeline
 
 from .making import NOW, hello, releases_of, waiting, worker
@@ -245,7 +245,7 @@ def test_a_worker_that_died_has_a_page_with_what_it_did(
     monkeypatch.setattr(timeline, "look", lambda *_: runtime.Seen(terms))
     release = made.releases.begin("start", 7, written_at=started + 2.0, share=1.0)
     release.delays["i-w-1"] = 0.25
-    audit.outcome(audit.intent(Actor("olga", "operator"), "worker.drain", "i-w-1"), Outcome.DONE)
+    audit.outcome(audit.intent(Actor("olga", "operator"), "worker.drain", "i-w-1"), AuditOutcome.DONE)
     PoisonMessage.objects.create(
         source=SOURCE,
         queue="orders-in",

@@ -23,7 +23,7 @@ from dashboard.hub import runtime
 from dashboard.hub.runtime import Runtime
 from dashboard.live import fragments
 from dashboard.live import releases as plans
-from dashboard.live.fleet import Fleet, Release, Sample, StorageView
+from dashboard.live.fleet import Fleet, ReleaseView, Sample, StorageView
 from dashboard.live.fleet_state import Rates, compose
 from dashboard.live.presence import Presence
 from dashboard.models import AuditRow, Scope
@@ -44,7 +44,7 @@ def olga(client: Client) -> Client:
     return client
 
 
-def fleet_with(state: GateState, *, workers: int = 20, now: float = NOW, **releases: Release) -> Fleet:
+def fleet_with(state: GateState, *, workers: int = 20, now: float = NOW, **releases: ReleaseView) -> Fleet:
     present = [worker(f"w-{n}", gates=(GateStatus(GATE, "closed", waiting=True),)) for n in range(workers)]
     sample = Sample(at=now, storage=StorageView(as_of=now), gates=(state,), gates_as_of=now)
     return compose(sample, present, releases or {}, Rates(), now=now, requests={})
@@ -168,14 +168,18 @@ def test_an_armed_gate_shows_its_date_and_no_release() -> None:
         share=0.1,
         by="olga",
     )
-    seen = fleet_with(state, now=NOVEMBER - 100, **{GATE: Release(GATE, 4, NOVEMBER, NOVEMBER - 100, 4, 0)})
+    seen = fleet_with(
+        state, now=NOVEMBER - 100, **{GATE: ReleaseView(GATE, 4, NOVEMBER, NOVEMBER - 100, 4, 0)}
+    )
     (gate,) = seen.gates
     assert (gate.release, gate.until) == (None, NOVEMBER + 9 * 3600)
     text = " ".join(fragments.render_each("gates", seen, "operator")["gates"].split())
     assert "Fri 27 Nov 2026 09:00 UTC" in text and "Closes by itself" in text and "18:00 UTC" in text
     assert f"10 % = {gate.admitted} of 20 workers" in text
     assert "released" not in text and "Written" not in text
-    opened = fleet_with(state, now=NOVEMBER + 1, **{GATE: Release(GATE, 4, NOVEMBER, NOVEMBER - 100, 4, 4)})
+    opened = fleet_with(
+        state, now=NOVEMBER + 1, **{GATE: ReleaseView(GATE, 4, NOVEMBER, NOVEMBER - 100, 4, 4)}
+    )
     text = " ".join(fragments.render_each("gates", opened, "operator")["gates"].split())
     assert "Opened on schedule" in text and "4 of 4" in text and "Pushed" not in text
 

@@ -7,7 +7,7 @@ import pytest
 from coordinator.gates.state import GateState
 from coordinator.realtime.protocol import GateStatus, Receipt, WorkerState
 from coordinator.testing.clock import ManualClock
-from dashboard.live.fleet import Release
+from dashboard.live.fleet import ReleaseView
 from dashboard.live.presence import Presence
 from dashboard.live.releases import SKEW_SECONDS, ReleaseTracker, quantile
 
@@ -31,7 +31,7 @@ def releases(presence: Presence, clock: ManualClock) -> ReleaseTracker:
     return releases_of(presence, clock)
 
 
-def shown(releases: ReleaseTracker) -> Release:
+def shown(releases: ReleaseTracker) -> ReleaseView:
     return releases.views()[GATE]
 
 

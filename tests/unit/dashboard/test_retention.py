@@ -17,7 +17,7 @@ from dashboard.core.audit import ActionFailed, Denied
 from dashboard.core.permissions import Actor
 from dashboard.core.retention import prune_audit
 from dashboard.hub.background import reconcile_and_prune
-from dashboard.models import AuditRow, Outcome
+from dashboard.models import AuditOutcome, AuditRow
 
 pytestmark = pytest.mark.django_db
 
@@ -29,7 +29,7 @@ def acts(*targets: str, age: float = 0.0, monkeypatch: pytest.MonkeyPatch | None
     """Acts of two rows each, written `age` seconds ago."""
     if monkeypatch is None:
         for target in targets:
-            audit.outcome(audit.intent(ADAM, "gate.open", target), Outcome.DONE)
+            audit.outcome(audit.intent(ADAM, "gate.open", target), AuditOutcome.DONE)
         return
     with monkeypatch.context() as then:
         now = audit.time.time()

@@ -14,7 +14,7 @@ import pytest
 
 from dashboard.core import audit, webhooks
 from dashboard.core.permissions import Actor
-from dashboard.models import AuditRow, Outcome, WebhookMark
+from dashboard.models import AuditOutcome, AuditRow, WebhookMark
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +31,7 @@ def address(settings: Any) -> str:
 
 
 def _open(gate: str) -> AuditRow:
-    return audit.outcome(audit.intent(OLGA, "gate.open", gate), Outcome.DONE, after='{"state": "open"}')
+    return audit.outcome(audit.intent(OLGA, "gate.open", gate), AuditOutcome.DONE, after='{"state": "open"}')
 
 
 def _due() -> None:
@@ -47,7 +47,7 @@ def test_what_nobody_answers_is_tried_so_often_then_given_up_and_the_next_follow
         _due()
     assert not AuditRow.objects.filter(action="webhook.send").exists()
     webhooks.send_due()
-    [row] = AuditRow.objects.filter(action="webhook.send", outcome=Outcome.FAILED)
+    [row] = AuditRow.objects.filter(action="webhook.send", outcome=AuditOutcome.FAILED)
     assert json.loads(row.after) == {"tries": webhooks.TRIES, "problem": "ConnectionError"}
     assert "secret-path" not in row.target + row.after + row.reason
     mark = WebhookMark.objects.get()
@@ -63,7 +63,7 @@ def test_what_happened_before_the_address_was_known_and_what_is_too_late_is_not_
     row = _open("late-gate")
     AuditRow.objects.filter(pk=row.pk).update(at=time.time() - webhooks.LATE_SECONDS - 1)
     webhooks.send_due()
-    [told] = AuditRow.objects.filter(action="webhook.send", outcome=Outcome.FAILED)
+    [told] = AuditRow.objects.filter(action="webhook.send", outcome=AuditOutcome.FAILED)
     assert json.loads(told.after) == {"tries": 0, "problem": "more than an hour late; not sent"}
 
 

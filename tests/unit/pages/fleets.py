@@ -14,7 +14,7 @@ from dashboard.live.fleet import (
     Headline,
     LeaderView,
     QueueView,
-    Release,
+    ReleaseView,
     SequenceView,
     StorageView,
     WorkerView,
@@ -79,7 +79,7 @@ def nothing() -> Fleet:
 def full(*, age: float = 0.5, unreachable: bool = False) -> Fleet:
     """One of everything, read `age` seconds ago."""
     read = NOW - age
-    release = Release("start", 4, read, read + 0.01, 4, 3, 40.0, 90.0, ("w-4",), (10.0, 40.0, 90.0))
+    release = ReleaseView("start", 4, read, read + 0.01, 4, 3, 40.0, 90.0, ("w-4",), (10.0, 40.0, 90.0))
     return Fleet(
         taken_at=NOW,
         headline=Headline("running", "3 of 4 workers take messages"),

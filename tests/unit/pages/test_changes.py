@@ -18,7 +18,7 @@ from dashboard.hub import runtime
 from dashboard.hub.runtime import Runtime
 from dashboard.live import fragments
 from dashboard.live.fleet import Fleet, Sample, SequenceView, StorageView
-from dashboard.models import Outcome
+from dashboard.models import AuditOutcome
 from dashboard.overview.search import find
 from dashboard.templatetags.changes import change
 from dashboard.templatetags.work import saga_event
@@ -76,7 +76,7 @@ def admin_row(client: Client, db: None) -> None:
     client.force_login(user)
     begun = audit.intent(Actor("olga", "operator"), "gate.open", "start-it")
     before, after = ({"state": state, "epoch": epoch} for state, epoch in (("closed", 3), ("open", 4)))
-    audit.settle(begun, Outcome.DONE, before=json.dumps(before), after=json.dumps(after))
+    audit.settle(begun, AuditOutcome.DONE, before=json.dumps(before), after=json.dumps(after))
 
 
 def test_a_failed_step_and_a_failed_rollback_are_told_apart() -> None:

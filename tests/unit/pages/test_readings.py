@@ -16,7 +16,7 @@ from dashboard.gates.page import found_gates, pressing_gates
 from dashboard.leaders.page import OWN_ELECTION, found_leaders
 from dashboard.live import fragments
 from dashboard.live import view_models as readings
-from dashboard.live.fleet import Attention, Fleet, GateView, LeaderView, QueueView, Release, SequenceView
+from dashboard.live.fleet import Attention, Fleet, GateView, LeaderView, QueueView, ReleaseView, SequenceView
 from dashboard.live.view_models import announcement
 from dashboard.overview.search import find
 from dashboard.pages.views import cards_query
@@ -197,7 +197,7 @@ def test_gates_that_hold_workers_come_first() -> None:
     ],
 )
 def test_a_release_is_announced_in_four_steps(passed: int, said: str) -> None:
-    gate = msgspec.structs.replace(full().gates[0], release=Release("start", 4, 0.0, None, 100, passed))
+    gate = msgspec.structs.replace(full().gates[0], release=ReleaseView("start", 4, 0.0, None, 100, passed))
     assert said in announcement(msgspec.structs.replace(full(), gates=(gate,)))
 
 

@@ -17,7 +17,7 @@ from coordinator.pipelines import sending
 from coordinator.pipelines.aggregating import STUMBLES
 from coordinator.pipelines.control import PipelineError
 from coordinator.pipelines.ledger import BatchLedger
-from coordinator.pipelines.messages import BatchOrder, Chunk, Head
+from coordinator.pipelines.messages import BatchOrder, Head, ItemChunk
 from coordinator.pipelines.pipeline import CHUNK_ATTEMPTS, Pipeline
 from coordinator.pipelines.sending import first_sizes, next_items
 from coordinator.queues.delivery import Reject
@@ -762,7 +762,7 @@ async def test_messages_of_an_older_version_without_a_run_are_counted() -> None:
         for _, chunk in (await site.pipeline.work.open(message.text))[1]:
             old = msgspec.json.decode(msgspec.json.encode(chunk))
             del old["run"]
-            await site.pipeline.process(msgspec.json.decode(msgspec.json.encode(old), type=Chunk))
+            await site.pipeline.process(msgspec.json.decode(msgspec.json.encode(old), type=ItemChunk))
     await site.deliver("results")
     assert (await site.pipeline.status("b1")).items_counted == 20
 
