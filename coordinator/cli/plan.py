@@ -33,9 +33,7 @@ class _Number(click.ParamType[float]):
     "--bytes", "item_bytes", type=_Number(), default="1000", show_default=True, help="Bytes of an item."
 )
 @click.option("--workers", type=_Number(), default="1", show_default=True, help="Processes that listen.")
-@click.option(
-    "--latency", default=60.0, show_default=True, help="Seconds within which an item is to be done."
-)
+@click.option("--latency", default=60.0, show_default=True, help="Seconds within which an item must be done.")
 @click.option(
     "--handler-seconds", default=0.1, show_default=True, help="How long a handler takes for an item."
 )

@@ -27,7 +27,8 @@ from coordinator.worker import Worker
 def run(context: click.Context, target: str, processes: int, reload: bool) -> None:
     """Run the worker that MODULE defines, until SIGTERM or Ctrl-C.
 
-    With several processes, one that ends with an error is started again. All get the signal to stop, and all are waited for.
+    With several processes, a process that ends with an error is started again. All receive the signal to stop, and the command
+    waits for all of them.
     """
     if processes == 1 and not reload:
         asyncio.run(load(target).run())

@@ -61,7 +61,7 @@ MakeDriver = Callable[[Storage, PoolReports], Driver]
     "--drain-seconds",
     default=DRAIN_SECONDS,
     show_default=True,
-    help="How long a job of a process that leaves may still run.",
+    help="How long a removed process may still work on its jobs.",
 )
 @click.option(
     "--drain-at-end",

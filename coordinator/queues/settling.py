@@ -270,7 +270,7 @@ class Settler:
         if again is not None:
             _log.log(
                 logging.INFO if isinstance(error, Retry) else logging.WARNING,
-                "Try %d of %d of an item of %s failed: %s; next try in %.0f s",
+                "Attempt %d of %d of an item of %s failed: %s; next attempt in %.0f s",
                 attempt,
                 self.policy.attempts,
                 name,

@@ -127,7 +127,7 @@ def decide(policy: ScalingPolicy, seen: Observation, memory: AgentState) -> Deci
             needed = now
     wanted = max(lowest, min(highest, needed))
     if wanted != needed:
-        why += f"; {needed} is outside {lowest}…{highest}{suffix}"
+        why += f"; limited to {lowest}–{highest}{suffix} (calculated {needed})"
     if wanted > now:
         memory = _stepped(policy, wanted, now, seen, memory)
         return Decision(wanted, f"{wanted} because {why}", memory, _SHORTEST_TURN_SECONDS)

@@ -1,4 +1,4 @@
-"""The line between dashboard processes: one subscription to the channel layer for each process, nothing without Redis."""
+"""The connection between dashboard processes: one subscription to the channel layer for each process, nothing without Redis."""
 
 from __future__ import annotations
 

@@ -580,7 +580,7 @@ class FleetState:
     def _degraded(self) -> str:
         if self.backplane.down_since is None:
             return ""
-        return "The line between dashboard processes is down: workers of other processes may be missing here"
+        return "The connection between dashboard processes is down: workers of other processes may be missing here"
 
     def _mark(self, sample: Sample) -> None:
         if sample.storage.unreachable_since is not None:

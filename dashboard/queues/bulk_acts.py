@@ -146,7 +146,7 @@ def _begin(actor: Actor, verb: str, queue: str, only: Filter | None, reason: str
         if only is not None:
             rows = list(only.rows(queue).values_list("pk", flat=True))
             if not rows:
-                raise ActionFailed("No message fits the filter: nothing changed.")
+                raise ActionFailed("No matching messages. Nothing changed.")
             last_row = max(rows)
         now = time.time()
         if BulkAct.objects.filter(outcome="running", seen_at__gte=now - DEAD_SECONDS).count() >= MOST_AT_ONCE:

@@ -462,7 +462,7 @@ def _act_on_all(
     count = only.rows(name).count()
     phrase, back = f"{verb} {count}", _poison_page(name, only)
     if not count:
-        messages.warning(request, "No message fits the filter.")
+        messages.warning(request, "No matching messages.")
         return redirect(back)
     if text(request, "typed").casefold() == phrase:
         # The kind is gone when all its messages are.

@@ -243,7 +243,7 @@ def test_overview_lists_the_most_severe_conditions_and_counts_all() -> None:
     html = drawn("overview", "attention", msgspec.structs.replace(full(), attention=many), "viewer")
     assert html.count('class="issue-what"') == 20
     assert "condition 0" in html
-    assert "The 20 most severe of 300." in html
+    assert "Showing the 20 most severe of 300." in html
     assert len(html) < 20_000
 
 

@@ -341,7 +341,7 @@ async def test_a_failed_try_before_the_last_is_logged_and_signalled(
     (line,) = [entry for entry in caplog.records if getattr(entry, "action", "") == "retry"]
     assert line.levelno == logging.WARNING
     assert line.getMessage().startswith(
-        "Try 1 of 2 of an item of work failed: ValueError: no such customer; next try in"
+        "Attempt 1 of 2 of an item of work failed: ValueError: no such customer; next attempt in"
     )
     assert [(failed.attempt, failed.again_seconds is None) for failed in told] == [(1, False), (2, True)]
     assert told[0].id == told[1].id

@@ -44,7 +44,7 @@ def had(
         # Nothing would be late, but a standing backlog would delay what comes after an outage: it is worked off.
         (seen(1500, arrival_per_second=39.0, actual=4), had(4), 7, "1500 to do"),
         (seen(10, items_per_message=100), had(0), 3, "1000 to do"),
-        (seen(100_000), had(0), 20, "is outside 0…20"),
+        (seen(100_000), had(0), 20, "limited to 0–20 (calculated "),
         (seen(None), had(7), 7, "depth is unknown"),
         (seen(0, in_flight=None, most_per_second=0.0), had(7), 7, "in flight is unknown"),
         (seen(0, in_flight=45, most_per_second=0.0), had(7), 5, "45 messages are in flight"),
