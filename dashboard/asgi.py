@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from django.core.asgi import get_asgi_application
+import django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
-django_application = get_asgi_application()
+django.setup(set_prefix=False)
 
 from channels.routing import ProtocolTypeRouter  # noqa: E402
 
+from dashboard.core.handler import Handler  # noqa: E402
 from dashboard.core.serving import bounded, guard_heads  # noqa: E402
 from dashboard.hub.background import lifespan  # noqa: E402
 from dashboard.hub.routing import people_first, sockets  # noqa: E402
@@ -21,7 +22,7 @@ guard_heads()
 
 application = ProtocolTypeRouter(
     {
-        "http": people_first(bounded(django_application)),
+        "http": people_first(bounded(Handler())),
         "websocket": sockets,
         "lifespan": partial(lifespan, also={"bulk-acts": bulk_acts.go_on}),
     }

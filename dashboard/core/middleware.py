@@ -5,18 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import ContextVar
 from http import HTTPStatus
-from typing import Any
 
-from asgiref.sync import iscoroutinefunction
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.middleware.gzip import GZipMiddleware
 from django.template.loader import render_to_string
-from django.utils.decorators import sync_and_async_middleware
 from django.utils.deprecation import MiddlewareMixin
 
 log = logging.getLogger(__name__)
@@ -89,20 +86,8 @@ class Compressed(GZipMiddleware):
         return super().process_response(request, response)
 
 
-@sync_and_async_middleware
-def request_id(
-    get_response: Callable[[HttpRequest], Any],
-) -> Callable[[HttpRequest], HttpResponse] | Callable[[HttpRequest], Awaitable[HttpResponse]]:
+def request_id(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
     """Take the caller's ``X-Request-Id`` if it is harmless, else make one; answer with it."""
-    if iscoroutinefunction(get_response):
-
-        async def answer_async(request: HttpRequest) -> HttpResponse:
-            number = _enter(request)
-            response: HttpResponse = _refusal(request) or await get_response(request)
-            response["X-Request-Id"] = number
-            return response
-
-        return answer_async
 
     def answer(request: HttpRequest) -> HttpResponse:
         number = _enter(request)
@@ -113,20 +98,13 @@ def request_id(
     return answer
 
 
-@sync_and_async_middleware
-def no_store(
-    get_response: Callable[[HttpRequest], Any],
-) -> Callable[[HttpRequest], HttpResponse] | Callable[[HttpRequest], Awaitable[HttpResponse]]:
+def no_store(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
     """What says nothing else about caches is kept by none: pages show what only those who signed in may see."""
-    if iscoroutinefunction(get_response):
-
-        async def answer_async(request: HttpRequest) -> HttpResponse:
-            return _unkept(await get_response(request))
-
-        return answer_async
 
     def answer(request: HttpRequest) -> HttpResponse:
-        return _unkept(get_response(request))
+        response = get_response(request)
+        response.headers.setdefault("Cache-Control", "private, no-store")
+        return response
 
     return answer
 
@@ -142,8 +120,3 @@ class DatabaseTrouble(MiddlewareMixin):
         answer = HttpResponse(render_to_string("503.html"), status=503)
         answer["Retry-After"] = "5"
         return answer
-
-
-def _unkept(response: HttpResponse) -> HttpResponse:
-    response.headers.setdefault("Cache-Control", "private, no-store")
-    return response
