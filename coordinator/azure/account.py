@@ -274,6 +274,8 @@ class _AioClients:
             tuple[str, str], Any
         ] = {}  # what the objects of one name have in common on this loop
         self._kept: set[asyncio.Task[None]] = set()
+        self.listing = asyncio.Lock()
+        """Held for each page of a listing, and while one rests: of all listings of a program, one request is under way."""
 
         options = _client_options(partial(CountingAioTransport, self.session), config, meter)
         credential: Any = endpoints.credential

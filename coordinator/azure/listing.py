@@ -46,9 +46,9 @@ class _Page(NamedTuple):
 class BlobListing:
     """The blobs of a container whose names begin with `prefix`, for those who list them again and again.
 
-    One request for each `page` blobs (by default 1,000, of an emulator 100), after `Account.before_listing`. An answer that is
-    as the one before is not decoded again; one that is not is decoded in small steps, so that others on the event loop need
-    not wait for thousands of blobs.
+    One request for each `page` blobs (by default 1,000, of an emulator 100), after `Account.before_listing`, and never two of an
+    account at a time: a write waits for one at most. An answer that is as the one before is not decoded again; one that is not
+    is decoded in small steps, so that others on the event loop need not wait for thousands of blobs.
     """
 
     def __init__(
@@ -73,10 +73,7 @@ class BlobListing:
         pages: list[_Page] = []
         marker = ""
         while not pages or marker:
-            await self._storage.before_listing()
-            began = self._clock.monotonic()
-            content = await self._send(marker)
-            took = self._clock.monotonic() - began
+            content, took = await self._send(marker)
             digest = blake2b(content).digest()
             known = self._pages[len(pages)] if len(pages) < len(self._pages) else None
             if known is None or known.digest != digest:
@@ -85,20 +82,28 @@ class BlobListing:
             marker = known.marker
             if marker and took > 0:
                 # A write takes an emulator several steps, and would wait for a page before each.
-                await self._clock.sleep(min(_RESTS * took, _MOST_REST_SECONDS))
+                async with self._storage.aio.listing:
+                    await self._clock.sleep(min(_RESTS * took, _MOST_REST_SECONDS))
         self._pages = pages
         return [blob for each in pages for blob in each.blobs]
 
-    async def _send(self, marker: str) -> bytes:
+    async def _send(self, marker: str) -> tuple[bytes, float]:
+        """The answer, and how long it took."""
+
+        async def ask() -> tuple[bytes, float]:
+            async with self._storage.aio.listing:
+                await self._storage.before_listing()
+                began = self._clock.monotonic()
+                content = await self._page(marker)
+            return content, self._clock.monotonic() - began
+
+        return await retry(ask, backoff=_RETRY, clock=self._clock)
+
+    async def _page(self, marker: str) -> bytes:
         query = self._query | ({"marker": marker} if marker else {})
         counted = Request("blob", "ListBlobs", self._container)
-        answer = await retry(
-            lambda: self._rest.send(
-                _ACTION, self._container, counted, "GET", f"/{self._container}", query=query
-            ),
-            backoff=_RETRY,
-            clock=self._clock,
-        )
+        path = f"/{self._container}"
+        answer = await self._rest.send(_ACTION, self._container, counted, "GET", path, query=query)
         return answer.content
 
     async def _decoded(self, content: bytes, digest: bytes) -> _Page:

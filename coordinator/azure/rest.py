@@ -40,11 +40,12 @@ class RestResponse(NamedTuple):
 
 
 class SignedRest:
-    """One service of an account. Does no I/O when built; uses the connections of the running loop."""
+    """One service of an account. Does no I/O when built; uses the connections of the running loop. `service` is as it is signed for:
+    "blob", which queues are too, or "table"."""
 
-    def __init__(self, storage: Account, endpoint: str) -> None:
+    def __init__(self, storage: Account, endpoint: str, *, service: str = "blob") -> None:
         self._storage = storage
-        self._signer = signer_for(storage)
+        self._signer = signer_for(storage, service)
         base = urlsplit(endpoint)
         self._origin, self._base = f"{base.scheme}://{base.netloc}", base.path
         self._timeout = aiohttp.ClientTimeout(

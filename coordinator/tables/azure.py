@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypedDict, Unpack, assert_never, get_args
+from urllib.parse import quote
 from uuid import UUID
 
 from azure.core import MatchConditions
@@ -14,10 +17,12 @@ from azure.data.tables import EdmType, EntityProperty, UpdateMode
 
 from coordinator.azure.account import Account, ensure_table
 from coordinator.azure.errors import translated
+from coordinator.azure.metering import Request
+from coordinator.azure.rest import SignedRest
 from coordinator.bounds import is_moment, one_line
 from coordinator.clock import Clock
 from coordinator.config import check_name
-from coordinator.errors import NotFound
+from coordinator.errors import NotFound, StorageUnreachable
 from coordinator.queues.azure import make_queue
 from coordinator.tables.bulk import BulkOrder, BulkWrite
 from coordinator.tables.operations import ANY, Delete, Insert, Merge, Operation, Replace, Upsert
@@ -27,6 +32,21 @@ from coordinator.tables.saga import OPEN, ROW, Saga, SagaMessage, decode_progres
 from coordinator.tables.store import STEP_ROWS, Query, RowPage
 from coordinator.tables.table import Table
 
+_SCAN = "scan the table"
+_PAGE_HEADERS = {
+    "x-ms-version": "2019-02-02",
+    "DataServiceVersion": "3.0",
+    "Accept": "application/json;odata=minimalmetadata",
+}
+_NO_COLUMNS = frozenset({"PartitionKey", "RowKey", "Timestamp", NONCES})
+_VALUES: dict[str, Callable[[Any], Any]] = {
+    "Edm.Int64": int,
+    "Edm.Double": float,
+    "Edm.DateTime": datetime.fromisoformat,
+    "Edm.Guid": UUID,
+    "Edm.Binary": base64.b64decode,
+}
+
 
 class AzureTableStore:
     """One table. It is made when a write finds it missing; reading a table that is not there finds nothing."""
@@ -34,6 +54,7 @@ class AzureTableStore:
     def __init__(self, storage: Account, name: str) -> None:
         self.name = check_table(name)
         self._storage = storage
+        self._rest = SignedRest(storage, storage.endpoints.table, service="table")
 
     @property
     def clock(self) -> Clock:
@@ -60,27 +81,35 @@ class AzureTableStore:
         return await ensure_table(self._storage, self.name, send)
 
     async def page(self, query: Query, resume: Key | None) -> RowPage:
-        text = odata_filter(query)
-        select = None if query.select is None else ["PartitionKey", "RowKey", NONCES, *query.select]
-        options: dict[str, Any] = {"select": select, "results_per_page": query.page_size}
-        token = {"PartitionKey": resume.partition, "RowKey": resume.row} if resume else None
+        asked = {"$top": str(query.page_size)}
+        if text := odata_filter(query):
+            asked["$filter"] = text
+        if query.select is not None:
+            asked["$select"] = ",".join(["PartitionKey", "RowKey", NONCES, *query.select])
+        if resume is not None:
+            asked |= {"NextPartitionKey": resume.partition, "NextRowKey": resume.row}
+        counted, path = Request("table", "QueryEntities", self.name), f"/{self.name}()"
         try:
-            with translated("scan the table", self.name):
-                if text:
-                    found = self._client.query_entities(text, **options)
-                else:
-                    found = self._client.list_entities(**options)
-                pages = found.by_page(continuation_token=token)
-                rows: list[Row] = []
-                async for entity in await anext(pages):
-                    rows.append(_row(entity))
-                    if len(rows) % STEP_ROWS == 0:
-                        await asyncio.sleep(0)
+            answer = await self._rest.send(
+                _SCAN, self.name, counted, "GET", path, query=asked, headers=_PAGE_HEADERS
+            )
         except NotFound:
             return RowPage([], None)
-        place = pages.continuation_token
-        following = Key(place["PartitionKey"] or "", place["RowKey"] or "") if place else None
-        return RowPage(rows, following)
+        rows: list[Row] = []
+        try:
+            for entity in json.loads(answer.content)["value"]:
+                rows.append(_decoded(entity))
+                if len(rows) % STEP_ROWS == 0:
+                    await asyncio.sleep(0)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StorageUnreachable(
+                f"{_SCAN} {self.name}: the answer could not be read ({type(error).__name__}: {error})",
+                resource=self.name,
+            ) from error
+        following = [
+            answer.headers.get(f"x-ms-continuation-{word}", "") for word in ("NextPartitionKey", "NextRowKey")
+        ]
+        return RowPage(rows, Key(*following) if any(following) else None)
 
     async def _write(self, operation: Operation) -> str:
         client, answer = self._client, None
@@ -153,6 +182,25 @@ def _row(entity: Any) -> Row:
         str(entity.metadata.get("etag") or ""),
         tuple((entity.get(NONCES) or "").split()),
     )
+
+
+def _decoded(entity: Mapping[str, Any]) -> Row:
+    """A row of a page. The SDK takes five times as long, for all rows of a page in one step."""
+    values = {
+        name: _VALUES.get(entity.get(f"{name}@odata.type", ""), _as_it_is)(value)
+        for name, value in entity.items()
+        if value is not None and name not in _NO_COLUMNS and "odata." not in name
+    }
+    etag = entity.get("odata.etag") or ""
+    if not etag and (stamp := entity.get("Timestamp")):
+        etag = f"W/\"datetime'{quote(stamp)}'\""
+    return Row(
+        Key(entity["PartitionKey"], entity["RowKey"]), values, etag, tuple((entity.get(NONCES) or "").split())
+    )
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def odata_filter(query: Query) -> str:

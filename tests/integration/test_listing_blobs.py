@@ -128,3 +128,24 @@ async def test_a_long_answer_leaves_the_event_loop_to_others_between_its_parts(s
     beside.cancel()
     assert len(page.blobs) == 2_000
     assert turns >= 20
+
+
+async def test_of_all_listings_one_request_is_under_way(storage: Storage, container: ContainerClient) -> None:
+    for number in range(7):
+        await container.upload_blob(f"n-{number}", b"")
+    under_way = most = 0
+
+    class Counting(BlobListing):
+        async def _page(self, marker: str) -> bytes:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            try:
+                return await super()._page(marker)
+            finally:
+                under_way -= 1
+
+    listings = [Counting(storage, container.container_name, page=3) for _ in range(3)]
+    found = await asyncio.gather(*(listing.read() for listing in listings))
+    assert [len(each) for each in found] == [7, 7, 7]
+    assert most == 1
