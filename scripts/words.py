@@ -244,9 +244,8 @@ class Shown(HTMLParser):
 
 
 def template_text(source: str) -> list[tuple[int, str]]:
-    """The texts of a template: those of its markup, and the strings that its tags translate."""
+    """The texts of a template's markup."""
     source = re.sub(r"{#.*?#}|{% *comment.*?endcomment *%}", blank, source, flags=re.S)
-    source = re.sub(r"""{% *(?:translate|trans) +(["'])(.*?)\1.*?%}""", r"\2", source, flags=re.S)
     source = re.sub(r"{%.*?%}", lambda match: "\n" * match[0].count("\n"), source, flags=re.S)
     source = re.sub(r"{{.*?}}", blank, source, flags=re.S)
     parser = Shown()

@@ -39,7 +39,6 @@ VERSION = 2
 OLDEST = 1
 """The oldest version that this end still speaks."""
 MAX_FRAME_BYTES = 64 * 1024
-MAX_FRAMES_PER_SECOND = 50
 SUBPROTOCOL = "kennel.v1"
 
 CLOSE_MALFORMED = 4400

@@ -170,19 +170,19 @@ def blocks_of(address: str) -> tuple[str, str]:
 
 
 class ThrottledFormMixin:
-    """A form view behind the lock: `tries` is what a try counts for, `who` the name for the audit."""
+    """A form view behind the lock: `tries` is what a try counts for, `who` the name for the audit. By default the user who is signed in."""
 
     request: HttpRequest
 
     def tries(self) -> AttemptLimits:
-        raise NotImplementedError
+        return tries_of(self.who(), address_of(self.request), _known(self.request, self.person()))
 
     def who(self) -> str:
-        raise NotImplementedError
+        return str(self.person().get_username())
 
     def person(self) -> Any:
         """The user whom this is about; None if there is none of that name."""
-        raise NotImplementedError
+        return self.request.user
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         known = _known(request, self.person())
@@ -282,9 +282,6 @@ class SecondFactor(ThrottledFormMixin, AuthenticateView):  # type: ignore[misc]
     def tries(self) -> AttemptLimits:
         return _tries_of_codes(self.person(), _known(self.request, self.person()))
 
-    def who(self) -> str:
-        return str(self.person().get_username())
-
     def person(self) -> Any:
         return self.stage.login.user
 
@@ -312,15 +309,6 @@ class ConfirmPassword(ThrottledFormMixin, ReauthenticateView):  # type: ignore[m
         answer: HttpResponse = super().dispatch(request, *args, **kwargs)
         return answer
 
-    def tries(self) -> AttemptLimits:
-        return tries_of(self.who(), address_of(self.request), _known(self.request, self.person()))
-
-    def who(self) -> str:
-        return str(self.person().get_username())
-
-    def person(self) -> Any:
-        return self.request.user
-
 
 class ChangePassword(ThrottledFormMixin, PasswordChangeView):
     """One's own password. All other sessions end, and sockets that they opened close within seconds."""
@@ -329,15 +317,6 @@ class ChangePassword(ThrottledFormMixin, PasswordChangeView):
 
     def get_success_url(self) -> str:
         return reverse("access")
-
-    def tries(self) -> AttemptLimits:
-        return tries_of(self.who(), address_of(self.request), _known(self.request, self.person()))
-
-    def who(self) -> str:
-        return str(self.person().get_username())
-
-    def person(self) -> Any:
-        return self.request.user
 
     def form_valid(self, form: Any) -> HttpResponse:
         row = audit.intent(Actor.from_request(self.request), "password.change", self.who())
@@ -358,12 +337,6 @@ class ConfirmCode(ThrottledFormMixin, ReauthenticateByCodeView):  # type: ignore
 
     def tries(self) -> AttemptLimits:
         return _tries_of_codes(self.person(), _known(self.request, self.person()))
-
-    def who(self) -> str:
-        return str(self.person().get_username())
-
-    def person(self) -> Any:
-        return self.request.user
 
 
 def address_of(request: HttpRequest) -> str:

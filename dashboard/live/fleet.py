@@ -294,7 +294,6 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     queue_requests: dict[str, int] = {}
     queue_traffic: dict[str, int] = {}
     every_seconds: float = 1.0
-    took_seconds: float = 0.0
 
 
 NOTHING = Sample(at=0.0, storage=StorageView())

@@ -172,7 +172,7 @@ class Sampler:
 
     async def step(self, *, record: bool) -> Sample:
         """One look at everything; publishes and returns what it found."""
-        at, began = self.clock.time(), self.clock.monotonic()
+        at = self.clock.time()
         before, storage = self.fleet_state.sample, self.storage
         gates, leaders, sequences, names = await asyncio.gather(
             self._in_turn(self._gates.read),
@@ -207,7 +207,6 @@ class Sampler:
             queue_requests=storage.meter.by_queue(),
             queue_traffic=storage.meter.traffic(),
             every_seconds=self.every_seconds,
-            took_seconds=self.clock.monotonic() - began,
         )
         await self.fleet_state.publish(sample)
         if record:

@@ -27,11 +27,8 @@ CHANGES = 30
 NAMES_SECONDS = 300.0
 
 
-class Decided(msgspec.Struct, frozen=True):
-    """One decision of a scaling agent, and when the number wanted last changed (`stepped_at`).
-
-    `instance_seconds` and `keda_seconds` are those of the day (UTC) that began at `day`, up to the decision.
-    """
+class DecisionView(msgspec.Struct, frozen=True):
+    """How many instances were wanted and there, by whom, in which term, and why. `at` is seconds since 1970."""
 
     pool: str
     at: float
@@ -41,6 +38,14 @@ class Decided(msgspec.Struct, frozen=True):
     previous: int
     actual: int
     reason: str
+
+
+class Decided(DecisionView, frozen=True):
+    """One decision of a scaling agent, and when the number wanted last changed (`stepped_at`).
+
+    `instance_seconds` and `keda_seconds` are those of the day (UTC) that began at `day`, up to the decision.
+    """
+
     stepped_at: float = 0.0
     day: float = 0.0
     instance_seconds: float = 0.0

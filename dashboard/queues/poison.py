@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -266,7 +266,7 @@ def opened(queue: str, message_id: str) -> OpenedMessage | None:
     else:
         by, trace_id = envelope.by, _trace_id(envelope.traceparent)
         if envelope.kennel:
-            body, items, note = _content(envelope)
+            body, items, note = contents(envelope)
             if record is not None and items == 1:
                 editable = body
     return OpenedMessage(
@@ -306,7 +306,15 @@ def received(row: PoisonMessage, text: str = "") -> ReceivedMessage:
     return ReceivedMessage(row.message_id, row.receipt, text or row.text, 1, row.first_at, 0.0)
 
 
-def _content(envelope: Envelope) -> tuple[str, int | None, str]:
+def _pretty(item: bytes) -> str:
+    try:
+        return msgspec.json.format(item, indent=2).decode("utf-8", "replace")
+    except (msgspec.DecodeError, RecursionError):
+        return item.decode("utf-8", "replace")
+
+
+def contents(envelope: Envelope, as_text: Callable[[bytes], str] = _pretty) -> tuple[str, int | None, str]:
+    """The items as text, how many there are, and a word about where they are."""
     if envelope.claim is not None:
         return "", None, f"{envelope.size:,} bytes, in a blob"
     if envelope.size > MOST_PACKED_BYTES:
@@ -315,14 +323,7 @@ def _content(envelope: Envelope) -> tuple[str, int | None, str]:
         items = wire.inline_items(envelope)
     except MessageUndecodable as error:
         return envelope.z, None, str(error)
-    return "\n".join(_pretty(bytes(item)) for item in items), len(items), ""
-
-
-def _pretty(item: bytes) -> str:
-    try:
-        return msgspec.json.format(item, indent=2).decode("utf-8", "replace")
-    except (msgspec.DecodeError, RecursionError):
-        return item.decode("utf-8", "replace")
+    return "\n".join(as_text(bytes(item)) for item in items), len(items), ""
 
 
 def _trace_id(traceparent: str) -> str:

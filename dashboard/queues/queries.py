@@ -16,7 +16,7 @@ from coordinator.queues.protocols import ReceivedMessage
 from coordinator.queues.queue import Queue
 from coordinator.queues.rules import ScalingRule, Steps
 from dashboard.hub.runtime import look, storage
-from dashboard.queues.poison import MOST_PACKED_BYTES, record_of
+from dashboard.queues.poison import contents, record_of
 
 log = logging.getLogger(__name__)
 MOST_MESSAGES = 16
@@ -94,7 +94,7 @@ def _shown(message: ReceivedMessage) -> MessageView:
     else:
         by, at = envelope.by, envelope.at or at
         if envelope.kennel:
-            text, items, note = _content(envelope)
+            text, items, note = contents(envelope, lambda item: item.decode("utf-8", "replace"))
     return MessageView(
         message.id,
         text[:MOST_CHARACTERS],
@@ -106,19 +106,6 @@ def _shown(message: ReceivedMessage) -> MessageView:
         note,
         problem,
     )
-
-
-def _content(envelope: wire.Envelope) -> tuple[str, int | None, str]:
-    """The items as text, how many there are, and a word about where they are."""
-    if envelope.claim is not None:
-        return "", None, f"{envelope.size:,} bytes, in a blob"
-    if envelope.size > MOST_PACKED_BYTES:
-        return "", None, f"{envelope.size:,} bytes, packed"
-    try:
-        items = wire.inline_items(envelope)
-    except MessageUndecodable as error:
-        return envelope.z, None, str(error)
-    return "\n".join(bytes(item).decode("utf-8", "replace") for item in items), len(items), ""
 
 
 class StoredRule(NamedTuple):

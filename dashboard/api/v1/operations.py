@@ -46,18 +46,7 @@ def reads(
     if tagged:
         responses[304] = {"description": "What If-None-Match names is still so."}
         parameters.append(_header("If-None-Match", "The ETag of what the caller has."))
-    return {
-        "auth": auth.authentication(action),
-        "response": {200: _model(answer)},
-        "operation_id": name,
-        "url_name": name.replace("_", "-"),
-        "openapi_extra": {
-            "responses": responses,
-            "parameters": parameters,
-            "x-kennel-action": action,
-            "x-kennel-role": ACTIONS[action],
-        },
-    }
+    return _keywords(answer, 200, name, action, responses, parameters)
 
 
 def acts(
@@ -75,6 +64,17 @@ def acts(
     if if_match:
         responses[412] = _problem(412)
         parameters.append(_header("If-Match", "Only if the gate is still as this ETag says."))
+    return _keywords(answer, status, name, action, responses, parameters)
+
+
+def _keywords(
+    answer: Any,
+    status: int,
+    name: str,
+    action: str,
+    responses: dict[int, Any],
+    parameters: list[dict[str, Any]],
+) -> dict[str, Any]:
     return {
         "auth": auth.authentication(action),
         "response": {status: _model(answer)},

@@ -14,6 +14,7 @@ from dashboard.api.v1 import responses as answering
 from dashboard.api.v1.bodies import Name, NewPolicy
 from dashboard.api.v1.operations import actor_of, acts, reads
 from dashboard.api.v1.problems import Refusal
+from dashboard.live.workloads import DecisionView
 from dashboard.scaling import actions
 from dashboard.scaling import queries as scaling
 
@@ -21,19 +22,6 @@ router = Router(tags=["scaling"])
 
 # Beyond it the figure says nothing: KEDA's fallback is better than following an agent that is gone.
 MAX_AGE_SECONDS = 120.0
-
-
-class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
-    """How many instances were wanted and there, by whom, in which term, and why. `at` is seconds since 1970."""
-
-    pool: str
-    at: float
-    by: str
-    epoch: int
-    wanted: int
-    previous: int
-    actual: int
-    reason: str
 
 
 class Pools(msgspec.Struct, frozen=True):
