@@ -1,6 +1,6 @@
 """The types of everything that comes from elsewhere: frames, blobs, rows, messages, forms. Each has its bounds.
 
-What arrives is checked once, where it is decoded; the code behind may then trust it. A number that no clock, counter or
+Values that arrive are checked once, where they are decoded; the code behind may then trust them. A number that no clock, counter or
 page can hold is refused there with the path of the field, whoever sent it.
 """
 
@@ -51,7 +51,7 @@ Name = Annotated[
 ]
 """The name of a gate, queue, sequence or election, as read; `check_name` is stricter about those that are made here."""
 Instance = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[A-Za-z0-9][A-Za-z0-9_-]*\Z")]
-"""What tells one start of a process from all others; fits an address."""
+"""Identifies one start of a process; fits an address."""
 Text = Annotated[str, Meta(max_length=MAX_SHORT, pattern=rf"\A{_ONE_LINE}*\Z")]
 """One line of at most 200 characters, none of them a control character or a mark that turns the text's direction. May be empty."""
 Label = Annotated[str, Meta(min_length=1, max_length=MAX_SHORT, pattern=rf"\A{_ONE_LINE}+\Z")]

@@ -1,6 +1,6 @@
 """A typed client of the dashboard's API, for programs and the command line. Blocking.
 
-What it does is decided and recorded as if it were done on the dashboard's pages, by the owner of the token. Workers don't
+Its acts are decided and recorded as if the owner of the token did them on the dashboard's pages. Workers don't
 need it: they reach storage themselves.
 """
 
@@ -83,7 +83,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An election. `holder` is "" when nobody leads."""
+    """An election. `holder` is "" while there is no leader."""
 
     name: KeyText
     holder: KeyText

@@ -133,7 +133,7 @@ class Budget:
 
 
 class Spending:
-    """What this process has spent since midnight (UTC). What was spent before it started is not known.
+    """What this process has spent since midnight (UTC). It knows nothing of the time before it started.
 
     Args:
         meter: Counts the requests: `storage.meter`.

@@ -56,7 +56,7 @@ Part = HasStatus | HasState | HasMeter
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`name` as OpenTelemetry writes it; `label` names what tells one series from another. Counters only rise."""
+    """`name` as OpenTelemetry writes it; `label` names what distinguishes its series. Counters only rise."""
 
     name: str
     description: str
@@ -143,7 +143,7 @@ METRICS: tuple[Metric, ...] = (REQUESTS, *_GATES, *_LISTENERS, *_ELECTIONS, *_SE
 
 
 def samples(parts: Iterable[Part]) -> Iterator[MetricValue]:
-    """The current values of all parts. What is unknown is left out, never reported as 0.
+    """The current values of all parts. Unknown values are left out, never reported as 0.
 
     Parts of one name (two listeners on a queue) are added up for counters; of gauges the last part's value is used.
     """

@@ -1,7 +1,7 @@
 """What a load needs of Azure Storage and of workers: accounts, queues, partitions, instances, requests, money. Pure.
 
 `plan` looks for the smallest layout that `simulate` puts a whole day through: no published limit exceeded in any step, and
-nothing late. What Kennel sends for an order is what its benchmarks measured.
+nothing late. The requests of an order are those that Kennel's benchmarks measured.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Plan:
 def simulate(load: Load, layout: Layout, limits: Limits = DEFAULT_LIMITS) -> Course:
     """A day, step by step.
 
-    What a limit does not let through waits, as do messages for which no handler is free.
+    Messages beyond a limit wait, as do those for which no handler is free.
     """
     queue_each, account_each = _each(load, limits)
     can = {

@@ -120,7 +120,7 @@ class Worker:
 
     @property
     def instance(self) -> str:
-        """What tells this process from all others; a process that was forked from it has one of its own."""
+        """Identifies this process; a process that was forked from it has one of its own."""
         return self._own_process()[1]
 
     def _own_process(self) -> tuple[int, str, str]:

@@ -112,7 +112,7 @@ class TeamRule(models.Model):
 
 
 class SignInTries(models.Model):
-    """Wrong tries to sign in, by a digest of name and address. Moments are seconds since 1970."""
+    """Failed attempts to sign in, by a digest of name and address. Moments are seconds since 1970."""
 
     key = models.CharField(max_length=64, unique=True)
     tries = models.PositiveIntegerField(default=0)
@@ -301,7 +301,7 @@ class SavedView(models.Model):
 
 
 class Pricing(models.Model):
-    """The prices (JSON) and the daily budget that operators put in force; no row: those of the environment."""
+    """The prices (JSON) and the daily budget that operators saved; no row: those of the environment."""
 
     prices = models.TextField()
     per_day = models.FloatField(null=True)

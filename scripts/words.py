@@ -1,6 +1,6 @@
 """Words and phrases that Kennel's texts avoid, each with the better one; run by `make lint`.
 
-Reads the documentation, the texts of templates, the help of every command, and what the code says while it runs, and prints
+Reads the documentation, the texts of templates, the help of every command, docstrings, and what the code says while it runs, and prints
 `file:line: phrase → better phrase`.
 Code is left out: fenced and indented blocks, what stands between backticks, addresses of links, tags of templates.
 """
@@ -8,6 +8,7 @@ Code is left out: fenced and indented blocks, what stands between backticks, add
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import sys
@@ -294,24 +295,18 @@ SAID_BY = {
     "echo", "error", "exception", "info", "success", "warning", "write",
 }  # fmt: skip
 """Functions and classes whose texts people read: on pages, in answers of the API, in the terminal and in logs."""
-ADDRESSES = {"router"}
-"""Decorators of functions whose docstrings are texts of the API."""
 
 
 def said(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """The texts of a module that people read, with their lines: those of errors that it raises too."""
+    """The texts of a module that people read, with their lines: docstrings, which are the reference, and errors too."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            yield from texts_of(node.exc)
-        elif isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in SAID_BY:
+        match node:
+            case ast.Raise(exc=ast.Call() as call):
+                yield from texts_of(call)
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in SAID_BY:
                 yield from texts_of(node)
-        elif isinstance(node, ast.FunctionDef) and any(
-            getattr(getattr(getattr(each, "func", None), "value", None), "id", "") in ADDRESSES
-            for each in node.decorator_list
-        ):
-            yield node.lineno, ast.get_docstring(node) or ""
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, inspect.cleandoc(text)
 
 
 def texts_of(call: ast.Call) -> Iterator[tuple[int, str]]:

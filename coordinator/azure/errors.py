@@ -128,7 +128,7 @@ def _is_unsent(error: AzureError) -> bool:
 
 
 def is_not_connected(error: BaseException) -> bool:
-    """Whether the error says, itself or in its causes, that no connection was made: then nothing was done."""
+    """Whether the error says, itself or in its causes, that no connection was made: then the request had no effect."""
     return any(isinstance(cause, _NOT_CONNECTED) for cause in (error, *_causes(error)))
 
 

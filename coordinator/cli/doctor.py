@@ -34,7 +34,7 @@ def doctor(queues: tuple[str, ...], read_only: bool, as_json: bool) -> None:
 
 
 def describe(finding: Finding) -> str:
-    """Two lines at the most: what was found, and what to do."""
+    """At most two lines: what was found, and what to do."""
     mark = click.style(f"{MARKS[finding.verdict]:<9}", fg=COLOURS[finding.verdict])
     line = f"{mark}{finding.check:<18} {finding.found}"
     if finding.cure and finding.verdict != "ok":

@@ -1,4 +1,4 @@
-"""Which way a command acts: through the dashboard's API if it was told where that is, else on storage itself."""
+"""Which way a command acts: through the dashboard's API if its address is given, else on storage itself."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def api() -> Client | None:
 
 
 def refuse_by(by: str | None) -> None:
-    """Who acts through the API is told by the token."""
+    """Refuse `--by` for the API: the token says who acts."""
     if by is not None:
         raise click.UsageError("--by cannot be used with the API: the token identifies you")

@@ -33,7 +33,7 @@ async def check_prefix(storage: Storage) -> Finding:
 
 
 async def check_queues(storage: Storage, wanted: Iterable[str]) -> list[Finding]:
-    """Each queue asked about: its depth, and whether messages lie in its poison queue."""
+    """Each queue asked about: its depth, and whether its poison queue has messages."""
     if not (asked := list(wanted)):
         return []
     with translated("list the queues of", storage.endpoints.account):

@@ -31,7 +31,7 @@ def check(
     python: tuple[int, ...] = sys.version_info[:3],
     needed: Sequence[str] | None = None,
 ) -> Iterator[Finding]:
-    """Python and the libraries that Kennel stands on; `installed` tells a package's version, `needed` what it must be."""
+    """Python and the libraries that Kennel needs; `installed` returns a package's version, `needed` the version it must have."""
     running = ".".join(map(str, python))
     if python < (3, 11):
         yield Finding("python", "fault", f"Python {running}", "Run Kennel with Python 3.11 or newer.")

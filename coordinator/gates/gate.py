@@ -97,7 +97,7 @@ class GateStore(Protocol):
 
 
 class GateCache:
-    """The newest state that storage told, and when.
+    """The newest state that storage returned, and when.
 
     Guarantees that an answer that was overtaken on its way never replaces a newer one, and that `change` is done once
     however often its answer is lost. `confirmed` is the number of the newest request that was answered: a caller that needs
@@ -260,7 +260,7 @@ class GateCache:
 
         Steps 1 to 4 of a release.
 
-        What is known of the gate is taken for the stored state until a write shows that it is not: one request if it
+        The known state of the gate is taken for the stored one until a write shows that it is not: one request if it
         is. Nothing but a write is decided by it, no refusal and no "so it is already". `repair` makes a gate of a blob
         that does not hold one. `publish` is called with what was stored, before its epoch is recorded. The change gets an epoch above `above`.
         """
@@ -875,7 +875,7 @@ class Gate:
         self._wake.set()  # 5
 
     def _takes(self, stored: str) -> bool:
-        """Go by the state that a notification brings; False if there is none to go by, so that the gate must be read."""
+        """Take the state that a notification brings; False if there is none to take, so that the gate must be read."""
         if not stored or not self.config.trust_push:
             return False
         try:

@@ -12,7 +12,7 @@ _log = logging.getLogger("coordinator.leadership")
 
 
 def notify(name: str, callback: Callable[P, object] | None, *args: P.args, **kwargs: P.kwargs) -> None:
-    """Call it, if there is one. What it raises is logged: an observer must not end a term, nor keep its lease taken."""
+    """Call it, if there is one. Its errors are logged: an observer must not end a term, nor keep its lease taken."""
     if callback is None:
         return
     try:

@@ -242,7 +242,7 @@ class Candidate:
                 known = None  # what the last look showed is old, or our own write's answer was lost
 
     async def acquire(self, timeout: float | None = None) -> Term | None:
-        """Wait for the lease; None after `timeout` seconds. Whoever is cancelled keeps nothing.
+        """Wait for the lease; None after `timeout` seconds. A cancelled caller keeps nothing.
 
         Checks whenever the lease can have ended: one request each `renew_seconds` of its leader. While renewals are heard
         over the bus, one a minute. An unreachable or busy store is waited for; every other storage error is raised.
@@ -303,7 +303,7 @@ class Candidate:
         self._see(hint.origin, hint.epoch)
 
     def _until_unheard(self) -> float:
-        """How long the leader's newest heard renewal vouches for it; 0 if none was, or if it is time for a look all the same."""
+        """How long the leader's newest announced renewal is valid; 0 if none was announced, or if a check is due all the same."""
         if not self._bus().is_connected:
             return 0.0
         now, lease = self._clock.monotonic(), self._leaders_lease or self.config.lease_seconds

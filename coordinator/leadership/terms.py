@@ -12,7 +12,7 @@ RAN_OUT = "its lease ran out"
 
 @dataclass(frozen=True)
 class TermRecord:
-    """One term. Times are seconds since 1970; `ended` None means that it lasts, or that its leader died and nobody
+    """One term. Times are seconds since 1970; `ended` None means that it has not ended, or that its leader died and nobody
     has succeeded it yet. `how` is a phrase for people."""
 
     name: str
@@ -36,7 +36,7 @@ class TermLog(Protocol):
         """Record a new term, and (as `RAN_OUT`) the end of the one before if its leader has not recorded it."""
 
     async def ended(self, record: TermRecord) -> None:
-        """Record the end of a term. What a successor guessed (`RAN_OUT`) gives way to the leader's own word, but not
+        """Record the end of a term. A successor's guess (`RAN_OUT`) gives way to the leader's own report, but not
         the moment: a term did not outlast the beginning of the next."""
 
     async def newest(self, name: str, limit: int) -> list[TermRecord]:

@@ -47,7 +47,7 @@ class BlobReports:
     async def write_stream_once(
         self, name: str, make: Callable[[], AsyncIterator[bytes]], *, content_type: str = "text/plain"
     ) -> bool:
-        """`write_once` for content of any size; `make` begins it anew for each try."""
+        """`write_once` for content of any size; `make` begins it again for each try."""
         return await self._once(name, make, content_type)
 
     async def _once(self, name: str, make: Callable[[], Any], content_type: str) -> bool:
@@ -159,7 +159,7 @@ async def list_batches(
     """Batches of that pipeline (None: of all) started after `since`, at most `limit`: what runs or needs a hand, then the newest.
 
     One request for up to 1,000 rows, at most five, and one for each batch that runs or failed. How far a cancelled batch had come
-    is not read: see `BatchControl.status`. With `odd`, a row that cannot be read is told to it in a sentence, and the
+    is not read: see `BatchControl.status`. With `odd`, a row that cannot be read is passed to it as a sentence, and the
     others are returned.
     """
     scan = make_table(storage, storage.config.table("batches")).scan(

@@ -31,7 +31,7 @@ class BatchOrder(msgspec.Struct, frozen=True, omit_defaults=True):
 class ItemChunk(msgspec.Struct, frozen=True, omit_defaults=True):
     """To the processors: some items of a batch. Number and round tell it from all others, however often it is sent.
 
-    `indexes` are the items' places in the batch, given if they are not `first`, `first` + 1, …. `run` tells the batch from an
+    `indexes` are the items' places in the batch, given if they are not `first`, `first` + 1, …. `run` distinguishes the batch from an
     earlier one of its name ("": sent by an older version).
     """
 
@@ -88,7 +88,7 @@ class Head(msgspec.Struct, frozen=True):
 
     `first_items` is the size of the first chunks (0: all chunks have `chunk_items`, as in older versions), which are cut
     smaller if the time of an item `is_unmeasured`. `stumbles` counts
-    failures of the initiator or the controller in a row, `cause` is the latest of them. `report_name` is where the report goes. `run` tells the batch from an
+    failures of the initiator or the controller in a row, `cause` is the latest of them. `report_name` is where the report goes. `run` distinguishes the batch from an
     earlier one of its name that was forgotten.
     """
 

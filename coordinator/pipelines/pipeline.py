@@ -227,7 +227,7 @@ class Pipeline:
         return status
 
     async def cancel(self, batch: str) -> None:
-        """Stop a batch for good. What is on its way is dropped within seconds, and no report is written.
+        """Stop a batch for good. Chunks in flight are dropped within seconds, and no report is written.
 
         Args:
             batch: The batch.
@@ -409,7 +409,7 @@ class Pipeline:
     async def _pack(
         self, chunk: ItemChunk, done: list[Any], failures: list[ItemFailure]
     ) -> tuple[list[msgspec.Raw], list[ItemFailure]]:
-        """The results as they travel. What cannot travel has failed: nobody could count it."""
+        """The results as they are sent. One that cannot be sent has failed: nobody could count it."""
         try:
             if self._combine is not None and done:
                 done = self._combine(done)

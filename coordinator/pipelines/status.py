@@ -19,7 +19,7 @@ _FRESH_SECONDS = 20.0
 class BatchStatus:
     """A batch for people. `items_total` and `eta_seconds` are None while unknown; `age_seconds` is since the last count.
 
-    `sla_risk`: "none" without an agreed time, "at risk" if it would be missed at this rate (or nothing has been counted
+    `sla_risk`: "none" without an SLA, "at risk" if it would be missed at this rate (or nothing has been counted
     though half of the time is gone, or nothing moves), "missed" if it was. `is_stalled` if it runs and nothing was sent or counted
     for 45 s; `progressed_at` is when something was, latest. The rate, and with it the time left, fades without news. `cause` is why
     the batch failed, or what its initiator or controller last stumbled over.

@@ -23,7 +23,7 @@ _PUSH_POLL_SECONDS = 60.0
 
 
 class ConcurrencyController:
-    """The rule in force for one listener, and its last decision.
+    """The current rule of one listener, and its last decision.
 
     A stored rule goes before the listener's own. It is looked up when work is found, at once after a hint, else every 2.5 s
     without push and every 60 s with it; a queue without work is not looked after.
@@ -74,7 +74,7 @@ class ConcurrencyController:
     async def decide(
         self, *, depth: int | None, held: int, tasks: int, throughput: ThroughputEstimator, bus: Bus
     ) -> int:
-        """The tasks wanted now. `depth` includes what is in hand."""
+        """The tasks wanted now. `depth` includes messages in flight."""
         await self.follow(bus)
         now = self._clock.monotonic()
         measured = QueueLoad(
@@ -90,7 +90,7 @@ class ConcurrencyController:
         return self.decision.tasks
 
     async def follow(self, bus: Bus) -> None:
-        """Read the stored rule if it is time; trouble keeps the rule in force."""
+        """Read the stored rule if it is time; trouble keeps the current rule."""
         if self._store is None:
             return
         pause = _PUSH_POLL_SECONDS if bus.is_connected else _POLL_SECONDS
@@ -181,13 +181,13 @@ class ConcurrencyDecisions:
         )
 
     async def _known_depth(self, source: Source) -> int | None:
-        """The depth as the last look knew it if that told, else one request."""
+        """The depth of the last read if it had one, else one request."""
         known, source.depth = source.depth, None
         return await depth_of(source) if known is None else known
 
 
 async def depth_of(source: Source) -> int | None:
-    """One request; None if it cannot be told."""
+    """One request; None if the depth is unknown."""
     try:
         return await source.queue.depth()
     except StorageError:

@@ -193,7 +193,7 @@ class Delivery:
 
     @property
     def unreported(self) -> int:
-        """How many earlier deliveries ended without a word: their process died, or lost the message."""
+        """How many earlier deliveries ended without a report: their process died, or lost the message."""
         return max(0, self.attempt - 1 - self.envelope.reported)
 
     @property

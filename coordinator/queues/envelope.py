@@ -66,7 +66,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     `id` is unique per put and survives a repeated put; `schema` is the version of the items' type; `size` is the length of
     the JSON array when unpacked; `left` lists the items still to do (None = all); `unstarted` counts deliveries that were
     given back before a handler saw them, `reported` those that ended with an outcome; of a message whose other deliveries
-    ended without a word, `begun` is the item that is being run, `kills` how often each was run when that happened; `raw` is a foreign message carried whole; `claim_kept` says that a
+    ended without a report, `begun` is the item that is being run, `kills` how often each was run when that happened; `raw` is a foreign message carried whole; `claim_kept` says that a
     poison record needs the claim too; `history` are earlier stays in poison.
     """
 

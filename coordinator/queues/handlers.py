@@ -78,7 +78,7 @@ def is_generator(handler: Handler) -> bool:
 
 
 class HandlerCall:
-    """One call of the handler, while it lasts. `task` awaits it; `waiting` is set for a `def` handler's thread."""
+    """One call of the handler that has not ended. `task` awaits it; `waiting` is set for a `def` handler's thread."""
 
     __slots__ = (
         "_contexts",

@@ -47,7 +47,7 @@ class LargePayloads:
         self._one_large = asyncio.Semaphore(1)
 
     async def fit(self, head: Envelope) -> Fitted:
-        """The envelope that fits a message, and its text. What fits nowhere else is left for `write` to put in a claim."""
+        """The envelope that fits a message, and its text. A payload that fits in no message is left for `write` to put in a claim."""
         text = (
             wire.encode(head)
             if sum(len(bytes(item)) for item in head.items) <= 2 * MAX_MESSAGE_BYTES

@@ -1,4 +1,4 @@
-"""Keeps every message in hand invisible to others for as long as it is in hand, and accounts for how each one ended."""
+"""Keeps every message in flight invisible to others for as long as it is in flight, and accounts for how each one ended."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class LeaseManager:
             self._lost.pop(delivery.key, None)
 
     def lose(self, delivery: Delivery, reason: str) -> None:
-        """Another may have it now. What still runs goes on; what only waited for it is dropped when its turn comes."""
+        """Another may have it now. A handler that runs goes on; items that only waited are dropped when their turn comes."""
         if self._held.pop(delivery, None) is not None:
             self.ended[End.LOST] += 1
         delivery.lose(reason)
@@ -200,7 +200,7 @@ class LeaseManager:
     async def renew(self, delivery: Delivery, text: str | None = None) -> bool:
         """Make it invisible for the full time again, with another text if given; False if it is not held any more.
 
-        Raises `StorageError`; a stale receipt loses the message.
+        Raises `StorageError`; a receipt that is no longer valid loses the message.
         """
         async with delivery.lock:
             if delivery not in self._held:

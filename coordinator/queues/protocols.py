@@ -67,7 +67,7 @@ class QueueTransport(Protocol):
         """Remove a message that this receipt holds."""
 
     async def peek(self, count: int) -> list[ReceivedMessage]:
-        """Look at up to `count` (1-32) visible messages without taking them."""
+        """Look at up to `count` (1-32) visible messages; they stay visible."""
 
     async def count(self) -> int:
         """About how many messages there are, invisible ones included."""

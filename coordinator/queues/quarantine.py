@@ -70,7 +70,7 @@ class Quarantine:
     """Messages whose earlier delivery never reported: their process died, or lost them.
 
     Their items are handed out one at a time, what was done is noted on the message before the next begins, and so is
-    which one begins: so a killer is found, and its neighbours run twice at the most, unless it takes longer than 5 s
+    which one begins: so a killer is found, and its neighbours run at most twice, unless it takes longer than 5 s
     to kill. Of several messages one begins every 5 s, or when the one before has ended; one that was running when a
     process died runs after all others, and for its first minute alone among them. Costs one request an item.
     """

@@ -171,7 +171,7 @@ class Queue(Generic[T]):
         Guarantees that every item is stored when it returns. If it raises, items may be stored all the same.
 
         Args:
-            *items: What the queue holds; anything that msgspec can encode as JSON.
+            *items: The items to send; anything that msgspec can encode as JSON.
             delay: Seconds until listeners see the items (default 0, at most 7 days).
             ttl: Seconds until the items expire (default -1: never).
             visibility: Seconds for which the messages stay hidden for the caller, who processes and deletes them by the receipts

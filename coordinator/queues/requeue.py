@@ -86,7 +86,7 @@ async def requeue_poison(
     """Requeue messages of the poison queue.
 
     Guarantees that each comes back whole (of its history, what has no room is left out, and says so), and that it is
-    put back before it is removed from poison. What cannot come back stays in poison, visible, and delays no other
+    put back before it is removed from poison. A message that cannot come back stays in poison, visible, and delays no other
     message. With `ids` no other message is hidden for longer than a second; with `known` no other is touched.
 
     Does not guarantee that it comes back once only: a crash between the two leaves both, each with a payload of its
@@ -296,7 +296,7 @@ async def _read_all(queue: Queue[Any]) -> AsyncIterator[list[ReceivedMessage]]:
 
 
 class _Move:
-    """Takes messages and has each copied (None: not even that), then removes it. What it does not remove it shows again.
+    """Takes messages and has each copied (None: not even that), then removes it. Messages that it does not remove become visible again.
 
     With `ids` it reads all that there are, and holds those alone; with `known` it reads none.
     """

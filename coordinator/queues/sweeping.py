@@ -28,7 +28,7 @@ class OldClaim(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """What a sweep did. `unknown` payloads never expire, and it could not be told whether a message needs them."""
+    """What a sweep did. `unknown` payloads never expire, and it is unknown whether a message needs them."""
 
     removed: int
     unknown: int
@@ -39,8 +39,8 @@ async def sweep(queue: Queue[Any], *, grace_seconds: float = 24 * 3600.0) -> Swe
 
     A claim that expires goes when its message must have. One that never expires goes only if every message of the queue
     and of its poison queue was seen, twice after the claims were listed, and none refers to it. All messages are seen
-    when there are no more than a peek shows and none is in hand: the service tells no more of them than that. What cannot
-    be judged stays, and is counted. Guarantees never to remove what a message of these two queues needs.
+    when there are no more than a peek shows and none is in flight: the service shows no more of them. Payloads that cannot
+    be judged stay, and are counted. Guarantees never to remove what a message of these two queues needs.
     """
     removed = await queue.payloads.sweep(grace_seconds=grace_seconds)
     lasting = await queue.payloads.lasting(grace_seconds=grace_seconds)
@@ -64,7 +64,7 @@ async def sweep_round(
     """Remove those of these claims, a day old or more, that no message needs; what `sweep` guarantees holds here too.
 
     At most so many claims of at most so many queues. A queue takes up to 12 requests and those for its poison records'
-    own payloads, or one if it holds more than can be seen; a removal takes one. What goes wrong at a queue leaves its
+    own payloads, or one if it holds more than can be seen; a removal takes one. An error at a queue leaves its
     claims to another round.
     """
     found: dict[str, list[OldClaim]] = {}

@@ -44,7 +44,7 @@ class _Loop:
 class Stalls:
     """Names the handler that keeps an event loop of listeners from running for 5 s, once for each time it does.
 
-    While a loop is blocked nothing is renewed: messages in hand go to others when their visibility ends. One thread for
+    While a loop is blocked nothing is renewed: messages in flight go to others when their visibility ends. One thread for
     all listeners of the process; it runs only while there are any.
     """
 

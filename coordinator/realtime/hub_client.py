@@ -123,7 +123,7 @@ class HubConnection(LocalBus):
 
     @property
     def safety_poll_seconds(self) -> float:
-        """By the size of the fleet, of which the hub's interval of reports tells: ten thousand workers ask 33 times a second."""
+        """By the size of the fleet, which follows from the hub's interval of reports: ten thousand workers ask 33 times a second."""
         return min(MOST_POLL_SECONDS, REPORTS_A_POLL * self._heartbeat_seconds)
 
     @property

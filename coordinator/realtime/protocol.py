@@ -1,6 +1,6 @@
 """The messages between a worker and the hub: small, versioned, bounded, one JSON object per websocket text frame.
 
-Storage is the truth; these carry hints and telemetry. Whoever receives a frame that is malformed or too large closes
+Storage is the truth; these carry hints and telemetry. The receiver of a frame that is malformed or too large closes
 the socket with a reason; nothing is guessed. Fields may be added with defaults within a version: unknown fields are
 ignored, so older and newer ends understand each other. A new kind of frame, or a new word where words are listed, needs a
 new version; both ends then speak the newest that both know (`agreed`), or part with a reason. A worker is milder than
@@ -145,10 +145,10 @@ class SequenceStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class WorkerState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """All that a worker tells about itself.
+    """All that a worker reports about itself.
 
     `requests` counts by operation, `queue_requests` those to queues by queue ("" for the sum of many small ones);
-    `queue_traffic` has bytes and claims by ``QUEUE/WHAT``, as `Meter.traffic` tells them.
+    `queue_traffic` has bytes and claims by ``QUEUE/WHAT``, as `Meter.traffic` returns them.
     """
 
     mode: Literal["starting", "running", "draining", "stopping"] = "running"

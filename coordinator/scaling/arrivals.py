@@ -17,7 +17,7 @@ class Arrivals:
     """The items that had arrived by each look.
 
     A rate is the median of the newest five buckets: a burst is a backlog, not a rate, and fills no more than one or two of
-    them; what keeps arriving fills three soon. `bucket_seconds` is a sixth of the time agreed, at least 15 s, so that slow
+    them; what keeps arriving fills three soon. `bucket_seconds` is a sixth of the target time, at least 15 s, so that slow
     work is not counted over a time in which hardly any of it comes.
     """
 
@@ -49,7 +49,7 @@ class Arrivals:
     def most(self, now: float, item_seconds: float = 0.0) -> float | None:
         """The largest rate that may be meant: for whether fewer instances would do. None until enough was seen.
 
-        What is known of the last few minutes is enough for it, where items are done in seconds.
+        The last few minutes are enough for it, where items are done in seconds.
         """
         if len(self._samples) < 2 or now - self._samples[0][0] < BUCKETS * self.bucket_seconds:
             return None

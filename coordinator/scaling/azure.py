@@ -48,7 +48,7 @@ def make_scaling_agent(
     queues: Sequence[str] = (),
     gate: str = "",
 ) -> ScalingAgent:
-    """The agent of that pool. `policy` is in force until an operator stores another (see `save_policy`).
+    """The agent of that pool. `policy` applies until an operator stores another (see `save_policy`).
 
     With push, announcements of `queues` and of the `gate` wake it between two turns.
     """
@@ -78,7 +78,7 @@ def scaling_history(storage: Account, pool: str) -> ScalingHistory:
 async def list_scaling(storage: Account, *, odd: Callable[[str], None] | None = None) -> list[ScalingRecord]:
     """The newest decision of each pool, by name; one request for up to 1,000 rows looked at.
 
-    With `odd`, a row that cannot be read is told to it in a sentence, and the others are returned.
+    With `odd`, a row that cannot be read is passed to it as a sentence, and the others are returned.
     """
     table = make_table(storage, storage.config.table("scaling"))
     found = []

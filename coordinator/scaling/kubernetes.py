@@ -32,14 +32,14 @@ class KubernetesError(KennelError):
 class KubernetesDriver:
     """Sets ``spec.replicas`` of a deployment.
 
-    Guarantees that before a scale-in each pod that runs jobs is marked as dearer to delete than an idle one, and a pod
-    that leads an election as the dearest, so that the cluster picks the idle first and leaders last. The cluster itself
+    Guarantees that before a scale-in each pod that runs jobs gets a higher deletion cost than an idle one, and a pod
+    that leads an election the highest, so that the cluster picks the idle first and leaders last. The cluster itself
     drains: it sends SIGTERM and waits for the pod's ``terminationGracePeriodSeconds``, in which a worker ends its jobs
-    (for ``KENNEL_STOP_SECONDS`` at the most, which should be less). A conflict with another writer is tried again. Needs a
+    (for at most ``KENNEL_STOP_SECONDS``, which should be less). A conflict with another writer is tried again. Needs a
     role with get and patch of ``deployments/scale``, list and patch of ``pods``.
 
     `leaders` says the names (of pods) that lead, `jobs` how many jobs each runs. Connects to `url` with `token`, or from inside the cluster with the
-    pod's own service account (`in_cluster`), which is read anew for each call because it is renewed on disk.
+    pod's own service account (`in_cluster`), which is read again for each call because it is renewed on disk.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class QueueObserver:
     are measured, and what the queue hides besides is delayed, so not due. Without reports, what is hidden is taken for in
     flight as far as `slots` of the instances go, and an instance for as fast as `per_second` (items).
 
-    What arrives is the change of the count and what was done. The age of what waits follows from when it arrived;
+    Arrivals are the change of the count and the items that were done. The age of what waits follows from when it arrived;
     a message that was delayed is as old as its appearance. With the `gate` that the instances wait at, a third request
     says whether it holds them: then nothing is late, and ages count from its opening.
     """

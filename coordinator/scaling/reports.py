@@ -18,7 +18,7 @@ _LONGEST_GUESS_SECONDS = 15.0
 class WorkerReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """One worker on one queue. Totals count from `started_at`, so that no report is needed twice.
 
-    `slots`: handlers that it can run at a time; `item_seconds`: how long one item took of late; `longest_seconds`: how
+    `slots`: handlers that it can run at a time; `item_seconds`: how long one item took recently; `longest_seconds`: how
     long the longest job that runs has been running; `cpu`: share of one processor since the report before.
     """
 
@@ -69,7 +69,7 @@ class _Known:
 class Completions:
     """Adds up what was done from reports that come at different moments, and go when their workers do.
 
-    Between two reports of a worker its last rate is assumed, for 15 s at the most; the next report corrects it.
+    Between two reports of a worker its last rate is assumed, for at most 15 s; the next report corrects it.
     """
 
     def __init__(self) -> None:

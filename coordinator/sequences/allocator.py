@@ -11,7 +11,7 @@
    ledger. A grant over ours, or one that the counter has not come to, means that the counter went backwards. Else enter the
    grants before ours that are missing, and ours, if nobody entered any meanwhile.
 
-What dies between 5 and 6 issued nothing; its grant stays in the metadata until another process writes it into the ledger.
+A process that dies between 5 and 6 issued nothing; its grant stays in the metadata until another process writes it into the ledger.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ROWS = 900
 @dataclass
 class _Attempt:
     """One grant on its way: tried under one nonce, perhaps won, not yet in the ledger. `after` is the nonce of the grant
-    before it, if the counter told. `window`: see `ContentionBackoff`."""
+    before it, if the counter named it. `window`: see `ContentionBackoff`."""
 
     nonce: str
     after: str = ""
@@ -82,11 +82,11 @@ class _Attempt:
 
 
 class RangeAllocator:
-    """Reserves ranges for one owner. `pause(seconds)` waits and tells whether to give up instead of trying again.
+    """Reserves ranges for one owner. `pause(seconds)` waits and returns whether to give up instead of trying again.
 
     Guarantees: a grant is returned only after the store confirmed it, or after a read showed that the write whose
-    answer was lost is the one that won; and only once the ledger has it, and no other grant of its numbers. Whatever is
-    done to the counter, no number is granted twice. Not thread-safe.
+    answer was lost is the one that won; and only once the ledger has it, and no other grant of its numbers. No
+    change of the counter makes it grant a number twice. Not thread-safe.
     """
 
     def __init__(

@@ -331,7 +331,7 @@ class UniqueIdGenerator:
     def _step(
         self, take: Callable[[], R | None], since: float, wake: Callable[[], object], demand: int
     ) -> R | None:
-        """Take from the buffer, or raise what stands in the way, or ask for a refill and be woken."""
+        """Take from the buffer, or raise the error of the refill, or ask for a refill and be woken."""
         with self._lock:
             if self._closed:
                 raise SequenceClosed(

@@ -53,7 +53,7 @@ class Grant:
 
     `last` closes the span: the next grant begins at `last` + 1. `generation` is 0 for a grant from the counter, 1, 2, … when
     the unused end of a grant was returned and granted again. `outcome` is "granted" (in use, or lost with its owner),
-    "used" (issued to the end), "returned" (issued up to `issued_through`) or "free" (returned, nobody has it yet).
+    "used" (issued to the end), "returned" (issued until `issued_through`) or "free" (returned, nobody has it yet).
     """
 
     first: int

@@ -28,7 +28,7 @@ class GrantPage:
 
 
 class LedgerReader:
-    """Counter and ledger of one sequence, for reading. Each method reads anew; only `repair` writes."""
+    """Counter and ledger of one sequence, for reading. Each method reads storage again; only `repair` writes."""
 
     def __init__(self, name: str, store: OptimisticSyncStore, ledger: Ledger, *, start: int = 1) -> None:
         self.name, self._store, self._ledger, self._start = name, store, ledger, start
@@ -39,7 +39,7 @@ class LedgerReader:
         return read_counter(self.name, snapshot.data, snapshot.etag, snapshot.metadata)
 
     def verify(self) -> Report:
-        """Prove that ledger and blob tile the numbers handed out so far.
+        """Prove that ledger and blob cover every number handed out so far once, without gaps or overlaps.
 
         Raises `SequenceMissing` if there is no counter (and says whether there ever was), `SequenceLowered` if it is below
         the ledger, and what `counter` raises.

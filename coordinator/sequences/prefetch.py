@@ -19,7 +19,7 @@ class Consumption:
         self._current = 0.0
 
     def took(self, numbers: int, now: float) -> None:
-        """`numbers` were issued up to `now`."""
+        """`numbers` were issued until `now`."""
         self._taken += numbers
         elapsed = now - self._since
         if elapsed < WINDOW_SECONDS:
@@ -30,7 +30,7 @@ class Consumption:
         self._taken = 0
 
     def now(self, now: float) -> float:
-        """The rate of late, in numbers per second."""
+        """The recent rate, in numbers per second."""
         elapsed = now - self._since
         return self._taken / elapsed if elapsed > 4 * WINDOW_SECONDS else self._current
 

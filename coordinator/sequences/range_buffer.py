@@ -1,7 +1,7 @@
 """The numbers a process holds: cut into segments that iterators of the interpreter hand out without a lock. Pure.
 
 One segment is open at a time. `next` on its iterator is a single step of the interpreter (CPython with its global lock),
-so any number of threads may call it at once and none gets a number twice. Whoever finds it empty opens the next one,
+so any number of threads may call it at once and none gets a number twice. A caller that finds it empty opens the next one,
 under the generator's lock.
 """
 
@@ -156,7 +156,7 @@ class RangeBuffer:
         return rest
 
     def _take_in(self) -> None:
-        """Put what is left of the open segment back, so that its grant can be cut anew."""
+        """Put what is left of the open segment back, so that its grant can be cut again."""
         # list() runs within the interpreter: no thread can take a number in the middle of it.
         rest = list(self._iterator)
         taken_back = len(rest)

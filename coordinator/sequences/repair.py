@@ -35,7 +35,7 @@ def plan_repair(
 
     The new counter is above everything that the ledger, its head or the metadata knows as granted; numbers of others that
     it skips show as unattributed. `next_number` overrides the proposal, but never downwards into granted numbers. Returned
-    numbers that only the ledger vouches for are not offered again.
+    numbers that only the ledger has are not offered again.
     """
     by_ledger = max([ledger.head(), *(row.last + 1 for row in ledger.rows())])
     problem, salvaged = _salvage(name, store, known=by_ledger > 0)

@@ -1,4 +1,4 @@
-"""Proof that grants tile the numbers of a sequence: every number has exactly one answer. Pure.
+"""Proof that grants cover the numbers of a sequence without gaps or overlaps: every number has exactly one answer. Pure.
 
 Holes are explained by recorded advances (others moved the counter) as unattributed; a hole without one is a gap.
 """

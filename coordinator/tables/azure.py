@@ -289,7 +289,7 @@ async def saga_heads(
     """Sagas of all names changed after `since`, the newest first; at most `limit` by name and key.
 
     One request for up to 1,000 rows, at most five: see `open_sagas` for those that must not be missed. With `odd`, a row that
-    cannot be read is told to it in a sentence, and the others are returned.
+    cannot be read is passed to it as a sentence, and the others are returned.
     """
     table = make_table(storage, storage.config.table("sagas"))
     scan = table.scan(
@@ -324,7 +324,7 @@ _AT_ONCE = 4
 async def open_sagas(
     storage: Account, names: Iterable[str], *, limit: int = 1000, odd: Odd | None = None
 ) -> list[SagaHead]:
-    """Sagas of these names that run, are being undone or are stuck, whatever their age; at most `limit` of each, by key.
+    """Sagas of these names that run, are rolling back or are stuck, whatever their age; at most `limit` of each, by key.
 
     One request for each name, however many sagas have ended. `epoch` and `changed_at` are of the latest change of state.
     `odd` as for `saga_heads`.

@@ -27,7 +27,7 @@ _ROW_BYTES = PART_BYTES * MAX_PARTS
 
 
 class BulkOrder(msgspec.Struct, frozen=True):
-    """Which table, in how many rows the operations are kept, and what tells them from others ("": of an older version)."""
+    """Which table, in how many rows the operations are kept, and what identifies them ("": of an older version)."""
 
     table: KeyText
     rows: Count
@@ -37,13 +37,13 @@ class BulkOrder(msgspec.Struct, frozen=True):
 class BulkWrite:
     """Writes any number of rows, of any partitions, with one call.
 
-    Guarantees that all of it is written when `write` returns. What fits in a transaction is one: all or nothing. More
+    Guarantees that all of it is written when `write` returns. Operations that fit in a transaction are one: all or nothing. More
     is kept in a table first, and then written transaction by transaction by a saga: if this process dies after the
     operations were kept, any worker that runs `listener()` writes the rest, or the next `write` of that key does.
 
     Does not guarantee that others never see a part of it, nor that a row which another process writes meanwhile stays
-    so: only operations that may be repeated are taken, `Upsert` and `Delete` with `ANY`. What fits in a transaction
-    is written without a look at the key.
+    so: only operations that may be repeated are taken, `Upsert` and `Delete` with `ANY`. Operations that fit in a transaction
+    are written without a look at the key.
 
     Args:
         saga: The saga that writes; `Storage.bulk` gives one.

@@ -49,8 +49,8 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `done` is their number, for readers of older versions, which knew steps by their place only. `plan` are the steps as the
     latest runner had them, `undoable` those of them with a compensation; `version` is that of the code that started the saga.
-    `tries` counts failed attempts of the step in hand; `epoch` rises with every runner that takes the saga over, and
-    `runners` counts those that ended in the middle of the step in hand. `guard` is the message that brought the present
+    `tries` counts failed attempts of the current step; `epoch` rises with every runner that takes the saga over, and
+    `runners` counts those that ended in the middle of the current step. `guard` is the message that brought the present
     runner: until `held_until` other messages leave the saga to it. `resume` is the state to which a saga returns that is stuck
     though nothing failed to be undone; `unfit` if that is for the steps of a deployment. `deadline_at` 0 means none. `queue` gets its messages. The latest 200 events are kept.
     """
@@ -111,7 +111,7 @@ def named(progress: Progress, steps: Sequence[str]) -> Progress:
         elif event.what == "undone" and did and did[-1] == event.step:
             did.pop()
     if len(did) == progress.done - 1 and progress.state != "running":
-        # The step in hand is undone, too; a time-out does not name it.
+        # The current step is undone, too; a time-out does not name it.
         did.append(failed if failed and failed not in did else "".join(steps[len(did) : len(did) + 1]))
     if len(did) != progress.done:
         cut = tuple(steps[: progress.done])
@@ -129,7 +129,7 @@ def named(progress: Progress, steps: Sequence[str]) -> Progress:
 def misfit(progress: Progress, shapes: Sequence[Shape], version: str) -> str:
     """Why these steps cannot carry the saga on, in words; "" if they can.
 
-    They can if nothing is gone, renamed or moved, and what is new comes after the step in hand.
+    They can if nothing is gone, renamed or moved, and what is new comes after the current step.
     """
     if progress.version != version:
         return f"it was started by version {progress.version!r}, and this is version {version!r}"
@@ -204,7 +204,7 @@ def next_step(progress: Progress, steps: Sequence[str]) -> str | None:
 
 
 def succeeded(progress: Progress, steps: Sequence[str], result: Any, *, at: float, by: str) -> Progress:
-    """The step in hand is done, or undone."""
+    """The current step is done, or undone."""
     name, epoch = next_step(progress, steps), progress.epoch
     assert name is not None
     state: State
@@ -224,7 +224,7 @@ def succeeded(progress: Progress, steps: Sequence[str], result: Any, *, at: floa
 def failed(
     progress: Progress, steps: Sequence[str], error: str, attempts: int | None, *, at: float, by: str
 ) -> Progress:
-    """The step in hand failed: try again, or after `attempts` (None: never) undo, or give up undoing.
+    """The current step failed: try again, or after `attempts` (None: never) undo, or give up undoing.
 
     The failed step is undone, too: nobody knows how far it came.
     """
@@ -244,7 +244,7 @@ def failed(
 def overdue(
     progress: Progress, steps: Sequence[str], seconds: float, *, was_cancelled: bool, at: float, by: str
 ) -> Progress:
-    """The step in hand has used up its time, or its runner is to stop; its thread cannot be stopped, and is waited for."""
+    """The current step has used up its time, or its runner is to stop; its thread cannot be stopped, and is waited for."""
     cause = "its runner stops" if was_cancelled else f"took longer than {seconds:g} s"
     error = f"{cause}; it runs in a thread, which cannot be stopped, and is waited for"
     # Not even its own message may bring a second runner beside the thread.

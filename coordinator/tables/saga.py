@@ -194,7 +194,7 @@ class Saga(Generic[I]):
     ) -> Step | Callable[[StepFunction], Step]:
         """Decorate the next step, `async def` or `def` (in a thread), called with a `SagaContext`.
 
-        What the step returns must be JSON and is kept; input and results together may take 900 KiB.
+        The step's result must be JSON and is kept; input and results together may take 900 KiB.
 
         Args:
             function: The step.

@@ -41,7 +41,7 @@ class Query:
 
     @property
     def digest(self) -> str:
-        """Tells this question from others; a continuation token is good for its own only."""
+        """Identifies this query; a continuation token is good for its own only."""
         parts = (self.partition, self.row_from, self.row_before, self.where, self.select)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 

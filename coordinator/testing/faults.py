@@ -222,7 +222,7 @@ class FaultOrders:
             self._always = fault
 
     def heal(self) -> None:
-        """From now on nothing goes wrong. What hangs already, hangs on."""
+        """From now on nothing goes wrong. Requests that hang already go on hanging."""
         with self._lock:
             self._rules.clear()
             self._rate, self._always = 0.0, _NOTHING
@@ -266,7 +266,7 @@ class FaultyStore(FaultOrders):
 
     Has all that the store has; `method` is the name of the store's method and `path` any part of the store's name. The
     caller gets what the storage adapters raise: `StorageBusy`, or `StorageUnreachable` with `maybe_done`. A call that
-    hangs ends so after `hang_seconds`. Delays go by the clock given, or by `time.sleep` in a store that blocks.
+    hangs ends so after `hang_seconds`. Delays use the clock given, or by `time.sleep` in a store that blocks.
     """
 
     def __init__(self, store: Any, *, clock: Clock = SYSTEM_CLOCK, hang_seconds: float = 5.0) -> None:

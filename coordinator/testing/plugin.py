@@ -43,7 +43,7 @@ def kennel_worker(
 ) -> Iterator[RunningWorker]:
     """Runs the worker that a module defines, on `kennel_storage` and without a hub: ``async with kennel_worker("worker:worker")``.
 
-    The module is imported again for each test, so its worker, gates and sequences are new. What else it imports is not.
+    The module is imported again for each test, so its worker, gates and sequences are new. Other modules that it imports are not.
     The block ends with the worker; an error that ended the worker is raised.
     """
     loading = importlib.import_module("coordinator.loading")

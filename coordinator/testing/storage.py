@@ -52,7 +52,7 @@ _ONE = QueueConfig(items_per_message=1)
 class MemoryStorage(Storage):
     """A `Storage` without an account: everything that it makes keeps its data here, and makes no request.
 
-    What is asked for twice by the same name shares its data, as in an account. `until_empty` waits until a queue is worked off.
+    Two objects of one name share their data, as in an account. `until_empty` waits until a queue is worked off.
     Commands of the shell and listings (such as `list_queues`) need an account: use Azurite for them.
     """
 

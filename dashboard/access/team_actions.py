@@ -44,7 +44,7 @@ def add_rule(actor: Actor, team: str, kind: str, pattern: str, role: str, *, rea
 
 
 def remove_rule(actor: Actor, rule_id: int, *, reason: str = "") -> None:
-    """Take a rule away. What no rule covers is everybody's again, by their roles."""
+    """Take a rule away. Resources that no rule covers follow the roles again."""
     row = TeamRule.objects.select_related("team").filter(pk=rule_id).first()
     with audited(actor, "team.rule", row.team.name if row is not None else f"#{rule_id}", reason) as act:
         if row is None:
@@ -54,7 +54,7 @@ def remove_rule(actor: Actor, rule_id: int, *, reason: str = "") -> None:
 
 
 def set_member(actor: Actor, team: str, user: str, *, member: bool, reason: str = "") -> None:
-    """Take somebody into a team, or out of it; it counts at once, on open sockets within seconds."""
+    """Add a user to a team, or remove one; it counts at once, on open sockets within seconds."""
     with audited(actor, "team.member", user, reason) as act:
         found = get_user_model().objects.filter(username=user).first()
         if found is None:

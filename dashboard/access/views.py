@@ -211,7 +211,7 @@ def remove_rule(request: HttpRequest, rule: int) -> HttpResponse:
 @require_POST
 @requires("team.member")
 def set_member(request: HttpRequest) -> HttpResponse:
-    """Take somebody into a team, or with `leave` out of it."""
+    """Add a user to a team, or with `leave` remove one."""
     team, user, leave = text(request, "team"), text(request, "user"), bool(text(request, "leave"))
     return act(
         request,

@@ -1,6 +1,6 @@
 """Signing in, with a lock-out that grows: guessing passwords and codes is slow, and seen in the audit.
 
-Guarantees that after four wrong tries for a name from one address the next one waits, for 15 s, then twice as long each
+Guarantees that after four failed attempts for a name from one address the next one waits, for 15 s, then twice as long each
 time, up to 15 min. One more is kept for a browser that has had the page open for `PAGE_SECONDS`: a program that tries
 passwords as fast as it can does not get that, a person does, behind the same address and in a browser never seen before. A try is counted before the password is looked at, so that tries sent at once are no more than tries
 sent one after the other. However a name is spelled, it is one name; an IPv6 network of 64 bits is one address, and a
@@ -130,7 +130,7 @@ class AttemptLimits:
 
 
 def lock_seconds(tries: int, free: int) -> float:
-    """How long to wait after so many wrong tries."""
+    """How long to wait after so many failed attempts."""
     if tries < free:
         return 0.0
     return min(LONGEST_LOCK_SECONDS, FIRST_LOCK_SECONDS * 2.0 ** min(tries - free, 20))
@@ -295,7 +295,7 @@ class SecondFactor(ThrottledFormMixin, AuthenticateView):  # type: ignore[misc]
 class ConfirmPassword(ThrottledFormMixin, ReauthenticateView):  # type: ignore[misc]
     """The password once more, before the second factor is changed or something is destroyed.
 
-    Who has none here, as they come by single sign-on, goes there once more.
+    A user without a password here, who signs in by single sign-on, does that once more.
     """
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

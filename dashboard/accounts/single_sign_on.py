@@ -1,4 +1,4 @@
-"""Single sign-on: which user somebody is whom the OpenID Connect provider vouches for.
+"""Single sign-on: which user an identity of the OpenID Connect provider is.
 
 Guarantees that nobody gets a user by signing in: an administrator makes it. At the first time the user is found by the
 claim named in the settings; from then on by the provider's unchanging identifier alone, so that a name given to
@@ -44,7 +44,7 @@ class Accounts(DefaultAccountAdapter):  # type: ignore[misc]
 
 
 class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
-    """Whom the provider vouches for."""
+    """Maps the provider's identities to users."""
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
         return False

@@ -54,7 +54,7 @@ class ChannelView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SilenceView(msgspec.Struct, frozen=True, kw_only=True):
-    """A silence that lasts."""
+    """A silence that has not ended."""
 
     id: int
     rule: str

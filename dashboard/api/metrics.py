@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @reads
 def metrics(request: HttpRequest) -> HttpResponse:
-    """``/metrics``. What is unknown is left out, never reported as 0."""
+    """``/metrics``. Unknown values are left out, never reported as 0."""
     registry = CollectorRegistry()
     registry.register(FleetCollector(selectors.glance()))
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)

@@ -5,8 +5,8 @@
 3. It notes "sent", or when to try again, `TRIES` times in all; then "failed", with the reason, which the Alerts page shows.
 
 Guarantees at least one try, and one delivery as long as no process ends between 2 and 3: then the claim expires, and another
-process sends the same once more, with the same id. A channel gets at most `PER_MINUTE` messages; others wait. What is about
-one alert is sent in order. The numbers are repeated at the lines that do it.
+process sends the same once more, with the same id. A channel gets at most `PER_MINUTE` messages; others wait. Messages about
+one alert are sent in order. The numbers are repeated at the lines that do it.
 """
 
 from __future__ import annotations

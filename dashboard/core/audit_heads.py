@@ -72,7 +72,7 @@ async def kept(storage: Storage) -> list[str]:
 def verify(lines: Iterable[str]) -> Iterator[ChainFault]:
     """Report every kept head that the audit does not hold any more, and every line that is not ours.
 
-    What retention removed is not asked for; nor what was written after a backup that was restored since: the chain holds
+    Rows that retention removed are not asked for, nor those written after a backup that was restored since: the chain holds
     a row of that, and what was lost is in the outcome of `manage.py restore`.
     """
     last_pruned, _ = audit.pruned()

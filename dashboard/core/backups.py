@@ -7,7 +7,7 @@ messages and leases: those are the account's own, and setting a counter back is 
 Guarantees that a file is read back whole or not at all: it ends with the digest of all its lines, the chain of the audit
 is verified before anything is kept, and all of it is one transaction. The restore is a row of the audit itself.
 Does not overwrite: a database with users or an audit is refused, and of gates those that are missing are made again,
-closed, above every epoch that workers have seen. What was revoked after the backup is valid again.
+closed, above every epoch that workers have seen. Tokens that were revoked after the backup are valid again.
 """
 
 from __future__ import annotations

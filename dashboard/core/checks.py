@@ -21,7 +21,7 @@ LOCAL_HOSTS = {"localhost", "127.0.0.1", "[::1]", "testserver"}
 
 
 def problems() -> list[CheckMessage]:
-    """What keeps these settings from serving people; empty when all is well."""
+    """The settings that are unsafe to serve with; empty if there is none."""
     found: list[CheckMessage] = []
 
     def error(number: int, message: str, hint: str) -> None:

@@ -30,7 +30,7 @@ class Unread(Exception):
 
 
 class ExportTable(NamedTuple):
-    """A table of the page as a file: its rows for a fleet and the page's query, and its columns by name, in order."""
+    """A table of the page that can be exported: its rows for a fleet and the page's query, and its columns by name, in order."""
 
     rows: Callable[[Any, Any], Iterable[Any]]
     columns: Mapping[str, Callable[[Any], object]]

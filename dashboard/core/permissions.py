@@ -293,7 +293,7 @@ def encode_allowance(allowance: Allowance) -> str:
 
 
 def decode_allowance(text: str) -> Allowance:
-    """As kept. What cannot be read allows nothing by name, rather than everything."""
+    """As kept. An allowance that cannot be read allows nothing by name, rather than everything."""
     if not text:
         return USUAL
     try:

@@ -1,7 +1,7 @@
-"""The prices and the daily budget in force: those that operators stored, else those of the environment.
+"""The current prices and daily budget: those that operators stored, else those of the environment.
 
 Every process reads the stored ones again every two seconds (housekeeping) and whenever somebody looks at the cost, so all
-follow a change within seconds. Asking what is in force does no I/O.
+follow a change within seconds. Asking for them does no I/O.
 """
 
 from __future__ import annotations

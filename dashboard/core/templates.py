@@ -11,7 +11,7 @@ _INDENTATION = re.compile(r"\n[ \t]+")
 
 
 class Loader(filesystem.Loader):
-    """Reads our own templates; lines stay, so that errors name the right one. What variables hold is not touched."""
+    """Reads our own templates; lines stay, so that errors name the right one. The values of variables are not touched."""
 
     def get_contents(self, origin: Origin) -> str:
         return _INDENTATION.sub("\n", super().get_contents(origin))

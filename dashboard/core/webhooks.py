@@ -3,7 +3,7 @@
 The audit is the outbox: what is in it as done will be sent, by the one process that samples for all, in the order of the audit.
 Guarantees at least one try for each address, and that each is retried with back-off until it is answered with 2xx or
 `TRIES` are spent; what became of it is in the audit. Does not guarantee exactly one delivery: the `id` distinguishes repetitions
-apart. What an address missed while the dashboard was away for more than `LATE_SECONDS` is not sent any more. Gates that
+apart. Events of a time in which the dashboard was away for more than `LATE_SECONDS` are not sent. Gates that
 are changed on storage itself are in no audit, and not reported.
 """
 
@@ -49,7 +49,7 @@ def send_due() -> int:
     """Send what is due to every address; returns how many were answered well. Blocking; at most `AT_ONCE` an address.
 
     All addresses are asked at the same time, and each has `DEADLINE_SECONDS` for its whole answer, however it comes: one
-    that is slow holds up the others for that long at the most, once.
+    that is slow delays the others for at most that long, once.
     """
     sent = 0
     waiting = list(settings.WEBHOOKS)

@@ -19,7 +19,7 @@ LONGEST = {"as_of": 40, "source": 200}
 
 
 def set_prices(actor: Actor, wanted: PriceSettings, *, reason: str = "") -> PriceSettings:
-    """Put prices and a daily budget in force in all processes, within seconds; they stay until they are changed again."""
+    """Save prices and a daily budget; all processes use them within seconds; they stay until they are changed again."""
     with audited(actor, "cost.prices", TARGET, reason) as act:
         for name, longest in LONGEST.items():
             if len(getattr(wanted.prices, name)) > longest:
@@ -44,7 +44,7 @@ def set_prices(actor: Actor, wanted: PriceSettings, *, reason: str = "") -> Pric
 
 
 def reset_prices(actor: Actor, *, reason: str = "") -> PriceSettings:
-    """Back to the prices and the budget of the environment; harmless if they are in force."""
+    """Back to the prices and the budget of the environment; harmless if they are used already."""
     with audited(actor, "cost.prices", TARGET, reason) as act:
         act.before = _described(pricing.refresh())
         Pricing.objects.all().delete()

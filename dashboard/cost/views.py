@@ -46,7 +46,7 @@ def cost(request: HttpRequest) -> HttpResponse:
 @require_POST
 @requires("cost.prices")
 def prices(request: HttpRequest) -> HttpResponse:
-    """Put prices and budget in force, or (`reset`) those of the environment again."""
+    """Save prices and budget, or (`reset`) use those of the environment again."""
     back, reason = f"{reverse('cost')}#prices", text(request, "reason")
     if text(request, "reset"):
         done = "Default prices and budget restored."

@@ -1,4 +1,4 @@
-"""Commands to a demo that runs: its process ids lie in a file beside its data."""
+"""Commands to a demo that runs: its process ids are in a file beside its data."""
 
 from __future__ import annotations
 

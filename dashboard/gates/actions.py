@@ -41,7 +41,7 @@ def unleash(
 
 
 def leash(actor: Actor, gate: str, *, reason: str = "", epoch: int | None = None) -> GateState:
-    """Close a gate. Workers inside finish the message in hand and take no new one. `epoch` as for `unleash`."""
+    """Close a gate. Workers inside finish the messages in flight and take no new ones. `epoch` as for `unleash`."""
     with audited(actor, "gate.close", gate, reason) as act:
         act.before = _known(gate)
         state = call(_close, gate, actor.name, reason, epoch)

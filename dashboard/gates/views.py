@@ -48,7 +48,7 @@ def create(request: HttpRequest) -> HttpResponse:
 def unleash(request: HttpRequest, name: str) -> HttpResponse:
     """Open a gate: now or `at` a moment (UTC), `until` one, for all or a `share`. Pressing twice opens once.
 
-    Who has not seen what a schedule will do (no JavaScript) is shown it first.
+    A user who has not seen what a schedule will do (no JavaScript) is shown it first.
     """
     page = text(request, "page")
     back = reverse("gates") if page == "gates" else reverse("overview")

@@ -1,8 +1,8 @@
 """Notifications to workers: encoded once, handed to the sockets here that follow the topic in one loop, and to the other processes.
 
-Those of operators go out at once. What workers announce is rationed, so that a release never waits behind it: of several
+Those of operators go out at once. Announcements of workers are rationed, so that a release never waits behind them: of several
 notifications about one topic the newest says all; what is over a worker's rate, or more than all sockets together should be
-written to, waits, each worker's in turn, and is dropped when too much waits. What workers say of gates is checked in storage
+written to, waits, each worker's in turn, and is dropped when too much waits. Workers' reports about gates are checked in storage
 before a worker is notified or a receipt is counted: one read decides for all who said so. A push that a worker missed is sent once more.
 """
 
@@ -464,7 +464,7 @@ class MissedPushes:
         self.sent = 0
 
     def reported(self, instance: str, gates: Iterable[GateStatus]) -> None:
-        """A worker connected here goes by these epochs."""
+        """A worker connected here knows these epochs."""
         for status in gates:
             stored = self._stored(status.name)
             if stored is not None and stored.epoch > status.epoch:

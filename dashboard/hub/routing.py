@@ -1,7 +1,7 @@
 """Requests, which go before workers' frames, and sockets: workers show a token, browsers a session and an origin of ours.
 
 Guarantees that scheme, host and port of the origin must all be ours, as Django asks of forms: a page of another port of this
-machine, or of the same name without TLS, opens nothing. What sends no origin is no browser and is refused, too.
+machine, or of the same name without TLS, opens nothing. A client that sends no origin is no browser and is refused, too.
 """
 
 from __future__ import annotations

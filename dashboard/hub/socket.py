@@ -53,7 +53,7 @@ class Cut(Protocol):
 def abortable(inner: Any) -> Any:
     """Gives the consumers within a way to end their connection at once, or to read no more of it.
 
-    ASGI has no word for it: whatever is sent, a close too, stands in line behind what the peer does not take.
+    ASGI has no word for it: whatever is sent, a close too, waits behind the frames that the peer does not read.
     uvicorn's `send` is a method of its protocol, which has the transport. Other servers have nothing to end it by.
     """
 
@@ -134,7 +134,7 @@ class Socket(AsyncWebsocketConsumer):
     """A websocket that is closed with a code and a reason, never silently; and within `CLOSE_SECONDS` for certain.
 
     Frames are handled one after the other, without a visit to the database's thread for each: with a thousand workers
-    that would be most of what the hub does. What needs the database says so, by `database_sync_to_async`.
+    that would be most of what the hub does. Code that needs the database says so, by `database_sync_to_async`.
     """
 
     _task: asyncio.Task[Any] | None = None
@@ -197,7 +197,7 @@ class Socket(AsyncWebsocketConsumer):
                 asyncio.get_running_loop().call_later(linger, cut.abort, context=Context())
 
     def abort(self) -> None:
-        """End the connection now, with no word to the peer; what stands in its buffers is dropped."""
+        """End the connection now, with no word to the peer; its buffers are dropped."""
         log.info("Cutting the socket of %s: it takes not even the close", self)
         if self._cut is not None:
             self._cut.abort()
@@ -330,7 +330,7 @@ class RateLimit:
         self._left, self._at = burst, now
 
     def allows(self, now: float, cost: float = 1.0) -> bool:
-        """Whether `cost` may be spent now; if so, it is. What costs more than a whole burst may be spent by a full one."""
+        """Whether `cost` may be spent now; if so, it is. A cost above a whole burst may be spent by a full one."""
         self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
         self._at = now
         if self._left < min(cost, self._burst):
@@ -392,7 +392,7 @@ OPENINGS_PER_SECOND, OPENINGS_AT_ONCE = 500.0, 20
 class TokenThrottle:
     """Lets the new sockets of each token in one after the other: some at once, then `per_second`.
 
-    A fleet that lost its process comes back within seconds. What all its sockets do at once would be one turn of the event
+    A fleet that lost its process comes back within seconds. All of its sockets at once would be one turn of the event
     loop, for seconds, and a page needs several turns. Used on the event loop; the clock is passed in.
     """
 

@@ -7,7 +7,7 @@
    queued for each channel. The process that marks it queues; a second one finds it marked.
 4. When the condition has not held for the rule's quiet time, the row is resolved, and in the same transaction the channels
    that heard of it are queued a second delivery.
-5. What is unknown neither fires nor resolves. A process that has just started resolves nothing: it has not heard of everybody.
+5. An unknown figure neither fires nor resolves. A process that has just started resolves nothing: it has not heard of everybody.
 
 All state is in rows: a restart between two steps goes on with the next. The numbers are repeated at the lines that do it.
 """

@@ -73,7 +73,7 @@ class WorkerConcurrency(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueView(msgspec.Struct, frozen=True, gc=False):
-    """A queue. Depth is the service's approximate count, which includes messages in hand."""
+    """A queue. Depth is the service's approximate count, which includes messages in flight."""
 
     name: str
     depth: int | None = None
@@ -103,7 +103,7 @@ class LeaderClaim(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaderView(msgspec.Struct, frozen=True, gc=False):
-    """An election. `holder` and `epoch` are what storage says; `holder` is "" when nobody leads.
+    """An election. `holder` and `epoch` are what storage says; `holder` is "" while there is no leader.
 
     `claims` are workers that say they lead with a higher epoch: the next sample confirms one of them, or they are wrong.
 

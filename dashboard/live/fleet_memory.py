@@ -3,7 +3,7 @@
 1. A worker is noted when it connects, and each minute while it is connected, by the process that it is connected to.
 2. Its end is noted with its last report: "stopped" if it had said so, else "lost".
 3. A process that starts expects the workers that were not noted to have ended. Those that do not connect are lost.
-4. What is older than `KEPT_DAYS` is removed.
+4. Rows older than `KEPT_DAYS` are removed.
 5. Of a lost worker the last number that it said it had issued of each range is kept for longer: accountants ask for it.
 
 The newest release of each gate is noted once a second while it changes, and read at the start.

@@ -168,7 +168,7 @@ def _bound(reported: dict[str, list[tuple[str, T]]], stored: Iterable[str]) -> i
 
 
 def _each(names: Iterable[str], make: Callable[[str], V], odd: Callable[[str, str], V]) -> tuple[V, ...]:
-    """A row for each name. What cannot be put together costs its own row, which says so."""
+    """A row for each name. A failure costs its own row, which says so."""
     rows = []
     for name in sorted(names):
         try:
@@ -268,7 +268,7 @@ def _queues(
 
 
 def _lease_ends(workers: Iterable[WorkerView]) -> dict[tuple[str, int, str], tuple[float, int]]:
-    """When the lease of each term ends, and how long it lasts, by election, epoch and who says so.
+    """When the lease of each term ends, and its length, by election, epoch and who says so.
 
     From lost workers, too: the lease of a dead leader runs on. Counted from when its last word was heard, so that
     nobody's clock matters.

@@ -88,7 +88,7 @@ def _drawn_or_said(page: str, name: str, context: dict[str, Any]) -> str:
 
 
 def unreadable(name: str, error: Exception, *, oob: bool) -> SafeString:
-    """What stands in place of a region that cannot be drawn."""
+    """Shown in place of a region that cannot be drawn."""
     return format_html(
         '<div id="region-{}"{}><p class="banner tone-red" role="alert">{}</p></div>',
         name,

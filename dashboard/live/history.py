@@ -185,7 +185,7 @@ def level_for(seconds: float) -> tuple[int, int, int]:
 
 
 def step_for(seconds: float, age: float | None = None) -> int:
-    """How many values of its level become one point, so that a span has about `MOST_POINTS` at the most."""
+    """How many values of its level become one point, so that a span has at most about `MOST_POINTS`."""
     resolution, size, kept = level_for(age or seconds)
     needed = min(seconds, kept) / resolution / MOST_POINTS
     return next((step for step in range(1, size + 1) if size % step == 0 and step >= needed), size)

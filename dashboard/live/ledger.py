@@ -28,7 +28,7 @@ AT_ONCE = 500
 
 
 class NumberAnswer(msgspec.Struct, frozen=True):
-    """Who has a number, as far as is known. `kind` is the state of its grant, or "unattributed", "missing" (in no grant
+    """Who has a number, as far as is known. `kind` is the state of its grant, or "unattributed", "missing" (unaccounted for,
     although later ones were given), "future" (not granted yet), "before" (below the sequence's start) or "unread" (the
     index has not come to it)."""
 
@@ -41,7 +41,7 @@ class NumberAnswer(msgspec.Struct, frozen=True):
 class LedgerPage(msgspec.Struct, frozen=True):
     """Rows of a ledger, newest first. `next` continues (as `before`); `problem` says why rows are missing.
 
-    All below `indexed` is in the index, which was level with storage at `read_at` (None: never yet), when `counter` was
+    All below `indexed` is in the index, which was synced with storage at `read_at` (None: never yet), when `counter` was
     the next free number. `hour` and `day` are how many numbers were granted in the last hour and day (None: unknown).
     """
 

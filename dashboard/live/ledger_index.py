@@ -1,8 +1,8 @@
 """Keeps an index of the ledgers in the dashboard's database, so that pages find a number among millions of rows.
 
-Storage stays the truth. The index is copied span by span: whatever lies in a span is replaced by what storage holds there,
+Storage stays the truth. The index is copied span by span: the rows of a span are replaced by those that storage has there,
 holes included. New numbers are read on from where the index ends; spans with rows that may still change (in use, free,
-missing) are read again in turn. What is settled is not read twice.
+missing) are read again in turn. Settled rows are not read twice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NEWEST_ROWS = 800
 
 
 class Hole(NamedTuple):
-    """Numbers in no grant. `state` is "unattributed" if it is known that others moved the counter, else "missing"."""
+    """Numbers that are unaccounted for. `state` is "unattributed" if it is known that others moved the counter, else "missing"."""
 
     first: int
     last: int

@@ -137,7 +137,7 @@ async def depths(
     busy: Collection[str] = (),
     budget: int = BUDGET,
 ) -> tuple[tuple[Depth, ...], Result]:
-    """The depth of each queue, its poison queue beside it. What could not or need not be read keeps its old row."""
+    """The depth of each queue, its poison queue beside it. A queue that could not or need not be read keeps its old row."""
     every = set(names)
     # A poison queue whose queue is gone is shown as itself: its messages must not be forgotten.
     work = {name for name in every if not (name.endswith(POISON) and name.removesuffix(POISON) in every)}

@@ -308,7 +308,7 @@ class ReleaseTracker:
     7. *Checked*: a worker's receipt with an epoch that nobody knows yet is kept until one read of storage has
        confirmed the epoch (`dashboard.hub.notifications`). An opening by another program is found this way, or by a
        notification, or by the sampler, and goes through steps 1, 4 and 6 here.
-    8. *Passed*: each worker counts once. What storage denies does not count: a closed gate, an epoch that is over.
+    8. *Passed*: each worker counts once. Receipts that storage denies do not count: a closed gate, an epoch that is over.
     9. *Shared*: the receipts go to the other processes, many in one message; a process that was away gets all.
 
     `waiting_at` gives the instances that wait at a gate, with their names. Used on the event loop; `views` is safe from
@@ -392,7 +392,7 @@ class ReleaseTracker:
         written_at: float | None = None,
         share: float = 1.0,
     ) -> ReleaseProgress:
-        """Begin (or find) the release of an opening. Who waits then and belongs to the share is expected to pass."""
+        """Begin (or find) the release of an opening. The workers that wait then and belong to the share are expected to pass."""
         known = self._releases.get(gate)
         if known is None or known.epoch < epoch:
             noticed_epoch, noticed = self._noticed.get(gate, (0, {}))

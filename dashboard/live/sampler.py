@@ -297,7 +297,7 @@ class Sampler:
 def _storage_view(before: StorageView, results: tuple[reading.Result, ...], at: float) -> StorageView:
     """Unreachable since the first failure; reachable again when everything could be read.
 
-    What was answered but made no sense (a corrupt gate, say) is an error to be reported, not an account that is away.
+    An answer that made no sense (a corrupt gate, say) is an error to be reported, not an account that is away.
     """
     errors = [result.error for result in results if result.error is not None]
     failed = next((error for error in errors if isinstance(error, StorageError | TimeoutError)), None)

@@ -60,7 +60,7 @@ class PoolHours:
 
 @dataclass(frozen=True)
 class Bill:
-    """All of it. What is per day is today's pace, if it went on; None means that the pace is not known.
+    """All of it. Figures per day are today's pace, if it went on; None means that the pace is not known.
 
     `today` is what was spent since `today_since` (midnight UTC, or the dashboard's start if later); `verdict` is "ok",
     "warn" or "over" of the daily budget, "" if there is none. Fixed polling does the same work: `work_requests_a_day` are
@@ -99,7 +99,7 @@ class SpendingToday(NamedTuple):
 
 
 def spending(fleet: Fleet) -> SpendingToday:
-    """By the prices and the budget in force; cheap, unlike the whole bill: for what is reckoned many times a second."""
+    """By the current prices and budget; cheap, unlike the whole bill: for figures that are calculated many times a second."""
     now = pricing.current_prices()
     return _spending(fleet, now.prices, now.budget)
 
@@ -112,7 +112,7 @@ def _spending(fleet: Fleet, prices: Prices, budget: Budget | None) -> SpendingTo
 
 
 def current(fleet: Fleet) -> Bill:
-    """The bill by the prices and the budget in force."""
+    """The bill by the current prices and budget."""
     now = pricing.current_prices()
     return bill(fleet, now.prices, now.budget)
 

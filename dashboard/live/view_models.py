@@ -67,7 +67,7 @@ def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
     "points": {series: [at, value]},
     "order": {"depth": [names, the busiest first], "active": …, "own": [those of Kennel's own], "total": how many there are}}
 
-    The browser reckons ages from `now`, so a wrong clock there does no harm.
+    The browser calculates ages from `now`, so a wrong clock there does no harm.
     """
     as_of: dict[str, float | None] = {
         "storage": fleet.storage.as_of,

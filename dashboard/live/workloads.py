@@ -111,7 +111,7 @@ async def read(storage: Storage, before: Work, *, at: float, seconds: float) -> 
 
 
 def sagas(recent: list[SagaHead], still_open: list[SagaHead]) -> tuple[SagaHead, ...]:
-    """The stuck ones first, then the newest. What is open is there, however many others have ended since. Pure."""
+    """The stuck ones first, then the newest. Open ones are there, however many others have ended since. Pure."""
     known = {(head.saga, head.key): head for head in [*still_open, *recent]}
     return tuple(sorted(known.values(), key=lambda head: (head.state != "stuck", -head.changed_at)))
 

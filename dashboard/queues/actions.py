@@ -139,7 +139,7 @@ def _queue(actor: Actor, action: str, queue: str, reason: str, do: Callable[[Any
 
 
 def store_rule(actor: Actor, queue: str, rule: ScalingRule | None, *, reason: str = "") -> None:
-    """Put a rule in force for every listener of the queue, None for their own again; they follow within seconds.
+    """Save a rule for every listener of the queue, None for their own again; they follow within seconds.
 
     Raises `ActionFailed`; audited as ``queue.rule`` with the rule before and after.
     """

@@ -1,6 +1,6 @@
 """Acts on many poison messages: run in the background, with progress, until they are done or somebody aborts them.
 
-What each has done is in the database, so every dashboard process shows it. An act waits for storage that is away. If the
+The progress of each is in the database, so every dashboard process shows it. An act waits for storage that is away. If the
 process that runs it ends, another goes on with it (`go_on`), for as long as what was read is kept: an hour.
 
 1. Each act has one process. Another that takes it over writes its own id into the row, if no other has.

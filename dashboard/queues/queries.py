@@ -109,7 +109,7 @@ def _shown(message: ReceivedMessage) -> MessageView:
 
 
 class StoredRule(NamedTuple):
-    """The rule stored for a queue, None if its workers go by their own.
+    """The rule stored for a queue, None if its workers use their default rule.
 
     `problem` says why it is not known, or, if it `is_known`, from before.
     """

@@ -14,7 +14,7 @@ from dashboard.hub.runtime import call, current, keep, storage
 
 
 def store_policy(actor: Actor, pool: str, text: str, *, reason: str = "") -> None:
-    """Put a policy (JSON) in force for a pool; its agent follows at its next turn. Raises `ActionFailed`."""
+    """Save a policy (JSON) for a pool; its agent follows at its next turn. Raises `ActionFailed`."""
     with audited(actor, "scaling.policy", pool, reason) as act:
         check_name("pool", pool)
         try:

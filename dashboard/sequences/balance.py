@@ -1,6 +1,6 @@
 """What became of all numbers of a sequence: each in one column, and the columns add up to the counter.
 
-The columns are those of a month's statement. What is settled is not read: it is what is left of the granted numbers once those
+The columns are those of a month's statement. Settled ranges are not read: they are what is left of the granted numbers once those
 of open, free, lost and unexplained ranges are taken away, which the index finds without looking at the others.
 """
 

@@ -1,7 +1,7 @@
 """A month of a sequence for an accountant: each number granted in it, once, by what became of it; sealed by the audit.
 
 1. A month has the numbers above the highest that was granted before it, up to the highest that was granted in it: months
-   join without gap or overlap. What was returned and granted again later stays in the month of its first grant.
+   join without gap or overlap. Numbers that were returned and granted again later stay in the month of their first grant.
 2. Each number is in one row and in one column of `KINDS`: `numbers` = the sum of the others, and the sum of all rows is the
    next free number at the month's end less that at its beginning.
 3. The SHA-256 of the file's lines is put into the audit, whose rows are chained; the last line of the file says which row.

@@ -143,7 +143,7 @@ class Part(Protocol):
 
 @register.simple_tag
 def balance_strip(parts: Sequence[Part], numbers: int) -> SafeString:
-    """Numbers that add up, as one strip. What is there is seen, however little: it is a few thousandths wide at least."""
+    """Numbers that add up, as one strip. Every part is visible, however small: at least a few thousandths wide."""
     shown = [part for part in parts if part.numbers]
     room = 1000 - LEAST_SHOWN * len(shown)
     bars, x = [], 0.0

@@ -1,4 +1,4 @@
-"""From one page to the next: number → range → worker → its messages → what people did to it."""
+"""From one page to the next: number → range → worker → its messages → its audit entries."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def ranges_url(owner: str, sequence: str) -> str:
 
 @register.filter
 def ledger_csv_url(sequence: str, owner: str) -> str:
-    """The ledger of a sequence as a file, of one owner or of all."""
+    """The ledger of a sequence as CSV, of one owner or of all."""
     return f"{_page('ledger-csv')}?{query_of(sequence=sequence, owner=owner)}"
 
 
@@ -123,7 +123,7 @@ def saga_url(saga: str, key: str) -> str:
 
 @register.filter
 def audit_url(name: str) -> str:
-    """What people did to it."""
+    """The audit entries about it."""
     return f"{_page('audit')}?{query_of(q=name)}"
 
 

@@ -111,7 +111,7 @@ class Fitting(Why):
 
 
 class Closing(_Body):
-    """Why a gate closes: required, others will read it."""
+    """Why a gate closes: required, and recorded in the audit log."""
 
     reason: Annotated[Text, StringConstraints(min_length=1)]
 
@@ -129,13 +129,13 @@ class NewMessage(Why):
 
 
 class NewRule(Why):
-    """The scaling rule to put in force for a queue."""
+    """The scaling rule to save for a queue."""
 
     rule: described(Steps) | described(TargetLatency)  # type: ignore[valid-type]
 
 
 class NewPolicy(Why):
-    """The policy to put in force for a pool of workers."""
+    """The policy to save for a pool of workers."""
 
     policy: described(ScalingPolicy)  # type: ignore[valid-type]
 
@@ -144,7 +144,7 @@ _Price = Annotated[float, Field(ge=0, le=1000)]
 
 
 class PriceTable(_Body):
-    """Dollars for 10,000 requests, by kind, with date and source. What is left out has its default."""
+    """Dollars for 10,000 requests, by kind, with date and source. Omitted fields use defaults."""
 
     queue: _Price = DEFAULT_PRICES.queue
     blob_write: _Price = DEFAULT_PRICES.blob_write
@@ -158,7 +158,7 @@ class PriceTable(_Body):
 
 
 class NewPrices(Why):
-    """The prices to put in force, and the dollars that a day may cost (null: no budget)."""
+    """The prices to save, and the daily budget in dollars (null: no budget)."""
 
     prices: PriceTable
     per_day: Annotated[float, Field(gt=0, le=1_000_000)] | None = None

@@ -2,7 +2,7 @@
 
 Guarantees for a day: a second request with the same key, caller and content is answered with what the first one was
 answered, and not carried out; the same key with other content is refused (422); while the first is under way, 409. An
-answer that says that nothing was done for want of storage (503) is forgotten, so that trying again tries again. If the
+answer 503 (storage does not answer, so nothing changed) is not stored, so that trying again tries again. If the
 process died on the way, nobody knows what became of it: 409 with outcome "unknown" until the day is over.
 Does not keep the answer that shows a new token: repeating that one is refused.
 """

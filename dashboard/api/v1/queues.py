@@ -44,7 +44,7 @@ class Requeued(msgspec.Struct, frozen=True):
 
 
 class RuleInForce(msgspec.Struct, frozen=True):
-    """The rule stored for a queue; null: its workers go by their own."""
+    """The rule stored for a queue; null: its workers use their default rule."""
 
     rule: Steps | TargetLatency | None
 

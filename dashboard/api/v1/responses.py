@@ -49,7 +49,7 @@ def state(request: HttpRequest, value: Any, *, epoch: int | None = None) -> Http
 
 
 def epoch_of(headers: HttpHeaders) -> int | None:
-    """The epoch that If-Match asks for; None if it asks for none. What is no tag of ours cannot match: 412."""
+    """The epoch that If-Match asks for; None if it asks for none. Another kind of tag cannot match: 412."""
     given = headers.get("If-Match", "").strip()
     if given in ("", "*"):
         return None

@@ -22,7 +22,7 @@ router = Router(tags=["workers and leaders"])
 
 
 class TermView(msgspec.Struct, frozen=True, kw_only=True):
-    """One term. `ended` null: it lasts, or its leader died and nobody has succeeded it; `how` says how it ended."""
+    """One term. `ended` null: it has not ended, or its leader died and nobody has succeeded it; `how` says how it ended."""
 
     epoch: int
     holder: str
