@@ -48,7 +48,6 @@ NAMES = {
     "tv": "tv",
     "table": "table",
     "menu": "menu",
-    "chart": "chart-line",
 }
 # The product's own mark: a leash.
 MARK = (

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from math import isfinite
-from typing import Any
 
 from django import template
 from django.templatetags.static import static
@@ -316,8 +315,3 @@ def answer_tone(kind: str) -> str:
 def is_name(name: str) -> bool:
     """Whether it can be acted on by an address of ours: a blob of another program may be called anything."""
     return _NAME.fullmatch(name) is not None
-
-
-@register.filter
-def get(values: dict[str, Any], key: str) -> Any:
-    return values.get(key)

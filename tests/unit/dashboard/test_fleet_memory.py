@@ -243,6 +243,10 @@ def test_a_worker_that_died_has_a_page_with_what_it_did(
         TermRecord("month-end", 2, "w-1", started - 900, started - 800, "another process of that name"),
     ]
     monkeypatch.setattr(timeline, "look", lambda *_: runtime.Seen(terms))
+    gate = msgspec.structs.replace(
+        BUSY.gates[0], inside=2, offset_seconds=-1.25, problem="storage has epoch 3, this process has seen 8"
+    )
+    trouble = msgspec.structs.replace(BUSY, gates=(gate,))
     release = made.releases.begin("start", 7, written_at=started + 2.0, share=1.0)
     release.delays["i-w-1"] = 0.25
     audit.outcome(audit.intent(Actor("olga", "operator"), "worker.drain", "i-w-1"), AuditOutcome.DONE)
@@ -258,7 +262,7 @@ def test_a_worker_that_died_has_a_page_with_what_it_did(
         read_at=1.0,
     )
     try:
-        fate = {"i-w-1": fleet_memory.Fate(hello("w-1", state=BUSY), started + 50, "", "lost")}
+        fate = {"i-w-1": fleet_memory.Fate(hello("w-1", state=trouble), started + 50, "", "lost")}
         fleet_memory.save_workers(SOURCE, fate)
         page = " ".join(client.get("/workers/i-w-1/").content.decode().split())
         missing = client.get("/workers/i-nobody/")
@@ -266,6 +270,8 @@ def test_a_worker_that_died_has_a_page_with_what_it_did(
         runtime.use(None)
     assert missing.status_code == 404
     assert "5 in flight, 40 done" in page and "passed epoch 3" in page
+    assert "2 pieces of work inside" in page and "clock off by -1.250 s" in page
+    assert "storage has epoch 3, this process has seen 8" in page
     told = re.findall(r'data-label="What" class="wrap">([^<]+)<', page)
     assert told == [
         "worker.drain by olga: done",
