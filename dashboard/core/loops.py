@@ -20,6 +20,8 @@ PATIENT = {
     "housekeeping": 600.0,
     "claims": 600.0,
     "webhooks": 600.0,
+    "tallies": 600.0,
+    "bulk-acts": 600.0,
     "alerts": 600.0,
     "deliveries": 600.0,
 }

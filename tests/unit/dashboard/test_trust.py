@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +15,7 @@ from coordinator.realtime.protocol import GateStatus, ListenerStatus, Receipt, W
 from coordinator.testing.clock import ManualClock
 from dashboard.core.audit import ActionFailed
 from dashboard.core.dispatch import number_option
-from dashboard.core.loops import DEAD_SECONDS, Loops
+from dashboard.core.loops import DEAD_SECONDS, PATIENT, Loops
 from dashboard.hub import notifications as announcing
 from dashboard.hub.notifications import Announcements, GateNews
 from dashboard.live import fleet_state as composing
@@ -23,6 +25,8 @@ from dashboard.live.fleet_state import FleetState
 from dashboard.live.presence import Presence
 
 from .making import fleet_state_of, hello
+
+ROOT = Path(__file__).parents[3]
 
 GATE = "start-it"
 
@@ -397,6 +401,21 @@ async def test_a_loop_that_has_ended_or_turns_no_more_is_dead(clock: ManualClock
     await clock.advance(2.0)
     assert loops.dead() == ["ended", "sampler"]
     await loops.stop()
+
+
+def test_the_documentation_names_each_loop_and_how_long_it_may_take() -> None:
+    """A loop that waits for the database, storage or a receiver is in the row of ten minutes: a restart does not help it."""
+    code = "\n".join(
+        path.read_text() for path in [ROOT / "dashboard/asgi.py", *ROOT.glob("dashboard/hub/*.py")]
+    )
+    started = set(re.findall(r"\bstart\(\"([a-z-]+)\", ", code)) | set(
+        re.findall(r'also=\{"([a-z-]+)"', code)
+    )
+    page = (ROOT / "docs" / "hub.md").read_text()
+    rows = re.findall(r"^\| (`[^|]+) \|[^|]+\| (\d+) min \|$", page, re.M)
+    said = {name: int(minutes) * 60.0 for names, minutes in rows for name in re.findall("`([a-z-]+)`", names)}
+    assert said == {name: PATIENT.get(name, DEAD_SECONDS) for name in started}
+    assert {"tallies", "bulk-acts"} <= set(PATIENT)
 
 
 # --- what operators send ----------------------------------------------------------------------------------------------
