@@ -37,6 +37,14 @@ async def test_ticked_boxes_survive_live_updates(person: People) -> None:
     await stay_ticked(await person("operator", "/workers/"), 0)
 
 
+async def test_where_nothing_can_be_ticked_no_bulk_action_is_offered(person: People) -> None:
+    page = await person("operator", "/workers/?q=nobody")
+    await expect(page.locator("#bulk")).to_be_hidden()
+    await page.get_by_label("Filter by name, host or queue").fill("orders-1")
+    await page.get_by_role("button", name="Apply").click()
+    await expect(page.locator("#bulk")).to_be_visible()
+
+
 @pytest.mark.slow
 async def test_ticked_boxes_survive_a_minute_of_live_updates(person: People) -> None:
     await stay_ticked(await person("operator", "/workers/"), 60)
