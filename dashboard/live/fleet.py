@@ -173,8 +173,23 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
         return self.state.mode == "draining"
 
     @property
+    def silent_since(self) -> float | None:
+        """When it was last heard, if that is too long ago."""
+        return None if self.presence == "ok" else self.last_seen
+
+    @property
     def sequence_names(self) -> tuple[str, ...]:
         return tuple(sequence.name for sequence in self.state.sequences)
+
+    @property
+    def head_cell(self) -> tuple[object, ...]:
+        """What the first cell of its row depends on."""
+        return self.name, self.instance, self.host, self.pid, self.presence, self.sequence_names
+
+    @property
+    def last_cells(self) -> tuple[object, ...]:
+        """What the last cells of its row depend on, besides its memory."""
+        return self.presence, self.state.elections, self.started_at, self.software
 
 
 class Attention(msgspec.Struct, frozen=True, gc=False):

@@ -204,28 +204,64 @@ def read(series: str, since: float, until: float, *, age: float | None = None) -
     ).order_by("start")
     points: list[Point] = []
     is_mean = seconds * step > 1
+    slots = range(0, size, step)
     for start, packed, packed_lows, packed_highs in chunks.values_list("start", "values", "lows", "highs"):
-        values = unpack(packed)
-        lows, highs = unpack(packed_lows or packed), unpack(packed_highs or packed)
-        for slot in range(0, size, step):
-            at, end = start + slot * seconds, slot + step
-            known = _known(values[slot:end])
-            # Two processes may have sampled the same moment when one took over from the other.
-            if known and since <= at <= until and (not points or at > points[-1].at):
-                mean = sum(known) / len(known)
-                point = Point(float(at), mean)
-                if is_mean:
-                    low, high = min(_known(lows[slot:end])), max(_known(highs[slot:end]))
-                    point = Point(float(at), mean, low, high)
-                points.append(point)
+        values: Sequence[float] = unpack(packed)
+        lows: Sequence[float] = unpack(packed_lows) if packed_lows else values
+        highs: Sequence[float] = unpack(packed_highs) if packed_highs else values
+        # A month has 40,000 values. Most chunks know all of theirs: the sum says so at once.
+        parts = _whole if not math.isnan(sum(values) + sum(lows) + sum(highs)) else _known
+        found = parts(start, seconds, step, slots, values, lows, highs)
+        # Two processes may have sampled the same moment when one took over from the other.
+        after = points[-1].at if points else -math.inf
+        if start < since or start <= after or start + size * seconds > until:
+            found = [point for point in found if since <= point.at <= until and point.at > after]
+        points += found if is_mean else [Point(point.at, point.value) for point in found]
     return points
 
 
-def _known(values: array[float]) -> Sequence[float]:
-    """Without what is not known. A month has 40,000 values, most of them known: their sum says so at once."""
-    if math.isnan(sum(values)):
-        return [value for value in values if not math.isnan(value)]
-    return values
+def _whole(
+    start: int,
+    seconds: int,
+    step: int,
+    slots: range,
+    values: Sequence[float],
+    lows: Sequence[float],
+    highs: Sequence[float],
+) -> list[Point]:
+    """The points of a chunk without gaps."""
+    if step == 1:
+        return [Point(float(start + n * seconds), values[n], lows[n], highs[n]) for n in slots]
+    return [
+        Point(
+            float(start + n * seconds),
+            sum(values[n : n + step]) / step,
+            min(lows[n : n + step]),
+            max(highs[n : n + step]),
+        )
+        for n in slots
+    ]
+
+
+def _known(
+    start: int,
+    seconds: int,
+    step: int,
+    slots: range,
+    values: Sequence[float],
+    lows: Sequence[float],
+    highs: Sequence[float],
+) -> list[Point]:
+    """The same of one with gaps: of what is known."""
+
+    def known(given: Sequence[float], n: int) -> list[float]:
+        return [value for value in given[n : n + step] if not math.isnan(value)]
+
+    return [
+        Point(float(start + n * seconds), sum(part) / len(part), min(known(lows, n)), max(known(highs, n)))
+        for n in slots
+        if (part := known(values, n))
+    ]
 
 
 def with_gaps(points: Iterable[Point], resolution: float) -> list[Point]:
@@ -236,10 +272,14 @@ def with_gaps(points: Iterable[Point], resolution: float) -> list[Point]:
     """
     given = list(points)
     pauses = [later.at - earlier.at for earlier, later in pairwise(given)]
-    marked: list[Point] = given[:1]
+    shortest = max(SHORTEST_GAP_SECONDS, GAP_FACTOR * resolution)
+    marked: list[Point] = []
+    begun = 0
     for n, pause in enumerate(pauses):
+        if pause <= shortest:
+            continue
         around = max([*pauses[max(0, n - 1) : n], *pauses[n + 1 : n + 2]], default=resolution)
-        if pause > max(SHORTEST_GAP_SECONDS, GAP_FACTOR * max(around, resolution)):
-            marked.append(Point(given[n].at + resolution, None))
-        marked.append(given[n + 1])
-    return marked
+        if pause > GAP_FACTOR * around:
+            marked += [*given[begun : n + 1], Point(given[n].at + resolution, None)]
+            begun = n + 1
+    return marked + given[begun:]

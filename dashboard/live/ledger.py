@@ -92,21 +92,22 @@ def owners_of(presence: Presence, sequence: str) -> Owners:
 def owners_of_each(presence: Presence, sequences: Iterable[str]) -> dict[str, Owners]:
     """The same for several sequences: each worker is looked at once, however many sequences there are."""
     limit = presence.clock.monotonic() - LATE_SECONDS
-    everyone = list(presence.entries.values())
-    entries = [entry for entry in everyone if entry.seen >= limit]
     somebody, gone = bool(presence.entries), presence.gone()
-    everybody = {(entry.hello.worker, entry.hello.pid): _NOTHING_TAKEN for entry in entries}
+    everybody: dict[tuple[str, int], SequenceStatus] = {}
     own: dict[str, dict[tuple[str, int], SequenceStatus]] = defaultdict(dict)
-    for entry in entries:
-        for status in reversed(entry.state.sequences):
-            own[status.name][entry.hello.worker, entry.hello.pid] = status
     heard: dict[str, dict[tuple[str, int, int], LastWord]] = defaultdict(dict)
-    for entry in everyone:
-        if entry.seen < limit:
+    for entry in list(presence.entries.values()):
+        hello, said = entry.hello, entry.state.sequences
+        if entry.seen >= limit:
+            process = hello.worker, hello.pid
+            everybody[process] = _NOTHING_TAKEN
+            # The first of several of one name counts.
+            for status in said[::-1]:
+                own[status.name][process] = status
+        else:
             at = presence.clock.time() - (presence.clock.monotonic() - entry.seen)
-            for status in entry.state.sequences:
-                key = entry.hello.worker, entry.hello.pid, status.first
-                heard[status.name][key] = LastWord(status.last_issued, at)
+            for status in said:
+                heard[status.name][hello.worker, hello.pid, status.first] = LastWord(status.last_issued, at)
     return {
         name: Owners(
             everybody | own[name] if name in own else everybody, somebody, gone, heard.get(name) or {}

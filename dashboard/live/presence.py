@@ -253,10 +253,11 @@ class Presence:
     def gone(self) -> dict[tuple[str, int], float]:
         """The processes that ended, by name and process id, with when they were last heard of (wall clock)."""
         now, wall = self.clock.monotonic(), self.clock.time()
+        limit = now - self.late_seconds
         silent = {
             (entry.hello.worker, entry.hello.pid): wall - (now - entry.seen)
             for entry in list(self.entries.values())
-            if now - entry.seen > self.late_seconds
+            if entry.seen < limit
         }
         return dict(self._gone) | silent
 

@@ -218,16 +218,17 @@ def _queues(fleet: Fleet, prices: Prices) -> tuple[Metered, ...]:
 
 def _workers(fleet: Fleet, prices: Prices) -> tuple[Metered, ...]:
     traffic: dict[str, Counter[str]] = {}
-    requests: dict[str, Counter[str]] = {}
+    requests: dict[str, Mapping[str, int]] = {}
     for worker in fleet.workers:
-        requests.setdefault(worker.name, Counter()).update(worker.state.requests)
-        mine = traffic.setdefault(worker.name, Counter())
+        name, counted = worker.name, worker.state.requests
+        # Of a thousand workers nearly each has a name of its own.
+        requests[name] = Counter(requests[name]) + Counter(counted) if name in requests else counted
         for each in _by_queue(worker.state.queue_traffic).values():
-            mine.update(each)
+            traffic.setdefault(name, Counter()).update(each)
     lines = _lines(
         (name, sum(counted.values()), spent(counted, prices)) for name, counted in requests.items()
     )
-    return tuple(_metered(line, traffic[line.operation]) for line in lines)
+    return tuple(_metered(line, traffic.get(line.operation, {})) for line in lines)
 
 
 def _by_queue(traffic: Mapping[str, int]) -> dict[str, dict[str, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from math import isfinite
@@ -13,6 +13,7 @@ from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from coordinator.realtime.protocol import ListenerStatus
 from dashboard.live.fleet import GateView, GrantView, LeaderView, QueueView
 from dashboard.live.releases import written
 from dashboard.live.view_models import is_holding, is_unreadable
@@ -315,3 +316,27 @@ def answer_tone(kind: str) -> str:
 def is_name(name: str) -> bool:
     """Whether it can be acted on by an address of ours: a blob of another program may be called anything."""
     return _NAME.fullmatch(name) is not None
+
+
+@register.filter
+def queue_cells(queue: QueueView) -> tuple[object, ...]:
+    """What the row of a queue shows, as it is written: for `memo`."""
+    return (
+        queue.name, queue.depth, duration(queue.oldest_seconds), queue.active_tasks, queue.total_tasks,
+        per_second(queue.in_per_second), per_second(queue.out_per_second), queue.in_flight, queue.poison, queue.workers,
+    )  # fmt: skip
+
+
+@register.filter
+def listener_cells(listener: ListenerStatus) -> tuple[object, ...]:
+    """What a worker's row shows of a listener: for `memo`."""
+    return (
+        listener.queue, listener.active_tasks, listener.total_tasks, listener.in_hand, duration(listener.oldest_seconds),
+        listener.reason, listener.failed, listener.poisoned, listener.stale_receipts, bool(listener.oldest_seconds),
+    )  # fmt: skip
+
+
+@register.filter
+def is_in(value: object, values: Container[object]) -> bool:
+    """Whether it is one of them."""
+    return value in values

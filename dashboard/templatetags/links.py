@@ -47,6 +47,12 @@ def page_link(context: Mapping[str, Any], page: Page, counts: Mapping[str, int])
 
 
 @register.filter
+def address_of(name: str, thing: str) -> str:
+    """The address of that name for a gate or queue: ``{{ "gate-unleash"|address_of:gate.name }}``."""
+    return _page(name, thing)
+
+
+@register.filter
 def gate_url(name: str) -> str:
     """The gate of that name among the gates."""
     return f"{_page('gates')}?{query_of(q=name)}#gate-{name}"
@@ -83,6 +89,12 @@ def act_url(instance: str, verb: str) -> str:
 def act_on_selected_url(verb: str) -> str:
     """Where the selected workers are sent that command."""
     return _page(f"workers-{verb}")
+
+
+@register.filter
+def worker_place(name: str) -> str:
+    """The first row of that name among the workers."""
+    return f"{_page('workers')}#worker-{quote(name, safe='/')}"
 
 
 @register.filter
@@ -138,18 +150,18 @@ def target_url(target: str, action: str) -> str:
         case "gate":
             return gate_url(target)
         case "queue":
-            return reverse("queue", args=[target]) if second == "" else ""
+            return _page("queue", target) if second == "" else ""
         case "worker":
             return worker_url(target)
         case "leader":
-            return f"{reverse('leaders')}?{query_of(election=target)}#terms"
+            return f"{_page('leaders')}?{query_of(election=target)}#terms"
         case "batch" if second:
             return batch_url(first, second)
         case "saga" if second:
             return saga_url(first, second)
         case "scaling":
-            return f"{reverse('scaling')}?{query_of(pool=target)}"
+            return f"{_page('scaling')}?{query_of(pool=target)}"
         case "token" | "team":
-            return reverse("access")
+            return _page("access")
         case _:
             return ""

@@ -101,8 +101,8 @@ def crowd(fleet: Fleet, query: QueryDict) -> Crowd | None:
 
 def _grouped(members: Iterable[tuple[str, str]]) -> list[Group]:
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for name, presence in members:
-        counts[name][presence] += 1
+    for (name, presence), number in Counter(members).items():
+        counts[name][presence] = number
     groups = [Group(name, each["ok"], each["late"], each["lost"]) for name, each in counts.items()]
     return sorted(groups, key=lambda each: (-each.lost, -each.late, -each.ok, _padded(each.name)))
 
