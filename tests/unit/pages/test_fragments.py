@@ -6,12 +6,14 @@ import html
 import json
 import re
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
 from django.template import TemplateSyntaxError, engines
 
-from coordinator.realtime.protocol import GateStatus, SequenceStatus
+from coordinator.realtime.protocol import GateStatus, LeadershipStatus, SequenceStatus
 from dashboard.core import pages
 from dashboard.live import fragments
 from dashboard.live.fleet import Fleet, GateView
@@ -224,6 +226,49 @@ def test_a_row_that_was_drawn_before_is_drawn_anew_when_anything_of_it_changes()
         assert "Passed" in seen[3]
         assert len(set(seen)) == len(seen)
         assert not {"host-2", "Resume", "Passed", "ranges<span"} & set(seen[4].split())
+
+
+def changed(row: Any) -> Iterator[Any]:
+    """The same row with one thing changed, for each of its fields, and for each of those within it."""
+    for name in row.__struct_fields__:
+        value, others = getattr(row, name), []
+        if isinstance(value, msgspec.Struct):
+            others = list(changed(value))
+        elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
+            others = [(each, *value[1:]) for each in changed(value[0])] + [value[1:], value * 2]
+        elif isinstance(value, bool):
+            others = [not value]
+        elif isinstance(value, int | float):
+            others = [value + 1, value + 12_345, 0]
+        elif isinstance(value, str):
+            others = [f"{value}-", *("late", "lost", "open", "armed", "draining")]
+        elif value is None:
+            others = [7.0]
+        elif isinstance(value, tuple):
+            others = [("somebody",), ()]
+        yield from (msgspec.structs.replace(row, **{name: other}) for other in others)
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"),
+    [("workers", "workers"), ("overview", "workers"), ("queues", "queues"), ("overview", "gates"), ("gates", "gates")],
+)  # fmt: skip
+def test_what_is_kept_of_a_row_never_shows_what_the_row_was(
+    page: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = full()
+    first, *others = getattr(fleet, kind)
+    if kind == "workers":
+        leads = (LeadershipStatus("report", "leader", 2, 9.0),)
+        first = msgspec.structs.replace(first, state=msgspec.structs.replace(first.state, elections=leads))
+    fleets = [
+        msgspec.structs.replace(fleet, **{kind: (each, *others)}) for each in (first, *changed(first), first)
+    ]
+    for role in ("viewer", "operator"):
+        kept = [fragments.render_each(page, each, role) for each in fleets]
+        with monkeypatch.context() as patch:
+            patch.setattr(memo.MemoNode, "render", lambda node, context: node.nodelist.render(context))
+            assert [fragments.render_each(page, each, role) for each in fleets] == kept
 
 
 def test_no_more_than_so_many_renderings_of_a_piece_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
