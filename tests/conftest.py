@@ -6,7 +6,7 @@ import contextlib
 import gc
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,18 +135,20 @@ def pytest_collection(session: pytest.Session) -> None:
                 )
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
     # The browser lives for the session, so the tests that hold it share its event loop.
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+    yield
+    # After pytest-randomly, and after pytest-django, which puts what needs the database first.
+    items.sort(key=lambda item: rank(group_of(item.path)))
 
 
-@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
-def longest_first(items: list[pytest.Item]) -> None:
-    rank = {group: number for number, group in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: rank.get(group_of(item.path), len(rank)))
+def rank(group: str) -> int:
+    """The group's turn among those that take long; behind them for all others."""
+    return LONGEST_FIRST.index(group) if group in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
 def pytest_collection_finish() -> None:

@@ -45,15 +45,24 @@ def test_a_name_that_is_not_there_is_missed_as_in_any_module():
         _ = coordinator.Lock
 
 
+def loaded_by(program: str) -> set[str]:
+    """The packages that a new process has imported."""
+    asked = f"import sys; {program}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    return set(
+        subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+
 @pytest.mark.parametrize(
     "program", ["import coordinator", "import coordinator.__main__", "import coordinator.errors"]
 )
 def test_the_command_line_and_the_errors_do_not_wait_for_the_azure_sdk(program):
-    asked = f"import sys; {program}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", asked], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert {"azure", "aiohttp", "requests", "asyncio"} & set(loaded) == set()
+    assert {"azure", "aiohttp", "requests", "asyncio"} & loaded_by(program) == set()
+
+
+@pytest.mark.parametrize("program", ["import coordinator.testing.plugin", "import dashboard.demo.stack"])
+def test_any_pytest_of_an_environment_and_the_demo_do_not_wait_for_the_azure_sdk(program):
+    assert {"azure", "aiohttp", "requests", "django"} & loaded_by(program) == set()
 
 
 def test_the_signatures_of_the_public_names_are_pinned():
