@@ -39,6 +39,11 @@ _LISTENING = re.compile(r"Azurite (Blob|Queue|Table) service is successfully lis
 _GUARD = (
     "data:text/javascript,process.stdin.on('end',()=>process.kill(process.pid,'SIGTERM')).resume().unref()"
 )
+# The library of the telemetry that is switched off is loaded all the same, and takes a third of the start.
+_NO_TELEMETRY = (
+    "data:text/javascript,import Module from'node:module';const load=Module._load;"
+    "Module._load=(name,...rest)=>name==='applicationinsights'&&{}||load(name,...rest)"
+)
 # A folder of its own goes with it, too, so its lists are never saved: each five seconds that took 0.1 to 0.4 s for 10,000
 # things, and nothing was answered meanwhile.
 _NO_TRACE = (
@@ -275,7 +280,7 @@ class Azurite:
             )
         command = [
             str(node),
-            *("--import", _GUARD),
+            *("--import", _GUARD, "--import", _NO_TELEMETRY),
             *(("--import", _NO_TRACE) if self._temporary else ()),
             str(script),
             "--disableTelemetry",

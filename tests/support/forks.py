@@ -1,7 +1,7 @@
-"""Python programs that begin with the libraries of others imported already: a second of each start of a dashboard saved.
+"""Python programs that begin with their libraries imported already: more than a second of each start of a dashboard saved.
 
-A process that has imported them, and nothing of Kennel, forks for each program. That has arguments, environment, session and
-log of its own, imports Kennel's modules itself, and is a child of the tests as if they had started it. Where forking is not
+A process that has imported them, and nothing of the dashboard, forks for each program. That has arguments, environment, session
+and log of its own, imports the dashboard's modules itself, and is a child of the tests as if they had started it. Where forking is not
 to be had, what is to be started is no Python module, or a benchmark starts it, it is started as usual.
 """
 
@@ -27,21 +27,24 @@ from typing import Any
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _asking = threading.Lock()
 
-# What a dashboard and a worker import; none of these reads Django's settings or starts a thread.
+# What a dashboard and a worker import; none of these reads settings or the environment, or starts a thread. Of Kennel only the
+# library that users import, which does neither, and makes no name or random number before it is used.
 LIBRARIES = """
-    aiohttp asgiref.sync azure.core.pipeline.policies azure.core.tracing.decorator azure.data.tables.aio
-    azure.identity azure.storage.blob.aio azure.storage.queue.aio channels.consumer channels.layers
-    channels.routing click croniter cryptography.fernet django.conf.urls django.contrib.sessions.backends.base
+    aiohttp annotated_types anyio.from_thread asgiref.sync azure.core.pipeline.policies
+    azure.core.tracing.decorator azure.data.tables.aio azure.identity azure.storage.blob.aio
+    azure.storage.queue.aio channels.consumer channels.layers channels.routing click coordinator.public
+    croniter cryptography.fernet django.conf.urls django.contrib.sessions.backends.base
     django.contrib.staticfiles django.core.asgi django.core.cache django.core.management django.core.paginator
     django.core.serializers django.core.signing django.db.backends.base.schema django.db.backends.sqlite3.base
     django.db.migrations.autodetector django.db.migrations.executor django.db.models django.forms django.http
-    django.middleware.csrf django.template.backends.django django.template.loader_tags django.templatetags.i18n
-    django.urls django.utils.autoreload django.views.debug django.views.generic fido2.server jinja2 msgspec
-    prometheus_client psutil pydantic.json_schema pydantic.networks pydantic_core.core_schema redis.asyncio
-    requests sqlparse uvicorn.lifespan.on uvicorn.logging uvicorn.loops.auto uvicorn.main
-    uvicorn.protocols.http.auto uvicorn.protocols.http.h11_impl uvicorn.protocols.http.httptools_impl
-    uvicorn.protocols.websockets.auto uvicorn.protocols.websockets.websockets_sansio_impl
-    websockets.asyncio.client websockets.asyncio.server whitenoise
+    django.middleware.csrf django.template.backends.django django.template.loader_tags
+    django.templatetags.i18n django.urls django.utils.autoreload django.views.debug django.views.generic
+    fido2.server jinja2 msgspec prometheus_client psutil pydantic.dataclasses pydantic.json_schema
+    pydantic.networks pydantic_core.core_schema redis.asyncio requests sqlparse unittest.mock
+    uvicorn.lifespan.on uvicorn.logging uvicorn.loops.auto uvicorn.main uvicorn.protocols.http.auto
+    uvicorn.protocols.http.h11_impl uvicorn.protocols.http.httptools_impl uvicorn.protocols.websockets.auto
+    uvicorn.protocols.websockets.websockets_sansio_impl websockets.asyncio.client websockets.asyncio.server
+    whitenoise xml.dom.minidom
 """
 
 

@@ -49,7 +49,9 @@ def loaded_by(program: str) -> set[str]:
     """The packages that a new process has imported."""
     asked = f"import sys; {program}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     return set(
-        subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
+        subprocess.run(
+            [sys.executable, "-c", asked], capture_output=True, text=True, check=True
+        ).stdout.split()
     )
 
 
