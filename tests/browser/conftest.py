@@ -17,7 +17,7 @@ GATE = "start-order-processing"
 People = Callable[..., Awaitable[Page]]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stack() -> Iterator[LiveStack]:
     with live_stack(workers=WORKERS, orders=200) as running:
         visitor = running.sign_in("viewer")
