@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from coordinator.azure.account import Account
-from coordinator.bounds import is_moment, one_line
-from coordinator.errors import KennelError, NotFound
+from coordinator.errors import ConfigurationError, NotFound
 from coordinator.leadership.azure import list_leaders
 from coordinator.scaling.agent import Observe, ScalingAgent
 from coordinator.scaling.drivers import Driver
-from coordinator.scaling.history import LATEST, ScalingHistory, ScalingRecord, decode_record
+from coordinator.scaling.history import LATEST, ScalingHistory, ScalingRecord, decode_records
 from coordinator.scaling.policy import ScalingPolicy, decode_policy, encode_policy
 from coordinator.scaling.reports import FORGET_SECONDS, WorkerReport
 from coordinator.tables.azure import make_table
@@ -81,18 +81,9 @@ async def list_scaling(storage: Account, *, odd: Callable[[str], None] | None = 
     With `odd`, a row that cannot be read is passed to it as a sentence, and the others are returned.
     """
     table = make_table(storage, storage.config.table("scaling"))
-    found = []
+    found: list[ScalingRecord] = []
     async for row in table.scan(prefix=LATEST):
-        try:
-            record = decode_record(row)
-            if not is_moment(record.at) or not is_moment(record.memory.stepped_at):
-                raise ValueError("a moment is out of bounds")
-        except (KennelError, ValueError, TypeError, KeyError, OverflowError) as error:
-            if odd is None:
-                raise
-            odd(f"pool {one_line(row.key.partition)}: unreadable: {one_line(str(error))}")
-        else:
-            found.append(record)
+        found += decode_records([row], odd)
     return found
 
 
@@ -111,15 +102,23 @@ async def read_policy(storage: Account, pool: str) -> ScalingPolicy | None:
         row = await table.read((pool, POLICY))
     except NotFound:
         return None
-    return decode_policy(row["policy"])
+    return _policy(row.values)
 
 
 async def save_policy(storage: Account, pool: str, policy: ScalingPolicy, *, by: str) -> ScalingPolicy | None:
-    """Store a policy; the agent follows at its next turn. Returns the one before."""
+    """Store a policy; the agent follows at its next turn. Returns the one before (None: there was none that can be read)."""
     table = make_table(storage, storage.config.table("scaling"))
     values: Values = {"policy": encode_policy(policy), "by": by, "at": storage.clock.time()}
     update = await optimistic_update(table, (pool, POLICY), lambda row: values, create={})
-    return decode_policy(update.old["policy"]) if update.old else None
+    try:
+        return _policy(update.old.values) if update.old else None
+    except ConfigurationError:
+        return None
+
+
+def _policy(values: Mapping[str, Any]) -> ScalingPolicy:
+    text = values.get("policy")
+    return decode_policy(text if isinstance(text, str) else "")
 
 
 async def leader_names(storage: Account) -> set[str]:

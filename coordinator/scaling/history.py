@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from coordinator.errors import AlreadyExists, LeadershipLost, NotFound, PreconditionFailed
+from coordinator.bounds import Count, KeyText, Moment, Remark, one_line, plainly
+from coordinator.errors import AlreadyExists, KennelError, LeadershipLost, NotFound, PreconditionFailed
 from coordinator.scaling.decision import AgentState, Decision, Observation
 from coordinator.scaling.usage import Usage
 from coordinator.tables.commit import commit
@@ -58,8 +60,9 @@ class ScalingHistory:
         except NotFound:
             self._etag, self._epoch = "", 0
             return None
-        self._etag, self._epoch = row.etag, int(row["epoch"])
-        return decode_record(row)
+        record = decode_record(row)
+        self._etag, self._epoch = row.etag, record.epoch
+        return record
 
     async def record(
         self,
@@ -116,28 +119,66 @@ class ScalingHistory:
             return None
         return msgspec.json.decode(row["usage"], type=Usage)
 
-    async def changes(self, limit: int = 100) -> list[ScalingRecord]:
-        """The newest changes of the number wanted, the newest first."""
-        rows = await self._table.top(limit, partition=self.pool, prefix=CHANGE)
-        return [decode_record(row) for row in rows]
+    async def changes(
+        self, limit: int = 100, *, odd: Callable[[str], None] | None = None
+    ) -> list[ScalingRecord]:
+        """The newest changes of the number wanted, the newest first.
+
+        With `odd`, a row that cannot be read is passed to it as a sentence, and the others are returned.
+        """
+        return decode_records(await self._table.top(limit, partition=self.pool, prefix=CHANGE), odd)
 
 
 def _day_row(start: float) -> str:
     return f"{DAY}{int(start):012d}"
 
 
+class _Columns(msgspec.Struct, frozen=True):
+    """A stored decision; what is JSON in it has types of its own."""
+
+    at: Moment
+    by: KeyText
+    epoch: Count
+    wanted: Count
+    previous: Count
+    actual: Count
+    reason: Remark
+    seen: str
+    memory: str
+    usage: str = ""
+
+
 def decode_record(row: Row) -> ScalingRecord:
-    """A row as it was recorded."""
-    return ScalingRecord(
-        pool=row.key.partition,
-        at=row["at"],
-        by=row["by"],
-        epoch=row["epoch"],
-        wanted=row["wanted"],
-        previous=row["previous"],
-        actual=row["actual"],
-        reason=row["reason"],
-        seen=msgspec.json.decode(row["seen"], type=Observation),
-        memory=msgspec.json.decode(row["memory"], type=AgentState),
-        usage=msgspec.json.decode(row["usage"], type=Usage) if row.get("usage") else None,
-    )
+    """A row as it was recorded. Raises `KennelError` if another program wrote something else there."""
+    try:
+        found = msgspec.convert(row.values, _Columns, strict=False)
+        return ScalingRecord(
+            pool=row.key.partition,
+            at=found.at,
+            by=found.by,
+            epoch=found.epoch,
+            wanted=found.wanted,
+            previous=found.previous,
+            actual=found.actual,
+            reason=found.reason,
+            seen=msgspec.json.decode(found.seen, type=Observation),
+            memory=msgspec.json.decode(found.memory, type=AgentState),
+            usage=msgspec.json.decode(found.usage, type=Usage) if found.usage else None,
+        )
+    except (msgspec.DecodeError, ValueError) as error:
+        raise KennelError(
+            f"pool {one_line(row.key.partition)}: unreadable: {one_line(plainly(error))}"
+        ) from error
+
+
+def decode_records(rows: Iterable[Row], odd: Callable[[str], None] | None) -> list[ScalingRecord]:
+    """All that can be read; `odd` gets a sentence for each other (None: the first is raised)."""
+    found = []
+    for row in rows:
+        try:
+            found.append(decode_record(row))
+        except KennelError as error:
+            if odd is None:
+                raise
+            odd(str(error))
+    return found

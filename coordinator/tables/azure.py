@@ -6,6 +6,7 @@ import asyncio
 import base64
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypedDict, Unpack, assert_never, get_args
@@ -19,7 +20,7 @@ from coordinator.azure.account import Account, ensure_table
 from coordinator.azure.errors import translated
 from coordinator.azure.metering import Request
 from coordinator.azure.rest import SignedRest
-from coordinator.bounds import is_moment, one_line
+from coordinator.bounds import MAX_COUNT, is_moment, one_line
 from coordinator.clock import Clock
 from coordinator.config import check_name
 from coordinator.errors import NotFound, StorageUnreachable
@@ -39,6 +40,7 @@ _PAGE_HEADERS = {
     "Accept": "application/json;odata=minimalmetadata",
 }
 _NO_COLUMNS = frozenset({"PartitionKey", "RowKey", "Timestamp", NONCES})
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _VALUES: dict[str, Callable[[Any], Any]] = {
     "Edm.Int64": int,
     "Edm.Double": float,
@@ -97,8 +99,11 @@ class AzureTableStore:
             return RowPage([], None)
         rows: list[Row] = []
         try:
-            for entity in json.loads(answer.content)["value"]:
-                rows.append(_decoded(entity))
+            # Halves of characters, as bytes or as escapes, are nothing that a page could show or a question could name.
+            entities = json.loads(answer.content.decode(errors="replace"))["value"]
+            decode = _decoded_whole if _HALF.search(answer.content) else _decoded
+            for entity in entities:
+                rows.append(decode(entity))
                 if len(rows) % STEP_ROWS == 0:
                     await asyncio.sleep(0)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -180,27 +185,48 @@ def _row(entity: Any) -> Row:
         Key(entity["PartitionKey"], entity["RowKey"]),
         values,
         str(entity.metadata.get("etag") or ""),
-        tuple((entity.get(NONCES) or "").split()),
+        _nonces(entity),
     )
 
 
 def _decoded(entity: Mapping[str, Any]) -> Row:
     """A row of a page. The SDK takes five times as long, for all rows of a page in one step."""
     values = {
-        name: _VALUES.get(entity.get(f"{name}@odata.type", ""), _as_it_is)(value)
+        name: _value(kind, value) if (kind := entity.get(f"{name}@odata.type")) else value
         for name, value in entity.items()
         if value is not None and name not in _NO_COLUMNS and "odata." not in name
     }
     etag = entity.get("odata.etag") or ""
     if not etag and (stamp := entity.get("Timestamp")):
         etag = f"W/\"datetime'{quote(stamp)}'\""
-    return Row(
-        Key(entity["PartitionKey"], entity["RowKey"]), values, etag, tuple((entity.get(NONCES) or "").split())
+    return Row(Key(entity["PartitionKey"], entity["RowKey"]), values, etag, _nonces(entity))
+
+
+def _decoded_whole(entity: Mapping[str, Any]) -> Row:
+    """The same of a page with escaped halves of characters: each half becomes U+FFFD."""
+    return _decoded(
+        {
+            name: value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            if isinstance(value, str)
+            else value
+            for name, value in entity.items()
+        }
     )
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def _value(kind: str, value: Any) -> Any:
+    """As the text that was sent, if it is no value of its kind: that costs its own row, where the reader wants another type."""
+    decode = _VALUES.get(kind)
+    try:
+        return decode(value) if decode is not None else value
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return value
+
+
+def _nonces(entity: Mapping[str, Any]) -> tuple[str, ...]:
+    """Nothing, if another program wrote something else there."""
+    text = entity.get(NONCES)
+    return tuple(text.split()) if isinstance(text, str) else ()
 
 
 def odata_filter(query: Query) -> str:
@@ -362,6 +388,8 @@ def _head(row: Row, prefix: str) -> SagaHead:
         raise ValueError("its state is unknown")
     if not is_moment(head.changed_at):
         raise ValueError("its moment is out of bounds")
+    if not 0 <= head.epoch <= MAX_COUNT:
+        raise ValueError("its epoch is out of bounds")
     return head
 
 

@@ -145,8 +145,8 @@ async def _pools(storage: Storage, before: Work, odd: Callable[[str], None]) -> 
         ):
             return Pool(latest, old.changes)
         try:
-            changes = await scaling_history(storage, record.pool).changes(CHANGES)
-        except (KennelError, ValueError, TypeError, KeyError, OverflowError) as error:
+            changes = await scaling_history(storage, record.pool).changes(CHANGES, odd=odd)
+        except KennelError as error:
             odd(f"changes of pool {record.pool}: unreadable: {one_line(str(error))}")
             return Pool(latest, old.changes if old is not None else ())
         return Pool(latest, tuple(_decided(each) for each in changes))

@@ -32,7 +32,7 @@ class Scaling(NamedTuple):
 
 
 def read(pool: str, now: float) -> Scaling:
-    """Three requests. `pool` "" means the first."""
+    """One request for the pools ("": no more than that), two more for one of them. Rows that cannot be read are left out."""
     try:
         seen = look("", _read, pool, now)
     except KennelError as error:
@@ -42,15 +42,18 @@ def read(pool: str, now: float) -> Scaling:
 
 async def _read(pool: str, now: float) -> Scaling:
     try:
-        latest = await list_scaling(storage())
+        latest = await list_scaling(storage(), odd=_left_out)
     except NotFound:
         return Scaling()
     pools = tuple(PoolDecision(record, max(0.0, now - record.at)) for record in latest)
-    chosen = pool or (pools[0].latest.pool if pools else "")
-    if not chosen:
+    if not pool:
         return Scaling(pools)
-    changes = await scaling_history(storage(), chosen).changes(CHANGES)
-    return Scaling(pools, tuple(changes), _shown(await read_policy(storage(), chosen)))
+    changes = await scaling_history(storage(), pool).changes(CHANGES, odd=_left_out)
+    return Scaling(pools, tuple(changes), _shown(await read_policy(storage(), pool)))
+
+
+def _left_out(_: str) -> None:
+    """The Batches page names what cannot be read."""
 
 
 def figure(pool: str) -> tuple[ScalingFigure | None, str]:
