@@ -275,7 +275,7 @@ class BulkAct(models.Model):
     left = models.IntegerField(default=0)
     abort = models.CharField(max_length=150, blank=True)
     problem = models.TextField(blank=True)
-    outcome = models.CharField(max_length=10, default="running")
+    outcome = models.CharField(max_length=16, default="running")
     started_at = models.FloatField()
     seen_at = models.FloatField()
 

@@ -119,3 +119,20 @@ def test_processes_that_find_the_same_at_once_make_each_alert_and_count_each_rep
     on_database: Dashboard,
 ) -> None:
     assert on_database.manage(code=_AT_ONCE).split() == ["5", "5", str(30 * 7)]
+
+
+_TAKE_OVER = """
+import time
+from dashboard.models import BulkAct
+from dashboard.queues import bulk_acts
+bulk_acts.storage, bulk_acts.source_of = lambda: None, lambda _: "account/"  # no hub runs here
+old = time.time() - 2 * bulk_acts.POISON_SECONDS
+BulkAct.objects.create(source="account/", queue="orders-in", verb="requeue", what="all", actor="olga",
+                       runner="gone", started_at=old, seen_at=old)
+bulk_acts.take_over()
+print(*BulkAct.objects.values_list("outcome", flat=True))
+"""
+
+
+def test_an_act_whose_process_ended_long_ago_is_interrupted(on_database: Dashboard) -> None:
+    assert on_database.manage(code=_TAKE_OVER).split() == ["interrupted"]
