@@ -298,6 +298,8 @@ class WorkerConsumer(Socket):
         if self._deadline is not None:
             self._deadline.cancel()
         runtime = current()
+        if code == protocol.CLOSE_TOO_FAST and not self.is_going:  # see `dashboard.hub.fragments`
+            runtime.admissions.violated(self._origin, time.monotonic())
         if self in runtime.consumers:
             runtime.consumers.discard(self)
             runtime.connections[self.token_id] -= 1
