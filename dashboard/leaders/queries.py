@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from coordinator.bounds import one_line
 from coordinator.config import check_name
 from coordinator.errors import KennelError
 from coordinator.leadership.azure import list_terms
@@ -25,6 +26,8 @@ def newest(election: str, limit: int = 50) -> NewestTerms:
         seen = look(f"terms {election} {limit}", _read, election, limit)
     except KennelError as error:
         return NewestTerms(problem=str(error))
+    except ValueError as error:  # a value in a row that the SDK cannot decode
+        return NewestTerms(problem=f"The terms are unreadable: {one_line(str(error))}")
     return NewestTerms(tuple(seen.value or ()), seen.problem)
 
 
