@@ -15,8 +15,8 @@ from channels.routing import ProtocolTypeRouter  # noqa: E402
 from dashboard.core.handler import Handler  # noqa: E402
 from dashboard.core.serving import bounded, guard_heads  # noqa: E402
 from dashboard.hub.background import lifespan  # noqa: E402
-from dashboard.hub.fragments import guard_fragments  # noqa: E402
 from dashboard.hub.routing import people_first, sockets  # noqa: E402
+from dashboard.hub.socket import guard_fragments  # noqa: E402
 from dashboard.queues import bulk_acts  # noqa: E402
 
 guard_heads()

@@ -143,9 +143,9 @@ class _Columns(msgspec.Struct, frozen=True):
     previous: Count
     actual: Count
     reason: Remark
-    seen: str
-    memory: str
-    usage: str = ""
+    seen: Remark
+    memory: Remark
+    usage: Remark = ""
 
 
 def decode_record(row: Row) -> ScalingRecord:

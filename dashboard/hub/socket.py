@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import types
 import weakref
 from collections import OrderedDict, deque
@@ -16,6 +17,7 @@ from channels.consumer import get_handler_name
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 from websockets.frames import Frame, Opcode
 
 from coordinator.clock import SYSTEM_CLOCK, Clock
@@ -488,3 +490,78 @@ class Turns:
         if line is not None:
             counted = min(seconds, MOST_TAKEN_SECONDS) / SHARE
             line.free_at = max(line.free_at, self._clock.monotonic()) + counted
+
+
+FRAGMENTS_PER_SECOND, FRAGMENTS_AT_ONCE = 20.0, 100.0
+# A read brings up to 256 KiB, which are 40,000 empty frames.
+STEP_BYTES = 2048
+
+
+def guard_fragments() -> None:
+    """Count what no consumer sees of a websocket, and what costs nevertheless: pings, pongs, and fragments of frames.
+
+    Guarantees for every socket, before it is admitted too: beyond `FRAGMENTS_PER_SECOND` of them on average and `FRAGMENTS_AT_ONCE`
+    it is closed with 4429 and not read any more, and the answers to its pings are dropped with it if it does not take them within
+    `IGNORED_SECONDS`. Extends uvicorn's class in place, as `dashboard.core.serving.guard_heads` does. Harmless when repeated.
+    """
+    if not hasattr(WebSocketsSansIOProtocol, "kennel_fragments"):
+        _guard(WebSocketsSansIOProtocol)
+
+
+def _guard(uvicorns: Any) -> None:
+    received = uvicorns.data_received
+    ping, pong, rest = uvicorns.handle_ping, uvicorns.handle_pong, uvicorns.handle_cont
+
+    def data_received(self: Any, data: bytes) -> None:
+        view = memoryview(data)
+        for start in range(0, len(view), STEP_BYTES):
+            if self.kennel_is_too_fast or self.transport.is_closing():
+                return
+            received(self, bytes(view[start : start + STEP_BYTES]))
+
+    def handle_ping(self: Any) -> None:
+        if _allows_fragment(self):
+            ping(self)
+
+    def handle_pong(self: Any, event: Any) -> None:
+        if _allows_fragment(self):
+            pong(self, event)
+
+    def handle_cont(self: Any, event: Any) -> None:
+        if _allows_fragment(self):
+            rest(self, event)
+
+    uvicorns.kennel_fragments, uvicorns.kennel_is_too_fast = None, False
+    uvicorns.data_received, uvicorns.handle_ping = data_received, handle_ping
+    uvicorns.handle_pong, uvicorns.handle_cont = handle_pong, handle_cont
+
+
+def _allows_fragment(connection: Any) -> bool:
+    if connection.kennel_is_too_fast:
+        return False
+    now = time.monotonic()
+    if connection.kennel_fragments is None:
+        connection.kennel_fragments = RateLimit(FRAGMENTS_PER_SECOND, FRAGMENTS_AT_ONCE, now)
+    if connection.kennel_fragments.allows(now):
+        return True
+    connection.kennel_is_too_fast = True
+    _end_of_flood(connection)
+    return False
+
+
+def _end_of_flood(connection: Any) -> None:
+    """Close it with the reason, past a consumer that may wait, and tell the consumer."""
+    try:
+        connection.conn.send_close(
+            protocol.CLOSE_TOO_FAST, f"over {FRAGMENTS_PER_SECOND:.0f} pings or fragments a second"
+        )
+        connection.transport.write(b"".join(connection.conn.data_to_send()))
+    except InvalidState:
+        pass  # it is being closed
+    connection.close_sent = True
+    connection.stop_keepalive()
+    connection.frames = []
+    cut = Connection(connection)
+    cut.ignore()
+    connection.loop.call_later(IGNORED_SECONDS, cut.abort, context=Context())
+    connection.queue.put_nowait({"type": "websocket.disconnect", "code": protocol.CLOSE_TOO_FAST})

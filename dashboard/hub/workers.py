@@ -298,7 +298,7 @@ class WorkerConsumer(Socket):
         if self._deadline is not None:
             self._deadline.cancel()
         runtime = current()
-        if code == protocol.CLOSE_TOO_FAST and not self.is_going:  # see `dashboard.hub.fragments`
+        if code == protocol.CLOSE_TOO_FAST and not self.is_going:  # see `guard_fragments`
             runtime.admissions.violated(self._origin, time.monotonic())
         if self in runtime.consumers:
             runtime.consumers.discard(self)

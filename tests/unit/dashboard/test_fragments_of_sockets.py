@@ -12,7 +12,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from dashboard.hub import fragments
+from dashboard.hub import socket
 
 HANDSHAKE = (
     b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -33,7 +33,7 @@ class Peer(SimpleNamespace):
 @pytest.fixture
 async def peer() -> Any:
     """The other end of a connection whose application keeps what it hears."""
-    fragments.guard_fragments()
+    socket.guard_fragments()
     heard: list[Any] = []
     ended = asyncio.Event()
 
@@ -70,7 +70,7 @@ async def test_a_socket_that_floods_what_nobody_sees_is_closed_and_not_read_any_
     peer.writer.write(flood)
     said = await peer.reader.read()
     assert struct.pack("!H", 4429) in said
-    assert said.count(b"\x8a\x00") <= fragments.STEP_BYTES / len(PING)
+    assert said.count(b"\x8a\x00") <= socket.STEP_BYTES / len(PING)
     await peer.ended.wait()
     assert [each["type"] for each in peer.heard] == ["websocket.disconnect"]
     assert peer.heard[0]["code"] == 4429
