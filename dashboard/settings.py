@@ -173,7 +173,7 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
         "transaction_mode": "IMMEDIATE",
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
     }
-    # To open the file anew costs as much as all of a page's queries; the last one to close it copies its journal back.
+    # To open the file again costs as much as all of a page's queries; the last one to close it copies its journal back.
     DATABASES["default"]["CONN_MAX_AGE"] = 600
 elif DATABASES["default"]["ENGINE"].endswith("postgresql"):
     # Making a connection takes longer than most pages. A broken one is noticed before it is lent out.

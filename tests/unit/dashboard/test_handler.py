@@ -55,17 +55,17 @@ def handler(settings: Any) -> Iterator[Handler]:
         yield Handler()
 
 
-async def ask(handler: Handler, path: str = "/nowhere/") -> int:
-    """The status of an answer."""
-    scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"host", b"localhost")], "query_string": b""}  # fmt: skip
-    asked, sent = asyncio.Queue[Any](), []
+async def ask(handler: Handler, *, later: asyncio.Queue[Any] | None = None) -> int:
+    """The status of an answer; 0 if none came before the client went away."""
+    scope = {"type": "http", "method": "GET", "path": "/nowhere/", "headers": [(b"host", b"localhost")], "query_string": b""}  # fmt: skip
+    asked, sent = asyncio.Queue[Any]() if later is None else later, []
     asked.put_nowait({"type": "http.request", "body": b""})
 
     async def send(message: Any) -> None:
         sent.append(message)
 
     await handler(scope, asked.get, send)
-    return int(sent[0]["status"])
+    return int(sent[0]["status"]) if sent else 0
 
 
 async def test_middleware_and_view_run_in_one_visit_to_a_thread(
@@ -123,3 +123,19 @@ async def test_a_thread_that_may_be_at_work_still_serves_nobody_else(
     assert handler._free == []
     assert await ask(handler) == 404
     assert len(handler._free) == 1
+
+
+async def test_a_view_whose_client_went_away_keeps_nobody_waiting(handler: Handler) -> None:
+    blocked = Seen.both_are_here = threading.Barrier(2)
+    later = asyncio.Queue[Any]()
+    left = asyncio.create_task(ask(handler, later=later))
+    while not blocked.n_waiting:
+        await asyncio.sleep(0.01)
+    later.put_nowait({"type": "http.disconnect"})
+    await asyncio.sleep(0.1)
+    Seen.both_are_here = threading.Barrier(1)
+    async with asyncio.timeout(20):
+        assert await ask(handler) == 404
+    assert not left.done()
+    await asyncio.to_thread(blocked.wait, 30)
+    assert await left == 0
