@@ -20,10 +20,11 @@ _SQLITE = """
         AND EXISTS (SELECT 1 FROM dashboard_auditrow o WHERE o.intent_id = r.id))
     ORDER BY s.rowid DESC LIMIT %s
 """
+# A row with an outcome is looked up, not asked for by EXISTS: the planner would collect all outcomes there are before the first row.
 _POSTGRESQL = """
     SELECT r.id FROM dashboard_auditrow r
     WHERE r.search @@ to_tsquery('simple', %s) AND r.id < %s AND r.id >= %s AND NOT (r.outcome = 'intent'
-        AND EXISTS (SELECT 1 FROM dashboard_auditrow o WHERE o.intent_id = r.id))
+        AND (SELECT o.id FROM dashboard_auditrow o WHERE o.intent_id = r.id LIMIT 1) IS NOT NULL)
     ORDER BY r.id DESC LIMIT %s
 """
 _MAKE_SQLITE = (

@@ -88,7 +88,9 @@ class Month(NamedTuple):
 
 def months(sequence: str) -> list[Month]:
     """The months of which there can be a statement, the newest first."""
-    granted = LedgerRow.objects.filter(book__name=sequence, granted_at__isnull=False)
+    # The book first: for a join by its name, PostgreSQL reads all rows there are.
+    book = LedgerBook.objects.filter(name=sequence).values("pk")[:1]
+    granted = LedgerRow.objects.filter(book=book, granted_at__isnull=False)
     first = granted.order_by("granted_at").values_list("granted_at", flat=True).first()
     if first is None:
         return []

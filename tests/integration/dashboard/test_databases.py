@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -136,3 +137,36 @@ print(*BulkAct.objects.values_list("outcome", flat=True))
 
 def test_an_act_whose_process_ended_long_ago_is_interrupted(on_database: Dashboard) -> None:
     assert on_database.manage(code=_TAKE_OVER).split() == ["interrupted"]
+
+
+_PLANS = """
+import random
+from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from dashboard.audit.queries import audit
+from dashboard.management.commands import seed_demo_data as seed
+from dashboard.models import LedgerBook
+from dashboard.sequences.statements import months
+call_command("migrate", verbosity=0)
+seed.seed_audit(4000, ["orders"], random.Random(1))
+book = LedgerBook.objects.create(name="orders", next=4001, counter=4001)
+with connection.cursor() as cursor:
+    cursor.execute("INSERT INTO dashboard_ledgerrow (book_id, first, last, turn, step, granted_at, state) "
+                   "SELECT %s, i, i, 0, 1, i, 'used' FROM generate_series(1, 4000) i", [book.pk])
+    cursor.execute("ANALYZE")
+    with CaptureQueriesContext(connection) as asked:
+        assert months("orders") and audit().next and audit(q="olga").next and audit(before=3000).next
+    for query in asked.captured_queries:
+        if "SELECT" in query["sql"][:20]:
+            cursor.execute("EXPLAIN " + query["sql"])
+            print(" ".join(query["sql"].split())[:100], *(row[0] for row in cursor.fetchall()), sep="\\n", end="\\n\\n")
+"""
+
+
+def test_postgresql_reads_no_page_from_all_rows_of_a_table(tmp_path: Path, postgres_url: str) -> None:
+    extra = {"DATABASE_URL": _fresh_database(postgres_url)}
+    plans = Dashboard(tmp_path, "UseDevelopmentStorage=true", "plans-", extra).manage(code=_PLANS)
+    assert plans.count("\n\n") == 5
+    # A hashed plan is one that collects a whole table before the first row.
+    assert not re.search(r"Seq Scan on dashboard_(ledgerrow|auditrow)|hashed SubPlan", plans), plans
