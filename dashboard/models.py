@@ -64,6 +64,7 @@ class Scope(models.TextChoices):
     WORKER = "worker", "workers: connect to the hub"
     READ = "read", "programs: read the API and the metrics"
     ACT = "act", "programs: read and act through the API"
+    KIOSK = "kiosk", "screens: show the wallboard"
 
 
 class WorkerToken(models.Model):
@@ -71,7 +72,7 @@ class WorkerToken(models.Model):
 
     `allowance` is what a worker's token may claim, as `dashboard.core.permissions` writes it; "" for the usual.
     A personal token has an `owner`: it acts as that user, with at most `role` and at most what they may at that
-    moment. A service token has none: it acts as itself, with `role`, as a member of `team`. Workers' tokens have no role.
+    moment. A service token has none: it acts as itself, with `role`, as a member of `team`. Tokens of workers and of screens have no role.
     """
 
     name = models.CharField(max_length=100)

@@ -17,6 +17,7 @@ from dashboard.core.audit import ActionFailed, Denied, audited
 from dashboard.core.permissions import NEW, ROLES, USUAL, Actor, Allowance, encode_allowance, lower_role
 from dashboard.models import Scope, WorkerToken
 
+_WITHOUT_ROLE: dict[str, str] = {Scope.WORKER: "connects to the hub", Scope.KIOSK: "shows the wallboard"}
 MAX_DAYS = 3660.0
 MAX_DAYS_OF_PERSON = 366.0
 
@@ -61,8 +62,8 @@ def create_token(
             raise ActionFailed(f"A token may be valid for up to {most:,.0f} days.")
         if owner is not None and days is None:
             raise ActionFailed("A personal token must expire: enter the number of days.")
-        if owner is not None and scope == Scope.WORKER:
-            raise ActionFailed("Worker tokens have no owner; administrators create them.")
+        if owner is not None and scope in _WITHOUT_ROLE:
+            raise ActionFailed("Tokens of workers and of screens have no owner; administrators create them.")
         role = _role(scope, role)
         if lower_role(role, actor.role) != role:
             raise ActionFailed(f"A token cannot exceed your own role: {actor.role}.")
@@ -108,9 +109,11 @@ def _allowance(given: Mapping[str, Any]) -> Allowance:
 
 
 def _role(scope: str, role: str) -> str:
-    if scope == Scope.WORKER:
+    if scope in _WITHOUT_ROLE:
         if role:
-            raise ActionFailed("A worker token has no role: it connects to the hub and nothing else.")
+            raise ActionFailed(
+                f"A token of a {scope} has no role: it {_WITHOUT_ROLE[scope]} and nothing else."
+            )
         return ""
     if role and role not in ROLES:
         raise ActionFailed("A role is {roles}, not {role!r}.".format(roles=", ".join(ROLES), role=role[:40]))

@@ -30,17 +30,19 @@ def access(request: HttpRequest) -> HttpResponse:
 @never_cache
 @requires("token.create_own")
 def create_token(request: HttpRequest) -> HttpResponse:
-    """Make a token: one's own, or (`kind` service or worker) another, for administrators. Its secret is in this answer alone."""
+    """Make a token: one's own, or (`kind` service, worker or kiosk) another, for administrators. Its secret is in this answer alone."""
     kind, role = text(request, "kind"), text(request, "role")
-    scope = Scope.WORKER if kind == "worker" else Scope.READ if role in ("", "viewer") else Scope.ACT
+    scope = Scope.READ if role in ("", "viewer") else Scope.ACT
+    if kind in ("worker", "kiosk"):
+        scope, role = Scope(kind), ""
     try:
         made = token_actions.create_token(
             actor_of(request),
             text(request, "name"),
             scope=scope,
             days=_days(text(request, "days", 8)),
-            owner=None if kind in ("service", "worker") else request.user,
-            role="" if kind == "worker" else role,
+            owner=None if kind in ("service", "worker", "kiosk") else request.user,
+            role=role,
             team=text(request, "team") if kind == "service" else "",
             allowance=_claims(request) if kind == "worker" else None,
         )
@@ -48,7 +50,8 @@ def create_token(request: HttpRequest) -> HttpResponse:
         status = 403 if isinstance(error, Denied) else 422
         messages.error(request, str(error))
         return _page(request, status=status)
-    return _page(request, made=made)
+    screen = f"{request.build_absolute_uri(reverse('kiosk'))}#{made}" if scope == Scope.KIOSK else ""
+    return _page(request, made=made, screen=screen)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -227,7 +230,13 @@ def _claims(request: HttpRequest) -> dict[str, str]:
 
 
 def _page(
-    request: HttpRequest, *, made: str = "", password: str = "", person: str = "", status: int = 200
+    request: HttpRequest,
+    *,
+    made: str = "",
+    screen: str = "",
+    password: str = "",
+    person: str = "",
+    status: int = 200,
 ) -> HttpResponse:
     actor = actor_of(request)
     everything = not decide(actor, "token.create")
@@ -239,6 +248,7 @@ def _page(
         live=False,
         status=status,
         made=made,
+        screen=screen,
         password=password,
         person=person,
         accounts=queries.people() if everything else (),

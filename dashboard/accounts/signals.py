@@ -5,8 +5,9 @@ from __future__ import annotations
 from allauth.account.signals import user_logged_in
 from allauth.mfa.signals import authenticator_added, authenticator_removed
 
-from dashboard.accounts import two_factor
+from dashboard.accounts import kiosks, two_factor
 
 user_logged_in.connect(two_factor.signed_in)
+user_logged_in.connect(kiosks.end)
 authenticator_added.connect(two_factor.factor_added)
 authenticator_removed.connect(two_factor.factor_removed)

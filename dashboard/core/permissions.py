@@ -105,6 +105,7 @@ def _highest(roles: list[str]) -> Role:
 # The least role for each action; an action that is not listed may be done by nobody.
 ACTIONS: dict[str, Role] = {
     "page.view": "viewer",
+    "wallboard.view": "viewer",
     "audit.export": "viewer",
     "audit.prune": "admin",
     "sequence.statement": "viewer",

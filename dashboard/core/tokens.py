@@ -1,4 +1,4 @@
-"""Tokens of workers and programs: made once, shown once, kept as a digest, revocable at once.
+"""Tokens of workers, programs and screens: made once, shown once, kept as a digest, revocable at once.
 
 Guarantees that only the digest is kept, that an expired or revoked token and one whose owner lost every role open
 nothing, and that a personal token never allows more than its owner may at that moment. Noting the last use is to the
@@ -27,8 +27,9 @@ from dashboard.core.permissions import (
 )
 from dashboard.models import Scope, WorkerToken
 
-# What a secret found somewhere is for, at a glance: workers', a person's, a service's.
-WORKERS, PERSONAL, SERVICE = "kw_", "kp_", "ks_"
+# What a secret found somewhere is for, at a glance: a person's, a service's, workers', a screen's.
+PERSONAL, SERVICE = "kp_", "ks_"
+_STARTS: dict[str, str] = {Scope.WORKER: "kw_", Scope.KIOSK: "kk_"}
 SHOWN = 8
 
 # The scopes that each kind of token includes: a token that may act may also read.
@@ -53,7 +54,7 @@ def create(
     allowance: Allowance = USUAL,
 ) -> str:
     """Keep a new token and return it: the only time that it can be seen. A given `token` must be long."""
-    prefix = WORKERS if scope == Scope.WORKER else PERSONAL if owner is not None else SERVICE
+    prefix = _STARTS.get(scope) or (PERSONAL if owner is not None else SERVICE)
     made = token or prefix + secrets.token_urlsafe(32)
     if len(made) < 24:
         raise ValueError(f"the token has {len(made)} characters; use at least 24")

@@ -25,7 +25,7 @@ from coordinator.queues.azure import old_claims
 from coordinator.queues.sweeping import sweep_round
 from coordinator.realtime import protocol
 from coordinator.storage import Storage
-from dashboard.accounts import sessions
+from dashboard.accounts import kiosks, sessions
 from dashboard.core import alert_channels as channels
 from dashboard.core import audit, audit_heads, tokens
 from dashboard.core import prices as pricing
@@ -321,7 +321,7 @@ def reconcile_and_prune() -> None:
 def current_permissions(viewers: Sequence[Any]) -> list[tuple[Role, frozenset[str]]]:
     """The role and the teams that each socket's user has now; "" and none if the session has ended.
 
-    A session ends with the password that it was opened with, too.
+    A session ends with the password that it was opened with, too. A screen is a viewer of the wallboard as long as its token is valid.
     """
     users = {
         user.pk: user
@@ -330,10 +330,16 @@ def current_permissions(viewers: Sequence[Any]) -> list[tuple[Role, frozenset[st
         .prefetch_related("groups")
     }
     alive = sessions.alive({viewer.scope["session"].session_key for viewer in viewers})
+    screens = {key: token for key, held in alive.items() if (token := kiosks.token_of(held)) is not None}
+    valid_screens = kiosks.still_valid(screens.values())
     permissions: list[tuple[Role, frozenset[str]]] = []
     for viewer in viewers:
+        key = viewer.scope["session"].session_key
+        if screens.get(key) in valid_screens:
+            permissions.append(("viewer", frozenset()))
+            continue
         user = users.get(viewer.user.pk)
-        present = sessions.is_of(alive.get(viewer.scope["session"].session_key), user)
+        present = sessions.is_of(alive.get(key), user)
         permissions.append((role_of(user), teams_of(user)) if present else ("", frozenset()))
     return permissions
 

@@ -18,6 +18,7 @@ from ninja.utils import check_csrf
 
 from coordinator.bounds import is_storable
 from coordinator.realtime import protocol
+from dashboard.accounts import kiosks
 from dashboard.core.audit import ActionFailed
 from dashboard.core.dispatch import by_name
 from dashboard.core.middleware import new_request_id, request_id_var
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 MAX_BYTES = 16 * 1024
 MAX_QUERY = 2000
 PER_SECOND = 10
+WALLBOARD_PAGE = "tv"
 
 
 class OperatorConsumer(Socket):
@@ -41,6 +43,7 @@ class OperatorConsumer(Socket):
     send_queue: SendQueue
     joined = False
     user: Any = None
+    is_screen = False
 
     async def connect(self) -> None:
         self.user = self.scope["user"]
@@ -49,6 +52,9 @@ class OperatorConsumer(Socket):
             await self.refuse(protocol.CLOSE_UNAUTHORIZED)
             return
         given = dict(parse_qsl(self.scope["query_string"].decode("latin-1")[:MAX_QUERY]))
+        if self.is_screen and given.get("page") != WALLBOARD_PAGE:
+            await self.refuse(protocol.CLOSE_UNAUTHORIZED)
+            return
         self.view = View(given.pop("page", "other"), urlencode(sorted(given.items())), role, teams)
         self.rate = RateLimit(PER_SECOND, PER_SECOND * 2, time.monotonic())
         await self.welcome()
@@ -61,6 +67,9 @@ class OperatorConsumer(Socket):
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self.is_going:
+            return
+        if self.is_screen:
+            await self.go_away(protocol.CLOSE_FORBIDDEN, "a screen shows the wallboard and does nothing")
             return
         if not self.rate.allows(time.monotonic()):
             await self.go_away(protocol.CLOSE_TOO_FAST, f"over {PER_SECOND} frames a second")
@@ -92,7 +101,7 @@ class OperatorConsumer(Socket):
         return {"ok": True, "action": request["action"], "result": done}
 
     def __str__(self) -> str:
-        return f"browser of {self.user}"
+        return "a screen" if self.is_screen else f"browser of {self.user}"
 
     async def disconnect(self, code: int) -> None:
         if self.joined:
@@ -101,7 +110,9 @@ class OperatorConsumer(Socket):
 
 
 def _permissions_now(consumer: OperatorConsumer) -> tuple[str, frozenset[str]]:
-    return current_permissions([consumer])[0] if consumer.user.is_authenticated else ("", frozenset())
+    is_known: bool = consumer.user.is_authenticated
+    consumer.is_screen = not is_known and kiosks.token_of(consumer.scope["session"]) is not None
+    return current_permissions([consumer])[0] if is_known or consumer.is_screen else ("", frozenset())
 
 
 def _has_csrf_token(scope: dict[str, Any], request: dict[str, Any]) -> bool:

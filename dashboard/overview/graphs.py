@@ -33,7 +33,7 @@ MARKED = (
 
 
 @require_safe
-@requires("page.view")
+@requires("wallboard.view")
 def history(request: HttpRequest) -> HttpResponse:
     """{"now": s, "series": {name: [[moments], [values]]}, "marks": [{at, action, target, actor}]}; null is a gap.
 

@@ -13,6 +13,7 @@ urlpatterns = [
     path("views/", saved_views.saved_views, name="saved-views"),
     path("help/", views.help_page, name="help"),
     re_path(r"^tv/?$", views.tv, name="tv"),
+    re_path(r"^tv/kiosk/?$", views.kiosk, name="kiosk"),
     re_path(r"^tables/(?P<name>[a-z]+)\.(?P<form>csv|json)$", exports.table, name="table"),
     path("history/", graphs.history, name="history"),
 ]

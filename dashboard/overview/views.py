@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
-from django.views.decorators.http import require_safe
+from django.shortcuts import redirect, render
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_safe
 
-from dashboard.pages.views import requires, show
+from dashboard.accounts import kiosks
+from dashboard.pages.views import requires, show, text
 from dashboard.throughput.queries import sparks
 
 
@@ -16,9 +19,24 @@ def overview(request: HttpRequest) -> HttpResponse:
 
 
 @require_safe
-@requires("page.view")
+@requires("wallboard.view")
 def tv(request: HttpRequest) -> HttpResponse:
     return show(request, "overview/tv.html", "tv")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@sensitive_post_parameters("token")
+def kiosk(request: HttpRequest) -> HttpResponse:
+    """Where a screen shows its token: typed, or from behind the # of its address, which no server and no log sees."""
+    is_screen = kiosks.token_of(request.session) is not None
+    refused = request.method == "POST"
+    if request.method == "POST":
+        if kiosks.begin(request, text(request, "token")):
+            return redirect("tv")
+    elif is_screen and kiosks.actor_of(request) is not None:
+        return redirect("tv")
+    context = {"refused": refused, "ended": is_screen and not refused}
+    return render(request, "overview/kiosk.html", context, status=403 if refused else 200)
 
 
 @require_safe

@@ -16,6 +16,7 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.http import urlencode
 
+from dashboard.accounts import kiosks
 from dashboard.core import audit
 from dashboard.core import permissions as teams
 from dashboard.core.audit import ActionFailed
@@ -25,6 +26,7 @@ from dashboard.live import fragments
 from dashboard.pages import queries as selectors
 
 MAX_QUERY = 2000
+WALLBOARD = "wallboard.view"
 
 
 def show(
@@ -130,7 +132,7 @@ def requires(
 ) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
     """Decorate a view: the signed-in user must be allowed `action` on the view's first named argument.
 
-    Nobody signed in: to the sign-in page. Denied: written to the audit (page views excepted) and answered with 403. What
+    Nobody signed in: to the sign-in page; a screen sees what `WALLBOARD` allows. Denied: written to the audit (page views excepted) and answered with 403. What
     destroys and an old sign-in: to the page that asks for the password once more, and from there to `back` (the name of
     an address; default: this one).
     """
@@ -141,7 +143,13 @@ def requires(
         @wraps(view)
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if not request.user.is_authenticated:
-                return redirect_to_login(request.get_full_path())
+                if action != WALLBOARD or kiosks.token_of(request.session) is None:
+                    return redirect_to_login(request.get_full_path())
+                screen = kiosks.actor_of(request)
+                if screen is None:
+                    return redirect("kiosk")
+                request.kennel_actor = screen  # type: ignore[attr-defined]
+                return view(request, *args, **kwargs)
             if getattr(request.user, WANTS_FACTOR, False):
                 messages.warning(
                     request, "Your role requires two-factor authentication. Set it up to continue."
@@ -154,7 +162,7 @@ def requires(
                     after = reverse(back) if back else request.path
                     return redirect(f"{reverse('account_reauthenticate')}?{urlencode({'next': after})}")
                 return view(request, *args, **kwargs)
-            if action != "page.view":
+            if action not in ("page.view", WALLBOARD):
                 audit.denied(actor, action, target)
             return render(
                 request,

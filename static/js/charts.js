@@ -164,7 +164,8 @@ class Graph {
   build() {
     this.plot?.destroy();
     this.canvas.querySelector(".graph-none")?.remove();
-    const axis = { stroke: css("--quiet"), grid: { stroke: css("--chart-grid"), width: 1 }, ticks: { show: false }, font: `11px ${css("--sans")}` };
+    const large = Number(getComputedStyle(this.canvas).getPropertyValue("--chart-size")) || 1;
+    const axis = { stroke: css("--quiet"), grid: { stroke: css("--chart-grid"), width: 1 }, ticks: { show: false }, font: `${11 * large}px ${css("--sans")}` };
     this.plot = new uPlot({
       width: this.canvas.clientWidth,
       height: this.canvas.clientHeight,
@@ -173,8 +174,8 @@ class Graph {
       cursor: { sync: { key: "kennel" }, points: { size: 7 }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoomTo(null) } },
       scales: { y: { range: (_, low, high) => [0, Math.max(4, (high ?? 0) * 1.1)] } },
       axes: [
-        { ...axis, size: 24, space: this.span > 86400 ? 120 : 64, values: (_, splits) => splits.map((at) => this.clock(at)) },
-        { ...axis, size: 46, values: (_, splits) => splits.map((value) => (Number.isInteger(value) ? compact.format(value) : "")) },
+        { ...axis, size: 24 * large, space: (this.span > 86400 ? 120 : 64) * large, values: (_, splits) => splits.map((at) => this.clock(at)) },
+        { ...axis, size: 46 * large, values: (_, splits) => splits.map((value) => (Number.isInteger(value) ? compact.format(value) : "")) },
       ],
       series: [{}, ...this.names.flatMap((name, i) => [
         { label: this.label(name), stroke: css(`--chart-${i + 1}`), width: 1.75, dash: DASHES[i], points: { show: false }, spanGaps: false },

@@ -10,6 +10,7 @@ import requests
 from playwright.async_api import expect
 
 from tests.browser.conftest import People
+from tests.conftest import PageFactory
 from tests.support.stack import LiveStack
 
 
@@ -42,6 +43,36 @@ async def test_a_person_makes_a_token_sees_it_once_and_revokes_it(person: People
     await page.get_by_role("button", name="Revoke").click()
     await expect(page.get_by_role("row").filter(has_text=name)).to_contain_text("Revoked")
     assert reads(stack, token) == 401
+
+
+async def test_a_screen_opens_its_address_and_shows_the_wallboard(
+    person: People, new_page: PageFactory, stack: LiveStack
+) -> None:
+    admin = await person("admin", "/access/")
+    await admin.get_by_label("Token name").fill("the hall")
+    await admin.get_by_label("Owner").select_option("a screen")
+    await admin.get_by_role("button", name="Create token").click()
+    address = await admin.get_by_label("Open this address on the screen").input_value()
+    assert "/tv/kiosk#kk_" in address
+    screen = await new_page(viewport={"width": 1920, "height": 1080})
+    asked: list[str] = []
+    screen.on("request", lambda request: asked.append(request.url))
+    await screen.goto(address)
+    await expect(screen.locator("[data-live]")).to_have_attribute("data-state", "on")
+    await expect(screen.locator("#region-tv")).to_contain_text("Workers")
+    assert screen.url == f"{stack.url}/tv"
+    assert not [url for url in asked if "kk_" in url.partition("#")[0]]
+    assert await screen.evaluate("document.documentElement.scrollHeight") <= 1080
+    assert await screen.evaluate("document.querySelector('.graph-canvas').clientHeight") > 500
+    if folder := os.environ.get("KENNEL_PICTURES"):
+        await screen.screenshot(path=Path(folder) / "screen.png")
+        await admin.screenshot(path=Path(folder) / "screen-token.png", full_page=True)
+    row = admin.get_by_role("row").filter(has_text="the hall")
+    await row.get_by_role("link", name="Revoke").click()
+    await admin.get_by_label("to confirm").fill("the hall")
+    await admin.get_by_role("button", name="Revoke").click()
+    # The page is told that its socket is not welcome any more, and asks for itself again.
+    await expect(screen.get_by_role("alert")).to_contain_text("has expired or was revoked", timeout=30_000)
 
 
 async def test_an_administrator_gives_a_gate_to_a_team_and_takes_it_back(

@@ -185,7 +185,7 @@ class NewToken(Why):
     """A token to make: a service's or a fleet's, or with `own` one's own, capped by what oneself may."""
 
     name: Annotated[str, StringConstraints(pattern=_TITLE, min_length=1, max_length=100)]
-    scope: Literal["worker", "read", "act"]
+    scope: Literal["worker", "read", "act", "kiosk"]
     days: Annotated[float, Field(gt=0, le=3660)] | None = None
     own: bool = False
     role: Literal["", "viewer", "operator", "admin"] = ""

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pytest
@@ -102,6 +102,36 @@ async def test_a_revoked_token_closes_the_sockets_that_used_it(dashboard: Dashbo
     with pytest.raises(websockets.InvalidStatus):
         async with BareWorker(dashboard, "w", token=token):
             pass
+
+
+class Screen(Person):
+    """A screen on the wall, with a token instead of a person."""
+
+    def __enter__(self) -> Self:
+        answer = self.post("/tv/kiosk", {"token": self.name}, page="/tv/kiosk")
+        assert answer.url.endswith("/tv"), answer.text[:2000]
+        return self
+
+
+async def test_a_screen_watches_the_wallboard_until_its_token_is_revoked(dashboard: Dashboard) -> None:
+    token = dashboard.manage("worker_token", "create", "hall", "--scope", "kiosk").split()[-1]
+    with Screen(dashboard, token) as screen:
+        with pytest.raises(websockets.InvalidStatus):
+            async with screen.socket("overview"):
+                pass
+        async with screen.socket("tv") as socket:
+            assert "region-tv" in await socket.recv()
+            await socket.send(screen.frame("gate.close", GATE))
+            await socket.wait_closed()
+            assert socket.close_code == protocol.CLOSE_FORBIDDEN
+        async with screen.socket("tv") as socket:
+            assert "region-tv" in await socket.recv()
+            dashboard.manage("worker_token", "revoke", token[:8])
+            await socket.wait_closed()
+            assert socket.close_code == protocol.CLOSE_FORBIDDEN
+        with pytest.raises(websockets.InvalidStatus):
+            async with screen.socket("tv"):
+                pass
 
 
 @pytest.mark.parametrize(

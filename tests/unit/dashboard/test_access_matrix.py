@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 
 PUBLIC = {
     "healthz", "readyz", "api-unknown", "account_login", "account_logout",
-    "mfa_authenticate", "openid_connect_login", "openid_connect_callback", "socialaccount_login_cancelled",
+    "kiosk", "mfa_authenticate", "openid_connect_login", "openid_connect_callback", "socialaccount_login_cancelled",
 }  # fmt: skip
 # One's own second factor: for everybody who is signed in, with a role or without.
 OWN = {
