@@ -12,8 +12,27 @@ from contextlib import closing
 from playwright.async_api import expect
 
 from dashboard.live.history import LEVELS, pack
-from tests.browser.conftest import GATE, People
+from tests.browser.conftest import GATE, People, signed_in
+from tests.conftest import PageFactory
 from tests.support.stack import LiveStack
+
+# Keeps what draws the graphs, whose axes are on a canvas.
+KEEP_PLOTS = """
+let made;
+window.plots = [];
+Object.defineProperty(window, "uPlot", {
+  configurable: true,
+  get: () => made,
+  set: (kind) => {
+    made = new Proxy(kind, { construct: (target, given) => {
+      const plot = new target(...given);
+      window.plots.push(plot);
+      return plot;
+    } });
+  },
+});
+"""
+DRAWN_SPAN = "() => { const { min, max } = window.plots.at(-1).scales.x; return max - min; }"
 
 
 async def test_a_graph_is_read_as_a_table_and_zoomed_by_keys_and_by_dragging(
@@ -86,6 +105,21 @@ async def test_a_graph_says_how_many_queues_it_leaves_out_and_lets_one_be_chosen
     finally:
         for name in names:
             admin.post(f"/queues/{name}/delete", typed=name)
+
+
+async def test_the_axis_shows_the_chosen_span_where_there_are_hardly_any_samples(
+    new_page: PageFactory, stack: LiveStack
+) -> None:
+    page = await new_page()
+    await page.add_init_script(KEEP_PLOTS)
+    await signed_in(page, stack, "viewer", "/tv")
+    graph = page.locator("figure.graph")
+    await expect(graph.locator(".graph-key b").first).to_have_text(re.compile(r"\d"), timeout=30_000)
+    for span in (86_400, 604_800, 300):
+        await graph.get_by_label("Show the last").select_option(str(span))
+        async with asyncio.timeout(30):
+            while abs(await page.evaluate(DRAWN_SPAN) - span) > 2:
+                await asyncio.sleep(0.2)
 
 
 async def test_a_graph_has_the_same_hours_of_yesterday_beside_it(person: People, stack: LiveStack) -> None:
