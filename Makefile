@@ -38,7 +38,7 @@ browser: setup
 
 demo:
 	@$(PYTHON) scripts/setup.py run
-	@exec $(VENV)/python manage.py demo
+	@exec $(VENV)/python -m dashboard.demo
 
 lint: setup
 	$(VENV)/ruff check

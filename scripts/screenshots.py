@@ -87,8 +87,8 @@ def demo(*, orders: int) -> Iterator[dict[str, Any]]:
     """The whole product; what it tells about itself."""
     command = [
         sys.executable,
-        "manage.py",
-        "demo",
+        "-m",
+        "dashboard.demo",
         "--json",
         "--workers",
         "4",

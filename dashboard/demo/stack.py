@@ -201,7 +201,7 @@ class Stack:
             if self.dashboard is None or not self.dashboard.is_running or time.monotonic() > deadline:
                 said = self.dashboard.tail() if self.dashboard else ""
                 raise DemoFailed(f"the dashboard did not start:\n{said}")
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     def _start_agent(self) -> None:
         policy = ScalingPolicy(

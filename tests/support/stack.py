@@ -1,4 +1,4 @@
-"""The whole product as a user starts it, for tests: ``manage.py demo --json`` and what its line of JSON tells."""
+"""The whole product as a user starts it, for tests: ``make demo`` with ``--json`` and what its line of JSON tells."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def live_stack(
     """Start the demo with these options, too, and end it; fails if any of its processes is left behind."""
     command = [
         sys.executable,
-        "manage.py",
-        "demo",
+        "-m",
+        "dashboard.demo",
         "--json",
         "--workers",
         str(workers),

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from django.conf import settings
 from django.core.cache import caches
 from django.core.cache.backends.base import BaseCache
-from redis import RedisError
 
 from dashboard.api.v1.problems import Refusal
 
@@ -54,7 +53,7 @@ def spend(caller: str, kind: str) -> Quota:
 def _count(key: str) -> int:
     try:
         return _count_in(caches["default"], key)
-    except RedisError:
+    except settings.CACHE_AWAY:
         return _count_in(caches["local"], key)
 
 

@@ -62,7 +62,7 @@ def test_the_command_line_and_the_errors_do_not_wait_for_the_azure_sdk(program):
     assert {"azure", "aiohttp", "requests", "asyncio"} & loaded_by(program) == set()
 
 
-@pytest.mark.parametrize("program", ["import coordinator.testing.plugin", "import dashboard.demo.stack"])
+@pytest.mark.parametrize("program", ["import coordinator.testing.plugin", "import dashboard.demo.__main__"])
 def test_any_pytest_of_an_environment_and_the_demo_do_not_wait_for_the_azure_sdk(program):
     assert {"azure", "aiohttp", "requests", "django"} & loaded_by(program) == set()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +13,7 @@ import pytest
 from django.core.cache import caches
 from django.core.cache.backends.redis import RedisCache
 from django.test import Client
+from redis import RedisError
 
 from dashboard.api.v1 import idempotency as replays
 from dashboard.api.v1 import throttling as limits
@@ -81,7 +85,24 @@ def test_processes_count_together_in_redis(redis_url: str) -> None:
     assert [limits._count_in(cache, key) for cache in (one, other, one, other)] == [1, 2, 3, 4]
 
 
+def test_errors_of_redis_are_known_where_it_is_used_and_its_library_is_not_loaded_elsewhere() -> None:
+    program = "import sys; from dashboard import settings as s; print(s.CACHE_AWAY, 'redis' in sys.modules)"
+    for url, said in (
+        ("", "() False"),
+        ("redis://nowhere/0", "(<class 'redis.exceptions.RedisError'>,) True"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"REDIS_URL": url},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == said
+
+
 def test_a_process_counts_for_itself_while_redis_is_away(settings: Any) -> None:
+    settings.CACHE_AWAY = (RedisError,)
     settings.CACHES = settings.CACHES | {
         "default": {
             "BACKEND": "django.core.cache.backends.redis.RedisCache",
