@@ -12,5 +12,6 @@ urlpatterns = [
     path("gates/<str:name>/opening", views.opening, name="gate-opening"),
     path("gates/<str:name>/leash", views.leash, name="gate-leash"),
     path("several/gates/leash", views.leash_all, name="gates-leash"),
+    path("several/gates/undo", views.undo_leash, name="gates-undo"),
     path("several/gates/unleash", views.unleash_selected, name="gates-unleash"),
 ]

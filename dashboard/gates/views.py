@@ -9,15 +9,19 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.template.defaultfilters import pluralize
 from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard.gates import actions
+from dashboard.core.middleware import request_id_var
+from dashboard.gates import actions, undo
 from dashboard.live.conditions import first_of
 from dashboard.live.releases import OpeningPlan, written
 from dashboard.pages import queries as selectors
 from dashboard.pages.bulk import act_on_each, selected
 from dashboard.pages.views import act, cards_query, confirm, is_confirmed, requires, show, text
 
+SHOWN = 20
 INVALID = "a time or the share is not valid. Write a time as 2026-07-31 18:00:00."
 
 
@@ -143,8 +147,12 @@ def leash_all(request: HttpRequest) -> HttpResponse:
             request,
             names,
             lambda actor, gate: actions.leash(actor, gate, reason=reason),
-            lambda n: (
-                f"Leashed {n} gate{pluralize(n)}: {first_of(names, 20)}. Workers finish their current messages."
+            lambda n: format_html(
+                'Leashed {}: {}. Workers finish their current messages. <a href="{}?{}">Undo…</a>',
+                f"{n} gate{pluralize(n)}",
+                first_of(names, 20),
+                reverse("gates-undo"),
+                urlencode({"act": request_id_var.get()}),
             ),
             back=back,
         )
@@ -157,7 +165,38 @@ def leash_all(request: HttpRequest) -> HttpResponse:
         consequences=(
             f"{len(names)} gate{pluralize(len(names))} will be closed: {first_of(names, 20)}.",
             "Workers finish their current messages and take no new ones.",
-            "To undo it, select these gates on the Gates page and unleash them.",
+            "It can be undone: gates that nobody changes meanwhile are opened or armed again as they were.",
+        ),
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("gate.open")
+def undo_leash(request: HttpRequest) -> HttpResponse:
+    """Asks for "unleash again", then opens or arms the gates that the request `act` closed, as they were before."""
+    back, phrase = reverse("gates"), "unleash again"
+    closed = {gate.name: gate for gate in undo.closed_by(request.GET.get("act", "")[:64])}
+    if not closed:
+        messages.info(request, "Nothing to undo: the audit has no gates that were closed by this act.")
+        return redirect(back)
+    if is_confirmed(request, phrase):
+        return act_on_each(
+            request,
+            list(closed),
+            lambda actor, name: undo.reopen(actor, closed[name]),
+            lambda n: f"{n} gate{pluralize(n)} opened or armed again.",
+            back=back,
+        )
+    return confirm(
+        request,
+        phrase,
+        title="Unleash again?",
+        verb="Unleash again",
+        back=back,
+        consequences=(
+            *(f"{gate.plan}." for gate in list(closed.values())[:SHOWN]),
+            *((f"{len(closed) - SHOWN} more.",) if len(closed) > SHOWN else ()),
+            "Gates that were changed since stay as they are.",
         ),
     )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import random
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -127,6 +129,45 @@ async def test_leash_everything_closes_what_is_open_or_armed_after_the_typed_wor
     ]
     assert {(row["action"], row["outcome"]) for row in rows} == {("gate.close", "done")}
     assert len(rows) == 2
+
+
+async def test_leash_everything_is_undone_but_for_what_was_changed_since(dashboard: Dashboard) -> None:
+    prefix = f"undo-{secrets.token_hex(3)}"
+    config = StorageConfig(prefix=dashboard.prefix)
+    async with Storage.from_connection_string(dashboard.connection_string, config=config) as storage:
+        opened, armed, changed = [storage.gate(f"{prefix}-{name}") for name in ("open", "armed", "changed")]
+        at, until_then = time.time() + 3600, time.time() + 7200
+        await opened.open(by="olga", share=0.25, until=until_then)
+        await armed.open(by="olga", at=at)
+        await changed.open(by="olga")
+        with Person(dashboard, "olga") as olga, Person(dashboard, "vera") as vera:
+
+            def everything_is_seen() -> bool:
+                page = olga.get("/several/gates/leash").text
+                return all(f"{prefix}-{name}" in page for name in ("open", "armed", "changed"))
+
+            await until(everything_is_seen, seconds=20)
+            page = await asyncio.to_thread(
+                olga.post, "/several/gates/leash", {"typed": "leash everything"}, page="/several/gates/leash"
+            )
+            undo = html.unescape(re.findall(r'href="(/several/gates/undo[^"]+)"', page.text)[0])
+            await changed.open(by="adam")
+            since = await changed.close(by="adam", reason="not this one")
+            assert (await asyncio.to_thread(vera.get, undo)).status_code == 403
+            asked = await asyncio.to_thread(olga.get, undo)
+            assert f"{prefix}-armed opens " in asked.text
+            assert "for 25% of workers" in asked.text
+            done = await asyncio.to_thread(olga.post, undo, {"typed": "unleash again"}, page=undo)
+            assert f"{prefix}-changed stays as it is." in done.text
+            again = await asyncio.to_thread(olga.post, undo, {"typed": "unleash again"}, page=undo)
+            assert "opened or armed again" not in again.text
+            now = await opened.read()
+            assert (now.state, now.share, now.until) == ("open", 0.25, until_then)
+            now = await armed.read()
+            assert (now.state, now.not_before) == ("armed", at)
+            assert await changed.read() == since
+            # The dashboard is shared with tests that count what is open.
+            await asyncio.to_thread(olga.post, "/several/gates/leash", {"typed": "leash everything"})
 
 
 async def test_messages_are_shown_to_operators_alone_escaped_and_bounded_and_stay_where_they_are(

@@ -57,6 +57,7 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("queue-messages-delete", {"name": "orders-in"}, "queue.delete_messages"),
     ("gates-unleash", {}, "gate.open"),
     ("gates-leash", {}, "gate.close"),
+    ("gates-undo", {}, "gate.open"),
     ("queues-requeue", {}, "queue.requeue"),
     ("queues-clear", {}, "queue.clear"),
     ("workers-drain", {}, "worker.drain"),
