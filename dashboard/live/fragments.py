@@ -20,6 +20,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from dashboard.core.pages import registry
 from dashboard.core.permissions import Permissions
+from dashboard.core.templates import draw
 from dashboard.live import view_models
 from dashboard.live.fleet import Fleet
 
@@ -65,9 +66,22 @@ def context_of(
         "is_admin": role == "admin",
         "permissions": permissions or Permissions(role),
         "query": asked,
-        # Templates call them at each mention; each is made once.
-        **{name: cache(make) for name, make in when_used.items()},
+        **{name: _Once(make) for name, make in when_used.items()},
     }
+
+
+class _Once:
+    """Makes a value when a template first calls for it: templates do so at each mention."""
+
+    __slots__ = ("_make", "_value")
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make: Callable[[], Any] | None = make
+
+    def __call__(self) -> Any:
+        if self._make is not None:
+            self._value, self._make = self._make(), None
+        return self._value
 
 
 def render_each(
@@ -81,7 +95,7 @@ def render_each(
 def _drawn_or_said(page: str, name: str, context: dict[str, Any]) -> str:
     """The region; one that cannot be drawn says so, and the others go on."""
     try:
-        return str(_template(page, name).render(context))
+        return str(draw(_template(page, name), context))
     except Exception as error:
         log.exception("The region %s of %s could not be drawn", name, page)
         return unreadable(name, error, oob=True)

@@ -12,7 +12,7 @@ from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.template.loader import render_to_string
+from django.template.loader import get_template, render_to_string
 from django.urls import reverse
 from django.utils.http import urlencode
 
@@ -22,6 +22,7 @@ from dashboard.core import permissions as teams
 from dashboard.core.audit import ActionFailed
 from dashboard.core.pages import registry
 from dashboard.core.permissions import ACTIONS, FRESH, WANTS_FACTOR, Actor, decide
+from dashboard.core.templates import draw
 from dashboard.live import fragments
 from dashboard.pages import queries as selectors
 
@@ -42,7 +43,8 @@ def show(
     """A page with all its regions at this moment. `query` is what the live regions depend on."""
     fleet = selectors.fleet()
     context = fragments.context_of(page, fleet, actor_of(request).role, query, permissions_of(request))
-    return render(request, template, {**context, "live": live, "live_query": query, **more}, status=status)
+    context |= {"live": live, "live_query": query, **more}
+    return HttpResponse(draw(get_template(template), context, request), status=status)  # type: ignore[arg-type]
 
 
 def act(

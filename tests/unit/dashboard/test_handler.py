@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,9 +14,11 @@ import pytest
 from django.db import connection
 from django.db.backends.signals import connection_created
 from django.http import HttpRequest, HttpResponse
-from django.test import override_settings
+from django.template import engines
+from django.test import RequestFactory, override_settings
 
 from dashboard.core.handler import MOST_FREE, Handler
+from dashboard.core.templates import draw
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -22,6 +27,7 @@ class Seen:
     """What requests did: the thread of the outermost middleware, and that of the view."""
 
     threads: list[tuple[int, int]] = []
+    requests: list[weakref.ref[HttpRequest]] = []
     both_are_here = threading.Barrier(1)
 
 
@@ -38,6 +44,8 @@ def outermost(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[
 def innermost(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
     def answer(request: HttpRequest) -> HttpResponse:
         Seen.both_are_here.wait(30)
+        Seen.requests.append(weakref.ref(request))
+        assert not request.user.is_authenticated  # as pages do: it refers to the request
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
         response = get_response(request)
@@ -49,15 +57,15 @@ def innermost(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[
 
 @pytest.fixture
 def handler(settings: Any) -> Iterator[Handler]:
-    Seen.threads, Seen.both_are_here = [], threading.Barrier(1)
+    Seen.threads, Seen.requests, Seen.both_are_here = [], [], threading.Barrier(1)
     here = f"{__name__}."
     with override_settings(MIDDLEWARE=[f"{here}outermost", *settings.MIDDLEWARE, f"{here}innermost"]):
         yield Handler()
 
 
-async def ask(handler: Handler, *, later: asyncio.Queue[Any] | None = None) -> int:
+async def ask(handler: Handler, path: str = "/nowhere/", *, later: asyncio.Queue[Any] | None = None) -> int:
     """The status of an answer; 0 if none came before the client went away."""
-    scope = {"type": "http", "method": "GET", "path": "/nowhere/", "headers": [(b"host", b"localhost")], "query_string": b""}  # fmt: skip
+    scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"host", b"localhost")], "query_string": b""}  # fmt: skip
     asked, sent = asyncio.Queue[Any]() if later is None else later, []
     asked.put_nowait({"type": "http.request", "body": b""})
 
@@ -84,6 +92,34 @@ async def test_middleware_and_view_run_in_one_visit_to_a_thread(
     assert len(visits) <= 3
     [(outside, inside)] = Seen.threads
     assert outside == inside != threading.get_ident()
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def test_an_answered_request_is_gone_without_the_garbage_collector(handler: Handler) -> None:
+    with without_collector():
+        assert await ask(handler, "/") == 302
+        assert [request() for request in Seen.requests] == [None]
+
+
+def test_what_a_page_was_drawn_from_is_gone_without_the_garbage_collector() -> None:
+    class Figures:
+        text = "seven"
+
+    template = engines["django"].from_string("{% with seven=figures.text %}{{ seven }}{% endwith %}")
+    context = {"figures": Figures()}
+    drawn_from = weakref.ref(context["figures"])
+    with without_collector():
+        assert draw(template, context, RequestFactory().get("/")) == "seven"  # type: ignore[arg-type]
+        context.clear()
+        assert drawn_from() is None
 
 
 async def test_the_next_request_has_the_thread_and_the_connection_of_the_one_before(handler: Handler) -> None:
