@@ -11,9 +11,9 @@ LIBRARY_TESTS := $(addprefix tests/unit/,core doctor gates leadership pipeline q
 	$(addprefix tests/integration/test_,doctor.py fencing.py hub_connection.py shell.py short_loops.py worker.py) \
 	$(addprefix tests/integration/scaling/test_,agents.py drivers.py)
 
-# Three processes of tests, one more than the smallest machine has processors: with four some tests come too late. With `-n 4` the
-# fourth takes tests that mostly wait, and no others.
-SIDE_BY_SIDE := -n 3 --dist loadgroup --no-loadscope-reorder
+# Four processes of tests, two more than the smallest machine has processors: tests wait for half of their time. The fourth begins
+# with those that wait nearly all of it.
+SIDE_BY_SIDE := -n 4 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help setup demo test coverage mutation lint bench docs wheels screenshots browser clean
 

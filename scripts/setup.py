@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -137,16 +138,24 @@ def make_venv(folder: Path, *, with_pip: bool = False) -> None:
 
 
 def find_uv() -> str:
-    """uv, which installs packages in seconds: the one on PATH, else one of our own, made by pip."""
+    """uv, which installs packages in seconds: the one on PATH, else one of our own, made by pip.
+
+    By Python's own pip, where it has one: to make another takes as long as to install uv.
+    """
     if found := shutil.which("uv"):
         return found
     tools = STATE / "tools"
     uv = tools / "bin" / "uv"
 
     def install() -> None:
-        make_venv(tools, with_pip=True)
+        pip: list[str | Path] = [sys.executable, "-m", "pip", "install", "--target", tools]
+        if importlib.util.find_spec("pip") is None:
+            make_venv(tools, with_pip=True)
+            pip = [tools / "bin" / "python", "-m", "pip", "install"]
+        else:
+            shutil.rmtree(tools, ignore_errors=True)
         run(
-            [tools / "bin" / "python", "-m", "pip", "install", "--quiet", "--require-hashes", "-r", UV_LOCK],
+            [*pip, "--quiet", "--require-hashes", "-r", UV_LOCK],
             "pip could not install uv (its words are above). Check the network or proxy, then run `make setup` again.",
             env=environment(),
         )
@@ -211,13 +220,14 @@ def set_up_python(uv: str, group: str) -> None:
     if not venv_is_sound():
         make_venv(VENV)
     doing = f"Installing {package_count(GROUPS[group])} Python packages into .venv"
-    install(
-        VENV,
-        group,
-        python_fingerprint,
-        doing,
-        lambda: uv_install(uv, GROUPS[group], "--compile-bytecode", "--python", PYTHON),
-    )
+
+    def packages() -> None:
+        # What runs is compiled now, for hundreds of processes. Of the rest most is never imported.
+        uv_install(uv, GROUPS["run"], "--compile-bytecode", "--python", PYTHON)
+        if group != "run":
+            uv_install(uv, GROUPS[group], "--python", PYTHON)
+
+    install(VENV, group, python_fingerprint, doing, packages)
 
 
 def package_count(lock: str) -> int:

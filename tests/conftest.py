@@ -75,8 +75,8 @@ LONGEST_FIRST = (
 )
 
 
-# What waits nearly all the time, for leases, time-outs and polls of the product: beside three processes that are busy a fourth takes
-# these, and no others. Tests of response times are not among them.
+# What waits nearly all the time, for leases, time-outs and polls of the product: one process begins with these, beside others that
+# are busy, so that fewer calculate at once. Tests of response times are not among them.
 WAITING = {
     "integration/scaling/test_demo_pool",
     "integration/dashboard/test_journal",
@@ -93,8 +93,11 @@ WAITING = {
     "integration/test_worker",
     "hostile/test_gates",
     "hostile/test_leases",
+    "faults/test_payloads",
+    "faults/test_requests",
 }
-BUSY_PROCESSES = 3
+MIXED_PROCESSES = 4
+"""With so many processes, or more, the last one begins with what waits."""
 
 
 def group_of(path: Path) -> str:
@@ -110,27 +113,21 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
         return group_of(TESTS.parent / nodeid.partition("::")[0])
 
     def _waits(self, node: Any) -> bool:
-        """Whether that process takes only what waits."""
-        return self.numnodes > BUSY_PROCESSES and int(node.gateway.id.removeprefix("gw")) >= BUSY_PROCESSES
-
-    def _next_for(self, node: Any) -> str | None:
-        """The group that the process takes next; None if nothing is left for it."""
-        if self.numnodes <= BUSY_PROCESSES:  # each takes what comes, the longest first
-            return next(iter(self.workqueue), None)
-        waits = self._waits(node)
-        fitting = [scope for scope in self.workqueue if (scope in WAITING) == waits]
-        return next(iter(fitting or ([] if waits else self.workqueue)), None)
+        """Whether that process begins with what waits, and the others with everything else."""
+        return (
+            self.numnodes >= MIXED_PROCESSES and int(node.gateway.id.removeprefix("gw")) == self.numnodes - 1
+        )
 
     def _assign_work_unit(self, node: Any) -> None:
-        if (scope := self._next_for(node)) is not None:
+        waits = self._waits(node)
+        fits = (
+            scope
+            for scope in self.workqueue
+            if self.numnodes < MIXED_PROCESSES or (scope in WAITING) == waits
+        )
+        if (scope := next(fits, None)) is not None:  # else the next of the other kind
             self.workqueue.move_to_end(scope, last=False)
-            super()._assign_work_unit(node)
-
-    def _reschedule(self, node: Any) -> None:
-        if self._next_for(node) is None and not node.shutting_down:
-            node.shutdown()
-        else:
-            super()._reschedule(node)
+        super()._assign_work_unit(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:

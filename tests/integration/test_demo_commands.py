@@ -26,8 +26,17 @@ def test_what_an_ended_demo_left_behind_is_not_a_running_one(tmp_path):
     assert running.running_in(tmp_path) == {"demo": os.getpid()}
 
 
-@pytest.mark.parametrize("command", [["manage.py", "demo"], ["-m", "dashboard.demo"]])
-@pytest.mark.parametrize("options", [["--workers", "0"], ["--orders", "0"], ["--scale-to", "2"], ["dance"]])
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (["-m", "dashboard.demo"], ["--workers", "0"]),
+        (["-m", "dashboard.demo"], ["--orders", "0"]),
+        (["-m", "dashboard.demo"], ["--scale-to", "2"]),
+        (["manage.py", "demo"], ["--orders", "0"]),
+        (["manage.py", "demo"], ["dance"]),
+    ],
+    ids=lambda words: words[-1],
+)
 def test_bad_options_are_refused_in_one_line(command, options):
     result = subprocess.run(
         [sys.executable, *command, *options],

@@ -9,6 +9,7 @@ from django.test import override_settings
 from whitenoise.middleware import WhiteNoiseMiddleware
 
 from dashboard.core import prices
+from dashboard.hub import runtime
 from tests.support import quick_settings
 
 
@@ -17,6 +18,14 @@ def _no_prices_of_another_test() -> Iterator[None]:
     """The database is emptied after each test; the copy in memory is, too."""
     yield
     prices._stored = None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_runtime_of_another_module() -> Iterator[None]:
+    """Its storage has ended since: each reading would wait for it, and those of one test for 20 s."""
+    runtime.use(None)
+    yield
+    runtime.use(None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -94,9 +94,10 @@ def test_killed_at_any_request_it_ends_deleted_and_nothing_else_is_touched(
                 await delete(storage, observer)
 
         codes.append(in_child(work))
-    # Idle looks differ from run to run, so the last few numbers may never be reached.
-    assert codes.count(-signal.SIGKILL) >= requests - 3
+    # Idle looks differ from run to run: once one has ended before its turn came, each request of that run has been tried.
     assert set(codes) <= {-signal.SIGKILL, 0}
+    tried = codes.index(0) if 0 in codes else requests
+    assert tried > 20
 
     async def recover_all() -> list[dict[str, Any]]:
         return await a_few_at_a_time([recover(azurite.connection_string, prefix) for prefix in prefixes])
