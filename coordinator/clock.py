@@ -4,6 +4,8 @@ answers prove it."""
 from __future__ import annotations
 
 import asyncio
+import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ class Clock(Protocol):
         """Wait that long."""
 
     async def wait(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for the event, at most that long; True if it is set."""
+        """Wait for the event, at most that long (infinite: until it is set); True if it is set."""
 
 
 class SystemClock:
@@ -42,6 +44,8 @@ class SystemClock:
     async def wait(self, event: asyncio.Event, seconds: float) -> bool:
         if event.is_set():
             return True
+        if seconds == math.inf:
+            return await event.wait()
         try:
             async with asyncio.timeout(max(0.0, seconds)):
                 await event.wait()
@@ -53,11 +57,33 @@ class SystemClock:
 SYSTEM_CLOCK: Clock = SystemClock()
 
 
+class _Batch(threading.local):
+    """What a thread's event loop is to call at one moment: `join_until` says until when more may be added."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    seconds = 0.0
+    join_until = 0.0
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+
+_batch = _Batch()
+
+
 def call_later(clock: Clock, seconds: float, call: Callable[[], None]) -> None:
-    """Call that on the running event loop when so much time has passed on that clock; never, if the loop ends before."""
+    """Call that on the running event loop when so much time has passed on that clock; never, if the loop ends before.
+
+    By the machine's clock up to a fifth later: what many ask for within that time shares one timer.
+    """
     loop = asyncio.get_running_loop()
     if isinstance(clock, SystemClock):
-        loop.call_later(seconds, call)
+        now = loop.time()
+        if _batch.loop is not loop or _batch.seconds != seconds or now > _batch.join_until:
+            _batch.loop, _batch.seconds, _batch.join_until = loop, seconds, now + seconds / 5
+            _batch.calls = []
+            loop.call_at(_batch.join_until + seconds, _call_each, _batch.calls)
+        _batch.calls.append(call)
         return
 
     async def later() -> None:
@@ -66,6 +92,12 @@ def call_later(clock: Clock, seconds: float, call: Callable[[], None]) -> None:
 
     _later.add(task := asyncio.create_task(later(), name="later"))
     task.add_done_callback(_later.discard)
+
+
+def _call_each(calls: list[Callable[[], None]]) -> None:
+    loop = asyncio.get_running_loop()
+    for call in calls:
+        loop.call_soon(call)
 
 
 _later: set[asyncio.Task[None]] = set()

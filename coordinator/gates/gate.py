@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 import threading
@@ -560,11 +561,13 @@ class Gate:
             self._settle_later()
 
     def _settle_later(self) -> None:
-        with suppress(RuntimeError):  # no loop runs any more
+        try:
             loop = asyncio.get_running_loop()
-            if self._settling is not loop:  # of a loop that has ended nothing comes any more
-                self._settling = loop
-                call_later(self._clock, AFTERWARDS_SECONDS, self._settle)
+        except RuntimeError:  # none runs any more
+            return
+        if self._settling is not loop:  # of a loop that has ended nothing comes any more
+            self._settling = loop
+            call_later(self._clock, AFTERWARDS_SECONDS, self._settle)
 
     def _settle(self) -> None:
         """Begin to verify what was pushed, and end the following that nobody needs. Not after the storage was closed."""
@@ -824,10 +827,10 @@ class Gate:
             self.on_pass(release)  # 8
 
     def _until_next_moment(self) -> float:
-        """Seconds until the clock alone may let somebody through; long if it never will."""
+        """Seconds until the clock alone may let somebody through; infinite if it never will."""
         now = self.now()
         moment = rules.next_moment(self.state, now) if self.state else None
-        return 3600.0 if moment is None else moment - now
+        return math.inf if moment is None else moment - now
 
     def _raise_what_waiting_cannot_cure(self, needed: int) -> None:
         if self.error is not None and self._cache.failed >= needed and not isinstance(self.error, TRANSIENT):

@@ -170,7 +170,8 @@ def decode(name: str, text: str | bytes, etag: str = "") -> GateState:
     try:
         if len(text) > MAX_BYTES:
             raise msgspec.DecodeError(f"{len(text)} bytes; a gate has at most {MAX_BYTES}")
-        return msgspec.structs.replace(_decoder.decode(text), name=name)
+        state = _decoder.decode(text)
+        return state if state.name == name else msgspec.structs.replace(state, name=name)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise GateCorrupt(
             f"gate {name}: the blob does not hold a gate ({plainly(error)}). Nobody passes; close the gate to repair it",

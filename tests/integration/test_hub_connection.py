@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.frames import Opcode
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
 
 from coordinator.clock import SystemClock
 from coordinator.realtime import hub_client, protocol
@@ -128,6 +129,117 @@ async def test_a_hint_in_pieces_is_heard_and_what_only_newer_hubs_say_is_skipped
         await until(lambda: commands)
         assert connection.is_connected and len(hub.sockets) == 1
     assert [hint.epoch for hint in seen if hint.topic == "gate:a"] == [7]
+
+
+class Read:
+    """The worker's connection, to which bytes can be given as if they had been read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.parsed, self.made = 0, []
+        noted = self
+
+        class Noted(hub_client.NotificationsFirst):
+            def __init__(self, *arguments, **options):
+                super().__init__(*arguments, **options)
+                noted.made.append(self)
+
+        def receive_data(inner, data):
+            self.parsed += 1
+            receive(inner, data)
+
+        receive = ClientProtocol.receive_data
+        monkeypatch.setattr(hub_client, "NotificationsFirst", Noted)
+        monkeypatch.setattr(ClientProtocol, "receive_data", receive_data)
+
+    def bytes(self, data: bytes, step: int = 10**6) -> None:
+        for start in range(0, len(data), step):
+            self.made[0].data_received(data[start : start + step])
+
+
+def hint(epoch: int, size: int = 0) -> bytes:
+    return protocol.encode(protocol.Hinted(Notification("gate:a", epoch=epoch, state="x" * size))).encode()
+
+
+def text(data: bytes, *, fin: bool = True, opcode: Opcode = Opcode.TEXT) -> bytes:
+    return Frame(opcode, data, fin).serialize(mask=False)
+
+
+@pytest.mark.parametrize("size", [0, 300, 16_000])
+async def test_a_hint_that_comes_alone_is_handed_over_without_the_parser(size: int, monkeypatch):
+    seen: list[Notification] = []
+    read = Read(monkeypatch)
+    async with (
+        Hub(first=protocol.encode(protocol.Welcome(2, 3600.0, 0.0))).running() as hub,
+        connected(hub) as connection,
+    ):
+        connection.subscribe("gate:a", seen.append)
+        await until(lambda: connection.is_connected)
+        assert read.made[0].transport.max_size == hub_client.READ_BYTES
+        seen.clear()
+        before = read.parsed
+        read.bytes(text(hint(7, size)))
+        assert ([each.epoch for each in seen], read.parsed - before) == ([7], 0)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 40, 131, 10**6])
+async def test_however_the_frames_are_cut_into_reads_each_hint_arrives_once_and_in_order(
+    step: int, monkeypatch
+):
+    commands: list[protocol.Command] = []
+    seen: list[Notification] = []
+    read = Read(monkeypatch)
+    pieces = hint(3, 200)
+    frames = [
+        text(hint(1)),
+        text(hint(2, 300)),
+        # A frame that looks like a hint, but is the rest of another: it is no message of its own.
+        text(pieces[:50], fin=False),
+        Frame(Opcode.PING, b"p").serialize(mask=False),
+        text(pieces[50:], opcode=Opcode.CONT),
+        text(protocol.encode(protocol.Command("drain", "1")).encode()),
+        text(hint(4)),
+        text(hint(5, 2_000)),
+    ]
+    async with (
+        Hub(first=protocol.encode(protocol.Welcome(2, 3600.0, 0.0))).running() as hub,
+        connected(hub, commands) as connection,
+    ):
+        connection.subscribe("gate:a", seen.append)
+        await until(lambda: connection.is_connected)
+        seen.clear()
+        if step < 10**6:
+            read.bytes(b"".join(frames), step)
+        else:
+            for frame in frames:
+                read.bytes(frame)
+        await until(lambda: commands and len(seen) == 5)
+        assert connection.is_connected
+        epochs = [each.epoch for each in seen]
+    assert sorted(epochs) == [1, 2, 3, 4, 5]
+    epochs.remove(3)  # what came in pieces may be overtaken: its text waits for a task's turn
+    assert epochs == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("case", ["within a frame", "within a message"])
+async def test_what_looks_like_a_hint_and_is_the_rest_of_something_else_is_none(case: str, monkeypatch):
+    seen: list[Notification] = []
+    read = Read(monkeypatch)
+    rest = text(hint(9))
+    start = text(b"\xc3" + rest)[: -len(rest)] if case == "within a frame" else text(b"{", fin=False)
+    async with Hub().running() as hub, connected(hub) as connection:
+        connection.subscribe("gate:a", seen.append)
+        await until(lambda: connection.is_connected)
+        read.bytes(start)
+        read.bytes(rest)
+        await until(lambda: len(read.made) == 2)  # nonsense, and it connected again
+    assert [each for each in seen if each.topic == "gate:a"] == []
+
+
+async def test_what_is_published_is_on_its_way_before_the_caller_goes_on():
+    async with Hub().running() as hub, connected(hub) as connection:
+        await until(lambda: connection.is_connected)
+        await connection.publish(Notification("queue:b"))
+        assert not connection._has_unsent
 
 
 @pytest.mark.parametrize("frame", ["nonsense", protocol.encode(protocol.Welcome(1, 0.05, 0.0))])

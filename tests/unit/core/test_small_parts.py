@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import sys
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -15,6 +17,7 @@ import pytest
 from coordinator import Worker
 from coordinator.azure.metering import Meter, Request
 from coordinator.cli.run import load
+from coordinator.clock import SYSTEM_CLOCK, call_later
 from coordinator.doctor import hub, software
 from coordinator.doctor.findings import Finding
 from coordinator.errors import InvalidRequest, StorageUnreachable
@@ -182,3 +185,48 @@ def test_faults_of_a_store_that_blocks_delay_its_requests_and_its_answers(
         store.get_data()
     assert slept == [1.5, 0.5, 3.0]
     assert inner.get_data().data == "1"
+
+
+# --- the clock ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_many_ask_for_at_one_time_shares_a_timer_and_none_comes_early() -> None:
+    async def ask() -> tuple[list[str], int]:
+        loop = asyncio.get_running_loop()
+        before, began = len(loop._scheduled), loop.time()  # type: ignore[attr-defined]
+        came: list[str] = []
+        done = asyncio.Event()
+        for name in "abc":
+            call_later(SYSTEM_CLOCK, 0.05, partial(came.append, name))
+        call_later(SYSTEM_CLOCK, 0.05, done.set)
+        timers = len(loop._scheduled) - before  # type: ignore[attr-defined]
+        await done.wait()
+        assert loop.time() - began >= 0.05
+        return came, timers
+
+    for _ in range(2):  # another loop has timers of its own
+        assert asyncio.run(ask()) == (["a", "b", "c"], 1)
+
+
+def test_what_is_asked_for_later_has_a_timer_of_its_own() -> None:
+    async def ask() -> list[str]:
+        came: list[str] = []
+        done = asyncio.Event()
+        call_later(SYSTEM_CLOCK, 0.02, partial(came.append, "a"))
+        call_later(SYSTEM_CLOCK, 60.0, partial(came.append, "never"))
+        await asyncio.sleep(0.03)
+        call_later(SYSTEM_CLOCK, 0.02, partial(came.append, "b"))
+        call_later(SYSTEM_CLOCK, 0.02, done.set)
+        await done.wait()
+        return came
+
+    assert asyncio.run(ask()) == ["a", "b"]
+
+
+def test_an_endless_wait_ends_when_the_event_is_set() -> None:
+    async def wait() -> bool:
+        event = asyncio.Event()
+        asyncio.get_running_loop().call_soon(event.set)
+        return await SYSTEM_CLOCK.wait(event, math.inf)
+
+    assert asyncio.run(wait())
