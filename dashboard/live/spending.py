@@ -18,6 +18,7 @@ from dashboard.live.fleet import Fleet
 
 PER = 10_000
 MINUTES_A_DAY = 1440
+LEAST_PER_SECOND = 0.01
 POLLS_A_DAY = 86_400
 GET = "queue.GetMessages"
 
@@ -64,7 +65,8 @@ class Bill:
 
     `today` is what was spent since `today_since` (midnight UTC, or the dashboard's start if later); `verdict` is "ok",
     "warn" or "over" of the daily budget, "" if there is none. Fixed polling does the same work: `work_requests_a_day` are
-    in both, all requests but those that ask a queue for messages. `own` is what of it this dashboard asked itself, one sample every
+    in both, all requests but those that ask a queue for messages. `dollars_a_thousand` messages that leave their queues, at the present
+    pace, with all that idles meanwhile; None if next to nothing leaves. `own` is what of it this dashboard asked itself, one sample every
     `sampled_every` seconds.
     """
 
@@ -78,6 +80,7 @@ class Bill:
     polling_requests_a_day: float | None
     polling_dollars_a_day: float | None
     work_requests_a_day: float | None = None
+    dollars_a_thousand: float | None = None
     queues: tuple[Metered, ...] = ()
     workers: tuple[Metered, ...] = ()
     today: float | None = None
@@ -133,19 +136,21 @@ def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = Non
     work, work_dollars, gets = _work_a_day(fleet, prices, a_day, total)
     polls = None if tasks is None or gets is None else max(float(tasks * POLLS_A_DAY), gets)
     spending = _spending(fleet, prices, budget)
+    dollars_a_day = None if a_day is None or not total else a_day * dollars / total
     return Bill(
         lines=lines,
         requests=total,
         dollars=dollars,
         per_minute=fleet.requests_per_minute,
         requests_a_day=a_day,
-        dollars_a_day=None if a_day is None or not total else a_day * dollars / total,
+        dollars_a_day=dollars_a_day,
         polling_tasks=tasks,
         polling_requests_a_day=None if polls is None or work is None else polls + work,
         polling_dollars_a_day=None
         if polls is None or work_dollars is None
         else polls * prices.queue / PER + work_dollars,
         work_requests_a_day=work,
+        dollars_a_thousand=_a_thousand(fleet, dollars_a_day),
         queues=_queues(fleet, prices),
         workers=_workers(fleet, prices),
         today=spending.today,
@@ -157,6 +162,13 @@ def bill(fleet: Fleet, prices: Prices | None = None, budget: Budget | None = Non
         sampled_every=fleet.sampled_every,
         pools=_pools(fleet, prices),
     )
+
+
+def _a_thousand(fleet: Fleet, dollars_a_day: float | None) -> float | None:
+    per_second = sum(queue.out_per_second or 0.0 for queue in fleet.queues)
+    if dollars_a_day is None or per_second < LEAST_PER_SECOND:
+        return None
+    return 1000 * dollars_a_day / (per_second * DAY_SECONDS)
 
 
 def _pools(fleet: Fleet, prices: Prices) -> tuple[PoolHours, ...]:

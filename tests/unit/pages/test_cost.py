@@ -58,6 +58,17 @@ def test_a_fleet_that_asks_more_than_once_a_second_would_do_so_polling_too() -> 
     assert made.polling_dollars_a_day == pytest.approx(made.dollars_a_day)
 
 
+def test_a_thousand_messages_cost_what_is_spent_while_they_leave_their_queues() -> None:
+    fleet = full()
+    queues = [msgspec.structs.replace(queue, out_per_second=0.0) for queue in fleet.queues]
+    queues[0] = msgspec.structs.replace(queues[0], out_per_second=20.0)
+    made = bill(msgspec.structs.replace(fleet, queues=tuple(queues)))
+    assert made.dollars_a_day is not None
+    assert made.dollars_a_thousand == pytest.approx(made.dollars_a_day / (20 * 86_400 / 1000))
+    idle = msgspec.structs.replace(fleet, queues=tuple(queues[1:]))
+    assert bill(idle).dollars_a_thousand is None
+
+
 def test_what_is_not_known_stays_unknown() -> None:
     made = bill(nothing())
     assert (made.requests_a_day, made.dollars_a_day, made.polling_dollars_a_day) == (None, None, None)
