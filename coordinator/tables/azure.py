@@ -404,6 +404,12 @@ async def retry_saga(storage: Account, name: str, key: str, *, by: str) -> State
     return await make_saga(storage, name, queue=queue).retry(key, by=by)
 
 
+async def mark_saga_repaired(storage: Account, name: str, key: str, step: str, *, by: str) -> State:
+    """`Saga.mark_repaired` from any process, without the saga's code."""
+    queue = (await read_saga(storage, name, key)).queue
+    return await make_saga(storage, name, queue=queue).mark_repaired(key, step, by=by)
+
+
 async def list_sagas(storage: Account, name: str | None = None, *, limit: int = 200) -> list[Progress]:
     """Sagas of that name (None: of all names), by name and key; one request for up to 1,000 rows looked at."""
     table = make_table(storage, storage.config.table("sagas"))

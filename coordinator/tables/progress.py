@@ -271,6 +271,31 @@ def freed(progress: Progress, *, at: float, by: str) -> Progress:
     return resumed(progress, "retried", at=at, by=by)
 
 
+def stuck_step(progress: Progress) -> str:
+    """The name of the step that could not be undone; "" if the saga is not stuck on one."""
+    is_undoing = progress.state == "stuck" and progress.resume in ("", "compensating")
+    return progress.did[-1] if is_undoing and progress.did else ""
+
+
+def repaired(progress: Progress, step: str, *, at: float, by: str) -> Progress:
+    """An operator has undone by hand the step that could not be undone: it counts as undone, and the saga goes on."""
+    found = stuck_step(progress)
+    if not found:
+        raise SagaError(
+            f"saga {progress.saga} {progress.key} is {progress.state} and not stuck on a step to undo; nothing to mark"
+        )
+    if step != found:
+        raise SagaError(f"saga {progress.saga} {progress.key} is stuck on {found}, not on {step}")
+    going = resumed(progress, "retried", at=at, by=by)
+    did = progress.did[:-1]
+    return _noted(
+        msgspec.structs.replace(going, history=progress.history),
+        Event(at, "repaired", step, by=by, epoch=progress.epoch),
+        did=did,
+        state="compensating" if did else "compensated",
+    )
+
+
 def resumed(progress: Progress, what: str, *, at: float, by: str) -> Progress:
     """A stuck saga goes on where it was: with its steps, or undoing them."""
     event = Event(at, what, by=by, epoch=progress.epoch)

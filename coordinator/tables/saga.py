@@ -322,6 +322,33 @@ class Saga(Generic[I]):
         await self._send(row, freed)
         return freed.state
 
+    async def mark_repaired(self, key: str, step: str, *, by: str = "") -> State:
+        """Count a step as undone that could not be undone, after somebody has undone it by hand; the saga goes on with those before it.
+
+        Needs no steps, so any process can call it. Guarantees that each call marks one step: who names another than the one that
+        the saga is stuck on, or is late, is refused. Does not check that the effects are gone.
+
+        Args:
+            key: The saga.
+            step: The name of the step that the saga is stuck on.
+            by: Who does it, for the record.
+
+        Returns:
+            Its new state: `compensating`, or `compensated` if that was the last one.
+
+        Raises:
+            SagaError: It is not stuck on that step.
+            NotFound: It was never started.
+        """
+        row = await self.table.read((self.name, ROW + key))
+        who = by or self._identity()
+        progress = rules.repaired(decode_progress(row), step, at=self._clock.time(), by=who)
+        if progress.is_ended:
+            await self._save(row, progress)
+        else:
+            await self._send(row, progress)
+        return progress.state
+
     def listener(
         self, *, relay_seconds: float = RELAY_SECONDS, **options: Unpack[ListenerOptions]
     ) -> QueueListener[SagaMessage]:

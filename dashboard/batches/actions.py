@@ -7,7 +7,7 @@ import json
 from coordinator.errors import NotFound
 from coordinator.pipelines.azure import batch_control
 from coordinator.pipelines.messages import Head
-from coordinator.tables.azure import retry_saga
+from coordinator.tables.azure import mark_saga_repaired, retry_saga
 from dashboard.core.audit import ActionFailed, audited
 from dashboard.core.permissions import Actor
 from dashboard.hub.runtime import call, current, storage
@@ -59,6 +59,22 @@ def free_saga(actor: Actor, target: str, *, reason: str = "") -> None:
         except NotFound as error:
             raise ActionFailed(f"Saga {name} with key {key} does not exist.") from error
         act.before, act.after = json.dumps({"state": "stuck"}), json.dumps({"state": state})
+        current().look_again()
+
+
+def repair_saga(actor: Actor, target: str, step: str, *, reason: str = "") -> None:
+    """Count a step of the stuck saga ``name/key`` as undone, which somebody has undone by hand. Twice is refused."""
+    with audited(actor, "saga.repair", target, reason) as act:
+        name, key = _two(target, "a saga and a key")
+
+        async def repair() -> str:
+            return await mark_saga_repaired(storage(), name, key, step, by=actor.name)
+
+        try:
+            state = call(repair)
+        except NotFound as error:
+            raise ActionFailed(f"Saga {name} with key {key} does not exist.") from error
+        act.before, act.after = json.dumps({"stuck_on": step}), json.dumps({"undone": step, "state": state})
         current().look_again()
 
 

@@ -77,6 +77,9 @@ PAGES = (
             "batch.cancel": with_reason(actions.cancel_batch),
             "batch.retry": with_reason(actions.retry_batch),
             "saga.retry": with_reason(actions.free_saga),
+            "saga.repair": lambda actor, target, given: actions.repair_saga(
+                actor, target, str(given.get("step", "")), reason=str(given.get("reason", ""))
+            ),
         },
     ),
 )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from coordinator.errors import KennelError, NotFound
 from coordinator.pipelines.azure import batch_control
 from coordinator.pipelines.status import BatchStatus
+from coordinator.tables import progress as steps
 from coordinator.tables.azure import read_saga
 from coordinator.tables.progress import Progress
 from dashboard.hub.runtime import look, storage
@@ -73,3 +74,9 @@ def saga(name: str, key: str) -> SagaDetail:
 
 async def _saga(name: str, key: str) -> Progress:
     return await read_saga(storage(), name, key)
+
+
+def stuck_step(name: str, key: str) -> str:
+    """The step that this saga is stuck on and that can be marked as undone; "" if there is none. One request."""
+    found = saga(name, key).progress
+    return "" if found is None else steps.stuck_step(found)

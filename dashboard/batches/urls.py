@@ -11,4 +11,5 @@ urlpatterns = [
     path("batches/<str:pipeline>/<str:batch>/retry", views.retry, name="batch-retry"),
     path("batches/<str:pipeline>/<str:batch>/cancel", views.cancel, name="batch-cancel"),
     path("sagas/<str:saga>/<str:key>/retry", views.free, name="saga-retry"),
+    path("sagas/<str:saga>/<str:key>/repair", views.repair, name="saga-repair"),
 ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.urls import reverse
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard.batches import actions
 from dashboard.batches import queries as work
-from dashboard.pages.views import act, query_of, requires, show, text
+from dashboard.pages.views import act, confirm, is_confirmed, query_of, requires, show, text
 
 
 @require_safe
@@ -71,6 +73,36 @@ def free(request: HttpRequest, saga: str, key: str) -> HttpResponse:
         f"Retrying the rollback of {key}.",
         back=_back(saga=saga, key=key),
         page="batches",
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("saga.repair")
+def repair(request: HttpRequest, saga: str, key: str) -> HttpResponse:
+    """Asks for the name of the step that the saga is stuck on, then counts it as undone."""
+    back = _back(saga=saga, key=key)
+    step = work.stuck_step(saga, key)
+    if not step:
+        messages.error(request, f"Nothing changed: {key} is not stuck on a step to undo.")
+        return redirect(back)
+    if is_confirmed(request, step):
+        return act(
+            request,
+            lambda actor: actions.repair_saga(actor, f"{saga}/{key}", step, reason=text(request, "reason")),
+            f"Step {step} of {key} counts as undone.",
+            back=back,
+        )
+    return confirm(
+        request,
+        step,
+        title=f"Mark {step} repaired?",
+        verb="Mark repaired",
+        back=back,
+        consequences=(
+            f"Step {step} of {key} counts as undone: its compensation is not called again.",
+            "The steps before it are rolled back next.",
+            f"Undo by hand what {step} did before you confirm. Kennel cannot check it.",
+        ),
     )
 
 

@@ -123,6 +123,7 @@ ACTIONS: dict[str, Role] = {
     "batch.retry": "operator",
     "batch.cancel": "operator",
     "saga.retry": "operator",
+    "saga.repair": "operator",
     "queue.delete_messages": "admin",
     "queue.clear": "admin",
     "queue.delete": "admin",

@@ -1,4 +1,4 @@
-"""Batches and sagas: how they go; retry, cancel, free."""
+"""Batches and sagas: how they go; retry, cancel, free, repair."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import StringConstraints
 
 from coordinator.pipelines.status import BatchStatus
 from dashboard.api.v1 import responses as answering
-from dashboard.api.v1.bodies import KEY, Cursor, Limit, Name, Why
+from dashboard.api.v1.bodies import KEY, Cursor, Limit, Name, RepairedStep, Why
 from dashboard.api.v1.operations import ActDone, actor_of, acts, done, reads
 from dashboard.api.v1.schema import page_of
 from dashboard.batches import actions
@@ -80,3 +80,10 @@ def retry_saga(request: HttpRequest, saga: Name, key: Key, body: Why) -> HttpRes
     """Have a stuck saga try to undo its steps again."""
     actions.free_saga(actor_of(request), f"{saga}/{key}", reason=body.reason)
     return done("saga.retry", f"{saga}/{key}")
+
+
+@router.post("/sagas/{saga}/{key}/repair", **acts(ActDone, "repair_saga", action="saga.repair"))
+def repair_saga(request: HttpRequest, saga: Name, key: Key, body: RepairedStep) -> HttpResponse:
+    """Count the step that a saga is stuck on as undone, after somebody has undone it by hand."""
+    actions.repair_saga(actor_of(request), f"{saga}/{key}", body.step, reason=body.reason)
+    return done("saga.repair", f"{saga}/{key}")

@@ -77,6 +77,12 @@ class Why(_Body):
     reason: Text = ""
 
 
+class RepairedStep(Why):
+    """The step of a stuck saga that was undone by hand."""
+
+    step: Annotated[str, StringConstraints(pattern=_STORABLE, min_length=1, max_length=200)]
+
+
 class NewGate(Why):
     """A gate to make, closed."""
 

@@ -8,6 +8,7 @@ import json
 
 from coordinator import Saga, Storage
 from coordinator.config import StorageConfig
+from coordinator.tables.saga import SagaContext
 from tests.support.dashboard import Dashboard, Person, audit_of
 
 
@@ -55,6 +56,40 @@ async def test_what_cannot_be_done_to_a_batch_or_saga_is_said_and_in_the_audit(d
         ("batch.cancel", "squares/b1", "done"),
     ):
         assert expected in rows
+
+
+async def test_a_stuck_step_is_marked_repaired_once_after_its_name_was_typed(dashboard: Dashboard) -> None:
+    config = StorageConfig(prefix=dashboard.prefix)
+    async with Storage.from_connection_string(dashboard.connection_string, config=config) as storage:
+        trip: Saga[str] = storage.saga("stuck-trip", input=str)
+
+        async def cancel(context: SagaContext[str]) -> None:
+            raise RuntimeError("the hotel no longer exists")
+
+        @trip.step(attempts=1)
+        async def hotel(context: SagaContext[str]) -> None:
+            raise RuntimeError("no room")
+
+        hotel.compensate(cancel)
+        await trip.start("t1", "olga")
+        ended = await trip.run("t1")
+        assert ended is not None
+        assert ended.state == "stuck"
+        with Person(dashboard, "olga") as olga:
+            address = "/sagas/stuck-trip/t1/repair"
+            asked = await asyncio.to_thread(olga.get, address)
+            assert "Mark hotel repaired?" in asked.text
+            wrong = await asyncio.to_thread(olga.post, address, {"typed": "car"}, page=address)
+            assert wrong.status_code == 422
+            done = await asyncio.to_thread(olga.post, address, {"typed": "hotel"}, page=address)
+            assert "Step hotel of t1 counts as undone." in done.text
+            late = await asyncio.to_thread(olga.get, address)
+            assert "t1 is not stuck on a step to undo" in late.text
+        assert (await trip.read("t1")).state == "compensated"
+    rows = [row for row in audit_of(dashboard) if row["action"] == "saga.repair" and row["outcome"] == "done"]
+    assert [(row["actor"], row["target"], json.loads(row["after"])) for row in rows] == [
+        ("olga", "stuck-trip/t1", {"undone": "hotel", "state": "compensated"})
+    ]
 
 
 def _add(total: int | None, results: list[int]) -> int:

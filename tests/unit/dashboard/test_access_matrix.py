@@ -66,6 +66,7 @@ ACTS: list[tuple[str, dict[str, Any], str]] = [
     ("batch-retry", {"pipeline": "billing", "batch": "night"}, "batch.retry"),
     ("batch-cancel", {"pipeline": "billing", "batch": "night"}, "batch.cancel"),
     ("saga-retry", {"saga": "trip", "key": "t-1"}, "saga.retry"),
+    ("saga-repair", {"saga": "trip", "key": "t-1"}, "saga.repair"),
     ("scaling-policy", {"pool": "orders"}, "scaling.policy"),
     ("cost-prices", {}, "cost.prices"),
     ("sequence-statement", {}, "sequence.statement"),

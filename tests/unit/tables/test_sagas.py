@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.backoff import Backoff
-from coordinator.errors import AlreadyExists, ConfigurationError, LeadershipLost, StorageUnreachable
+from coordinator.errors import AlreadyExists, ConfigurationError, LeadershipLost, NotFound, StorageUnreachable
 from coordinator.queues.delivery import Reject, Retry
 from coordinator.queues.queue import Queue
 from coordinator.tables.operations import ANY, Insert, Merge
@@ -124,6 +124,46 @@ async def test_what_cannot_be_undone_is_stuck_until_an_operator_has_it_tried_aga
     assert (await trip.run()).state == "compensated"
     with pytest.raises(SagaError, match="not stuck"):
         await trip.saga.retry("t1")
+
+
+async def test_a_step_that_was_undone_by_hand_is_marked_once_and_the_steps_before_it_are_undone() -> None:
+    trip = Trip()
+    trip.broken = {"hotel": -1, "no hotel": -1}
+    await trip.saga.start("t1", "olga")
+    assert (await trip.run()).state == "stuck"
+    with pytest.raises(SagaError, match="stuck on hotel, not on flight"):
+        await trip.saga.mark_repaired("t1", "flight")
+    await trip.queue.clear()
+    assert await trip.saga.mark_repaired("t1", "hotel", by="olga") == "compensating"
+    with pytest.raises(SagaError, match="is compensating and not stuck on a step"):
+        await trip.saga.mark_repaired("t1", "hotel", by="otto")
+    progress = await trip.run()
+    assert (progress.state, trip.did[-1]) == ("compensated", "no flight")
+    assert [(event.step, event.by) for event in progress.history if event.what == "repaired"] == [
+        ("hotel", "olga")
+    ]
+
+
+async def test_a_saga_whose_last_step_was_undone_by_hand_has_ended() -> None:
+    trip = Trip()
+    trip.broken = {"flight": -1, "no flight": -1}
+    await trip.saga.start("t1", "olga")
+    assert (await trip.run()).state == "stuck"
+    await trip.queue.clear()
+    assert await trip.saga.mark_repaired("t1", "flight") == "compensated"
+    assert await trip.queue.depth() == 0
+    assert (await trip.saga.read("t1")).state == "compensated"
+    with pytest.raises(SagaError, match="not stuck"):
+        await trip.saga.retry("t1")
+
+
+async def test_a_saga_that_is_not_stuck_on_a_step_to_undo_has_nothing_to_mark() -> None:
+    trip = Trip()
+    await trip.saga.start("t1", "olga")
+    with pytest.raises(SagaError, match="is running and not stuck"):
+        await trip.saga.mark_repaired("t1", "flight")
+    with pytest.raises(NotFound):
+        await trip.saga.mark_repaired("t2", "flight")
 
 
 async def test_a_saga_that_takes_too_long_is_undone() -> None:
