@@ -20,6 +20,7 @@ def test_what_changes_anything_but_their_own_tokens_is_out_of_a_viewers_reach() 
     allowed = {action for action in permissions.ACTIONS if permissions.role_may("viewer", action)}
     assert allowed == {
         "page.view",
+        "wallboard.view",
         "audit.export",
         "sequence.statement",
         "session.end_own",
