@@ -13,7 +13,7 @@ from coordinator.clock import SYSTEM_CLOCK, Clock
 from coordinator.config import StorageConfig
 from coordinator.doctor import hub, names, reach, rights, software
 from coordinator.doctor.findings import Finding, Verdict
-from coordinator.errors import ConfigurationError, StorageError
+from coordinator.errors import ConfigurationError
 from coordinator.storage import Storage
 
 __all__ = ["Finding", "Verdict", "examine"]
@@ -73,11 +73,6 @@ async def _storage(
     for service in reach.SERVICES:
         if service in reached.services and write:
             findings.append(await rights.check(storage, service))
-    try:
-        if "blob" in reached.services:
-            findings.append(await names.check_prefix(storage))
-        if "queue" in reached.services:
-            findings += await names.check_queues(storage, queues)
-    except StorageError as error:
-        findings.append(Finding("names", "skipped", f"could not be looked up: {error}"))
-    return findings
+    if "blob" in reached.services:
+        findings.append(await names.check_prefix(storage))
+    return [*findings, *await names.check_queues(storage, queues, answers="queue" in reached.services)]

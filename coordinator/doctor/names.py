@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Iterable
 
 from coordinator.azure.errors import translated
 from coordinator.config import check_name
+from coordinator.doctor import rights
 from coordinator.doctor.findings import Finding
-from coordinator.errors import ConfigurationError, NotFound
+from coordinator.errors import ConfigurationError, NotFound, StorageError
 from coordinator.storage import Storage
 
 KINDS = ("gates", "sequences", "leases")
@@ -18,8 +19,11 @@ POISON = "-poison"
 async def check_prefix(storage: Storage) -> Finding:
     """Whether a fleet lives under this prefix, or rather under another one."""
     prefix = storage.config.prefix
-    with translated("list the containers of", storage.endpoints.account):
-        names = [found.name async for found in storage.aio.blobs.list_containers()]
+    try:
+        with translated("list the containers of", storage.endpoints.account):
+            names = [found.name async for found in storage.aio.blobs.list_containers()]
+    except StorageError as error:
+        return rights.failure("prefix", "blob", storage, error)
     ours = sorted(name for name in names if name.removeprefix(prefix) in KINDS and name.startswith(prefix))
     if ours:
         return Finding("prefix", "ok", f"{prefix} has {', '.join(ours)}")
@@ -32,15 +36,23 @@ async def check_prefix(storage: Storage) -> Finding:
     return Finding("prefix", "ok", f"nothing is stored under {prefix} yet; the first use creates it")
 
 
-async def check_queues(storage: Storage, wanted: Iterable[str]) -> list[Finding]:
-    """Each queue asked about: its depth, and whether its poison queue has messages."""
+async def check_queues(storage: Storage, wanted: Iterable[str], *, answers: bool = True) -> list[Finding]:
+    """Each queue asked about: its depth, and whether its poison queue has messages. None is passed over in silence."""
     if not (asked := list(wanted)):
         return []
-    with translated("list the queues of", storage.endpoints.account):
-        existing = [str(found.name) async for found in storage.aio.queues.list_queues()]
+    if not answers:
+        return [Finding(f"queue {name}", "skipped", "the queue service does not answer") for name in asked]
+    try:
+        with translated("list the queues of", storage.endpoints.account):
+            existing = [str(found.name) async for found in storage.aio.queues.list_queues()]
+    except StorageError as error:
+        return [rights.failure(f"queue {name}", "queue", storage, error) for name in asked]
     findings: list[Finding] = []
     for name in asked:
-        findings += [finding async for finding in _queue(storage, name, existing)]
+        try:
+            findings += [finding async for finding in _queue(storage, name, existing)]
+        except StorageError as error:
+            findings.append(rights.failure(f"queue {name}", "queue", storage, error))
     return findings
 
 

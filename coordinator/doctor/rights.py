@@ -52,15 +52,18 @@ async def check(storage: Storage, service: str) -> Finding:
     try:
         with translated("use the", f"{service} service"):
             done = await TRIALS[service](storage, made)
-    except AccessDenied as error:
-        return Finding(
-            name, "fault", _refusal(error), cure(service, storage.endpoints.credential, error.code)
-        )
     except StorageError as error:
-        return Finding(
-            name, "fault", str(error), "Run this again; if it stays, quote this line to Azure's support."
-        )
+        return failure(name, service, storage, error)
     return Finding(name, "ok", done)
+
+
+def failure(check: str, service: str, storage: Storage, error: StorageError) -> Finding:
+    """A request that the service did not carry out is a fault, whichever check sent it."""
+    if isinstance(error, AccessDenied):
+        remedy = cure(service, storage.endpoints.credential, error.code)
+        return Finding(check, "fault", _refusal(error), remedy)
+    remedy = "Run this again; if it stays, quote this line to Azure's support."
+    return Finding(check, "fault", str(error), remedy)
 
 
 def cure(service: str, credential: Credential, code: str) -> str:

@@ -150,6 +150,31 @@ async def test_fault_3_a_wrong_account_key(environ: dict[str, str]) -> None:
         assert finding.verdict == "fault" and "copy the connection string again" in finding.cure
 
 
+async def test_fault_3_is_found_without_writing_too_and_no_question_disappears(
+    environ: dict[str, str],
+) -> None:
+    text = environ["AZURE_STORAGE_CONNECTION_STRING"]
+    environ["AZURE_STORAGE_CONNECTION_STRING"] = text.replace(KEY, "d3Jvbmc=")
+    findings = {
+        finding.check: finding for finding in await examine(environ, queues=["orders-in", "b"], write=False)
+    }
+    for check in ("prefix", "queue orders-in", "queue b"):
+        assert findings[check].verdict == "fault"
+        assert "403" in findings[check].found
+        assert "Access keys" in findings[check].cure
+
+
+async def test_a_queue_asked_about_is_not_passed_over_when_nobody_answers(environ: dict[str, str]) -> None:
+    environ["AZURE_STORAGE_CONNECTION_STRING"] = (
+        f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
+        + "".join(
+            f"{each}Endpoint=http://127.0.0.1:{free_port()}/{ACCOUNT};" for each in ("Blob", "Queue", "Table")
+        )
+    )
+    finding = await found(environ, "queue orders-in", queues=["orders-in"], write=False)
+    assert (finding.verdict, finding.found) == ("skipped", "the queue service does not answer")
+
+
 async def test_fault_4_storage_that_nobody_started(environ: dict[str, str]) -> None:
     environ["AZURE_STORAGE_CONNECTION_STRING"] = (
         f"AccountName=a;AccountKey={KEY};"
