@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import IntegrityError, InterfaceError, OperationalError, transaction
 from django.db.models import Exists, OuterRef, Q, Subquery
 from django.db.models.lookups import IsNull
 
 from coordinator.errors import KennelError
+from dashboard.core.audit_chain import FIELDS, NOWHERE, PRUNE, Chain, ChainFault, Damaged, digest, removed
 from dashboard.core.permissions import FRESH, Actor, decide
 from dashboard.models import AuditHead, AuditOutcome, AuditRow
 
@@ -31,13 +31,11 @@ class Denied(ActionFailed):
 
 
 log = logging.getLogger(__name__)
-FIELDS = (
-    "id", "at", "actor", "address", "action", "target", "before", "after", "reason", "outcome", "request_id", "intent_id",
-)  # fmt: skip
 UNKNOWN_AFTER_SECONDS = 120.0
 MOST_CHARACTERS = 500
 syslog = logging.getLogger("kennel.audit")
-PRUNE = "audit.prune"
+UNREADABLE = "UTF-8"
+"""In what SQLite says of a text that is none."""
 
 
 # Whether an act has its outcome is known by the row of that alone: a mark on the intent is not in its digest.
@@ -45,13 +43,6 @@ _HAS_OUTCOME = Exists(AuditRow.objects.filter(intent_id=OuterRef("pk")))
 # The same for a few rows out of many: of EXISTS beside OR, PostgreSQL would first collect all outcomes there are.
 _OUTCOME = Subquery(AuditRow.objects.filter(intent_id=OuterRef("pk")).values("pk")[:1])
 _unsettled: deque[tuple[AuditRow, AuditOutcome, str, str]] = deque(maxlen=1000)
-
-
-class ChainFault(NamedTuple):
-    """What `verify` found: at which row, and what."""
-
-    row: int
-    what: str
 
 
 def intent(actor: Actor, action: str, target: str, *, reason: str = "", before: str = "") -> AuditRow:
@@ -138,82 +129,65 @@ def head() -> tuple[int, str]:
 
 def pruned() -> tuple[int, str]:
     """The last row that retention removed, and its digest, as the chain itself attests; 0 and "" if none was."""
-    row = AuditRow.objects.filter(action=PRUNE, outcome=AuditOutcome.DONE).order_by("-pk").first()
+    rows = AuditRow.objects.filter(action=PRUNE, outcome=AuditOutcome.DONE).order_by("-pk")
     try:
-        fields = json.loads(row.after) if row is not None else {}
-        return int(fields.get("last", 0)), str(fields.get("digest", ""))
-    except (ValueError, AttributeError):
-        return 0, ""  # somebody changed it: `verify` names the row, and the start is not attested
+        return removed(rows.values_list("after", flat=True).first())
+    except OperationalError as error:
+        if UNREADABLE not in str(error):
+            raise
+        return NOWHERE  # somebody changed it: `verify` names the row
 
 
-def verify() -> Iterator[ChainFault]:
+def verify(chain: Chain | None = None) -> Iterator[ChainFault]:
     """Walk the whole chain and report every fault. It may start at #1, or where a row of the chain says that it was pruned.
 
-    A chain without any row proves nothing: that is a fault, too.
+    A chain without any row proves nothing: that is a fault, too. `chain` is the walk, if its caller wants to know what it saw.
     """
-    expected, previous = None, None
-    last_pruned, its_digest = pruned()
-    for row in AuditRow.objects.order_by("id").iterator(2000):
-        if expected is None:
-            if row.pk == last_pruned + 1:
-                previous = its_digest
-            elif row.pk == 1:
-                previous = ""
-            else:
-                missing = f"#{last_pruned + 1} to #{row.pk - 1} are missing"
-                yield ChainFault(row.pk, f"the chain starts at #{row.pk}; {missing}")
-                previous = row.previous
-        elif row.pk != expected:
-            yield ChainFault(expected, f"#{expected} to #{row.pk - 1} are missing")
-            previous = row.previous
-        if row.previous != previous:
-            yield ChainFault(row.pk, f"#{row.pk} does not follow from the row before it")
-        if digest(_values(row) | {"id": row.pk}, row.previous) != row.digest:
-            yield ChainFault(row.pk, f"#{row.pk} was changed after it was written")
-        expected, previous = row.pk + 1, row.digest
+    yield from (chain or Chain(head)).faults(_stored())
     hidden = AuditRow.objects.filter(~_HAS_OUTCOME, outcome=AuditOutcome.INTENT, closed=True).order_by("pk")
     for number in hidden.values_list("pk", flat=True):
         yield ChainFault(number, f"#{number} is marked as over, and no row reports its outcome")
-    if expected is None:
-        yield ChainFault(0, "the audit holds no row: it is that of a new installation, or was emptied")
-    last_id, last_digest = head()
-    if (expected or 1) - 1 != last_id or (previous or "") != last_digest:
-        yield ChainFault(
-            last_id, f"the chain ends at #{(expected or 1) - 1}, but #{last_id} was the last written"
-        )
 
 
-def lines() -> Iterator[str]:
-    """Every row as one line of JSON, the oldest first, digests included: what `verify_lines` proves without a database."""
-    for row in AuditRow.objects.order_by("id").iterator(2000):
-        yield json.dumps({**_values(row), "id": row.pk, "previous": row.previous, "digest": row.digest})
-
-
-def verify_lines(given: Iterable[str]) -> Iterator[ChainFault]:
-    """Walk exported lines and report every fault; that they start at #1 is for the reader to ask."""
-    expected, previous = None, None
-    for number, line in enumerate(given, 1):
+def _stored() -> Iterator[dict[str, Any] | Damaged]:
+    """Every row, the oldest first. One that cannot be read does not hide the others."""
+    rest = AuditRow.objects.order_by("id")
+    while True:
         try:
-            row = json.loads(line)
-            good = digest(row, row["previous"]) == row["digest"]
-        except (ValueError, KeyError, TypeError):
-            yield ChainFault(expected or 0, f"line {number} is not a row of the audit")
+            for row in rest.iterator(2000):
+                yield _whole(row)
+                rest = AuditRow.objects.filter(pk__gt=row.pk).order_by("id")
             return
-        if expected is not None and row["id"] != expected:
-            yield ChainFault(expected, f"#{expected} to #{row['id'] - 1} are missing")
-        elif previous is not None and row["previous"] != previous:
-            yield ChainFault(row["id"], f"#{row['id']} does not follow from the row before it")
-        if not good:
-            yield ChainFault(row["id"], f"#{row['id']} was changed after it was written")
-        expected, previous = row["id"] + 1, row["digest"]
+        except OperationalError as error:
+            if UNREADABLE not in str(error):
+                raise
+        # The database gives none of those that it read together with a text that is none: one by one up to that.
+        for number in rest.values_list("pk", flat=True).iterator(2000):
+            rest = AuditRow.objects.filter(pk__gt=number).order_by("id")
+            try:
+                yield _whole(AuditRow.objects.get(pk=number))
+            except OperationalError:
+                yield Damaged(number, f"#{number} was changed after it was written: it cannot be read")
+                break
 
 
-def digest(values: dict[str, Any], previous: str) -> str:
-    """The hash of a row's content and the hash before it."""
-    content = json.dumps(
-        [previous, *(values[name] for name in FIELDS)], ensure_ascii=True, separators=(",", ":")
-    )
-    return hashlib.sha256(content.encode()).hexdigest()
+def _whole(row: AuditRow) -> dict[str, Any]:
+    return {**_values(row), "id": row.pk, "previous": row.previous, "digest": row.digest}
+
+
+def rows(through: int) -> Iterator[dict[str, Any]]:
+    """Every row up to that one, the oldest first, with its digest and the one before.
+
+    Raises `ActionFailed` at a row that can only have been changed by somebody else.
+    """
+    for row in _stored():
+        if isinstance(row, Damaged):
+            raise ActionFailed(row.what)
+        if row["id"] > through:
+            return
+        if any(isinstance(value, bytes) for value in row.values()):
+            raise ActionFailed(f"#{row['id']} was changed after it was written: it holds bytes")
+        yield row
 
 
 def _append(

@@ -22,7 +22,7 @@ from django.conf import settings
 from coordinator.journal import Journal
 from coordinator.storage import Storage
 from dashboard.core import audit
-from dashboard.core.audit import ChainFault
+from dashboard.core.audit_chain import ChainFault
 from dashboard.models import AuditOutcome, AuditRow
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from dashboard.core.audit import PRUNE, ActionFailed, audited
+from dashboard.core.audit import ActionFailed, audited
+from dashboard.core.audit_chain import PRUNE
 from dashboard.core.permissions import Actor
 from dashboard.models import (
     Alert,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from coordinator.spreadsheets import csv_text
 from dashboard.core import audit, audit_heads
 from dashboard.core import retention as actions
 from dashboard.core.audit import ActionFailed
+from dashboard.core.audit_chain import FIELDS, LINKS, Chain, ChainFault, Export
 from dashboard.core.permissions import Actor
 from dashboard.hub.runtime import call, storage
-from dashboard.models import AuditRow
 
 
 class Command(BaseCommand):
@@ -49,9 +48,11 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         match options["verb"]:
             case "verify":
-                self.verify_file(options["file"]) if options["file"] else self.verify(
-                    options["head"] or "", with_storage=not options["without_storage"]
-                )
+                head = _head(options["head"]) if options["head"] is not None else None
+                if options["file"]:
+                    self.verify_file(options["file"], head)
+                else:
+                    self.verify(head, with_storage=not options["without_storage"])
             case "export":
                 self.export(options["format"], options["to"])
             case "prune":
@@ -66,32 +67,47 @@ class Command(BaseCommand):
             case "reconcile":
                 self.stdout.write(f"{audit.reconcile()} intents closed as unknown.")
 
-    def verify(self, head: str, *, with_storage: bool) -> None:
-        faults = list(audit.verify())
+    def verify(self, head: tuple[int, str] | None, *, with_storage: bool) -> None:
+        chain = Chain(audit.head, head=head)
+        faults = list(audit.verify(chain))
         kept = self.kept() if with_storage else None
         if kept is not None:
             faults += audit_heads.verify(kept)
-        for fault in faults:
-            self.stderr.write(fault.what)
-        if head and not self._holds(head):
-            faults.append(
-                audit.ChainFault(
-                    0, f"the chain does not hold the row #{head.partition(':')[0]} that was once its end"
-                )
-            )
-            self.stderr.write(faults[-1].what)
-        if faults:
-            raise CommandError(
-                f"{len(faults)} faults in {audit.head()[0]} rows: the audit is not as it was written"
-            )
-        last, _ = audit.pruned()
-        before = f", after {last} that retention removed" if last else ""
-        self.stdout.write(f"{audit.head()[0] - last} rows{before}, each as it was written.")
+        self.conclude("audit", chain, faults)
         if kept is None:
             self.stdout.write("Not compared with the ends kept in the storage account.")
         else:
             signed = ", signed" if settings.AUDIT_KEY else ""
             self.stdout.write(f"{len(kept)} ends kept in the storage account{signed} are all in it.")
+
+    def verify_file(self, path: Path, head: tuple[int, str] | None) -> None:
+        export = Export()
+        chain = Chain(lambda: export.end, head=head)
+        try:
+            # What is not UTF-8 was not written by the export: such a row must be named, not end the command.
+            with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+                faults = list(chain.faults(export.rows(lines)))
+        except OSError as error:
+            raise CommandError(f"{path} cannot be read: {error.strerror}.") from error
+        self.conclude("export", chain, faults)
+        if head is None:
+            self.stdout.write("Not compared with a head kept elsewhere (--head ID:DIGEST).")
+
+    def conclude(self, what: str, chain: Chain, faults: list[ChainFault]) -> None:
+        """Print what the walk found; a fault is an error."""
+        for fault in faults:
+            self.stderr.write(fault.what)
+        if faults:
+            raise CommandError(
+                f"{len(faults)} faults in {chain.count} rows: the {what} is not as it was written"
+            )
+        last, _ = chain.pruned
+        if chain.head is not None and chain.head_was_pruned:
+            raise CommandError(
+                f"#{chain.head[0]} was removed by retention, as all up to #{last}: use a newer head, or an export"
+            )
+        before = f", after {last} that retention removed" if chain.first > 1 else ""
+        self.stdout.write(f"{chain.count} rows{before}, each as it was written.")
 
     def kept(self) -> list[str] | None:
         """The lines of the journal; None if no account is named."""
@@ -104,47 +120,37 @@ class Command(BaseCommand):
                 f"The ends kept in the storage account cannot be read ({error}); see --without-storage."
             ) from error
 
-    def _holds(self, head: str) -> bool:
-        row, _, digest = head.partition(":")
-        last, its_digest = audit.pruned()
-        if row.isdecimal() and int(row) < last:
-            raise CommandError(
-                f"#{row} was removed by retention, as all up to #{last}: use a newer head, or an export"
-            )
-        if (row, digest) == (str(last), its_digest):
-            return True
-        return row.isdecimal() and AuditRow.objects.filter(pk=int(row), digest=digest).exists()
-
-    def verify_file(self, path: Path) -> None:
-        with path.open(encoding="utf-8") as lines:
-            faults = list(audit.verify_lines(lines))
-        for fault in faults:
-            self.stderr.write(fault.what)
-        if faults:
-            raise CommandError(f"{len(faults)} faults: the export is not as it was written")
-        self.stdout.write("Each row as it was written.")
-
     def export(self, form: str, to: Path | None) -> None:
-        rows = audit.lines()
-        if form == "csv":
-            rows = _csv(rows)
-        if to is None:
-            for row in rows:
-                self.stdout.write(row)
-            return
+        end = audit.head()
+        rows = audit.rows(end[0])
+        lines = _csv(rows) if form == "csv" else Export.lines(rows, end)
         try:
+            if to is None:
+                for line in lines:
+                    self.stdout.write(line)
+                return
             with to.open("x", encoding="utf-8", newline="") as file:
-                file.writelines(f"{row}\n" for row in rows)
+                file.writelines(f"{line}\n" for line in lines)
         except FileExistsError as error:
             raise CommandError(f"{to} exists; name a new file.") from error
+        except OSError as error:
+            raise CommandError(f"{to or 'The output'} cannot be written: {error.strerror}.") from error
+        except ActionFailed as error:
+            raise CommandError(f"The export stops here: {error}; see `audit verify`.") from error
 
 
-def _csv(rows: Iterator[str]) -> Iterator[str]:
-    names = (*audit.FIELDS, "previous", "digest")
+def _csv(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
+    names = (*FIELDS, *LINKS)
     yield csv_text([names]).rstrip("\r\n")
     for row in rows:
-        values = json.loads(row)
-        yield csv_text([[values.get(name) for name in names]]).rstrip("\r\n")
+        yield csv_text([[row[name] for name in names]]).rstrip("\r\n")
+
+
+def _head(text: str) -> tuple[int, str]:
+    row, _, digest = text.partition(":")
+    if not (row.isascii() and row.isdecimal() and digest):
+        raise CommandError(f"--head is ID:DIGEST, as `audit head` prints it, not {text!r}.")
+    return int(row), digest
 
 
 _ACTOR = Actor("command line", "admin")
