@@ -137,7 +137,8 @@ def _missing(last: int, number: int) -> ChainFault:
 
 def _as_written(row: dict[str, Any]) -> bool:
     try:
-        return digest(row, row["previous"]) == row["digest"]
+        written: object = row["digest"]
+        return digest(row, row["previous"]) == written
     except (TypeError, ValueError, RecursionError):  # a value of a kind that was never written
         return False
 
