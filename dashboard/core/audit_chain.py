@@ -1,8 +1,8 @@
 """The chain of the audit: what makes it whole, whether its rows come from the database or from an export.
 
-Guarantees that a row which was changed, removed, doubled or added is named, that a chain starts at #1 or right behind the
+Guarantees that a row which was changed, removed, repeated or added is named, that a chain starts at #1 or right behind the
 row that its newest row of a removal names, and that it ends where its keeper says it ends. Does not find a chain that was
-written anew from some row on, with its end: only a head that was kept elsewhere does.
+written again from some row on, with its end: only a head that was kept elsewhere does.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Chain:
         return self.head is not None and self.head[0] < self.pruned[0]
 
     def faults(self, rows: Iterable[dict[str, Any] | Damaged]) -> Iterator[ChainFault]:
-        """Walk the rows, the oldest first. What damages one row does not end the walk, unless its number is unknown."""
+        """Walk the rows, the oldest first. The walk goes on after a damaged row, unless its number is unknown."""
         start, before = "", None
         for row in rows:
             if isinstance(row, Damaged) and row.row is None:
