@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
@@ -203,7 +203,7 @@ def read(series: str, since: float, until: float, *, age: float | None = None) -
         lows: Sequence[float] = unpack(packed_lows) if packed_lows else values
         highs: Sequence[float] = unpack(packed_highs) if packed_highs else values
         # A month has 40,000 values. Most chunks know all of theirs: the sum says so at once.
-        parts = _whole if not math.isnan(sum(values) + sum(lows) + sum(highs)) else _known
+        parts = _whole if _has_all(values, lows, highs) else _known
         found = parts(start, seconds, step, slots, values, lows, highs)
         # Two processes may have sampled the same moment when one took over from the other.
         after = points[-1].at if points else -math.inf
@@ -211,6 +211,11 @@ def read(series: str, since: float, until: float, *, age: float | None = None) -
             found = [point for point in found if since <= point.at <= until and point.at > after]
         points += found if is_mean else [Point(point.at, point.value) for point in found]
     return points
+
+
+def _has_all(values: Sequence[float], lows: Sequence[float], highs: Sequence[float]) -> bool:
+    total = sum(values) if lows is values and highs is values else sum(values) + sum(lows) + sum(highs)
+    return not math.isnan(total)
 
 
 def _whole(
@@ -225,15 +230,20 @@ def _whole(
     """The points of a chunk without gaps."""
     if step == 1:
         return [Point(float(start + n * seconds), values[n], lows[n], highs[n]) for n in slots]
+    # In parts of `step` values, by the interpreter's own loops: a month is three quarters of a thousand chunks.
+    sums, least, most = (
+        map(sum, _parts(values, step)),
+        map(min, _parts(lows, step)),
+        map(max, _parts(highs, step)),
+    )
     return [
-        Point(
-            float(start + n * seconds),
-            sum(values[n : n + step]) / step,
-            min(lows[n : n + step]),
-            max(highs[n : n + step]),
-        )
-        for n in slots
+        Point(float(start + n * seconds), total / step, low, high)
+        for n, total, low, high in zip(slots, sums, least, most, strict=False)
     ]
+
+
+def _parts(values: Sequence[float], step: int) -> Iterator[tuple[float, ...]]:
+    return zip(*[iter(values)] * step, strict=False)
 
 
 def _known(

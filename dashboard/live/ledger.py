@@ -81,6 +81,19 @@ class Owners(NamedTuple):
     heard: Mapping[tuple[str, int, int], LastWord] = {}
 
 
+class Account(NamedTuple):
+    """A ledger in the index, and who takes its numbers: read once for all that a page says of it."""
+
+    book: LedgerBook
+    owners: Owners
+
+
+def account_of(presence: Presence, sequence: str) -> Account | None:
+    """None if the index has nothing of the sequence yet. Blocking."""
+    book = LedgerBook.objects.filter(name=sequence).first()
+    return None if book is None else Account(book, owners_of(presence, sequence))
+
+
 _NOTHING_TAKEN = SequenceStatus("none")
 
 
@@ -164,8 +177,7 @@ def judge(sequence: str, grant: Grant, owners: Owners, read_at: float | None) ->
 
 
 def page(
-    presence: Presence,
-    sequence: str,
+    account: Account | None,
     *,
     before: int | None = None,
     number: int | None = None,
@@ -174,10 +186,9 @@ def page(
     now: float = 0.0,
 ) -> LedgerPage:
     """One page of the index, newest first; with `number` the rows that hold it, and who has it. Blocking."""
-    book = LedgerBook.objects.filter(name=sequence).first()
-    if book is None:
+    if account is None:
         return LedgerPage((), problem="unread")
-    owners = owners_of(presence, sequence)
+    (book, owners), sequence = account, account.book.name
     answer, more = None, False
     if number is not None:
         rows = _holding(book, number)

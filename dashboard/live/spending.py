@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+import msgspec
+
 from coordinator.azure.metering import TRAFFIC, Request
 from coordinator.cost import DAY_SECONDS, DEFAULT_PRICES, Budget, Prices, price_of
 from dashboard.core import prices as pricing
@@ -23,8 +25,7 @@ POLLS_A_DAY = 86_400
 GET = "queue.GetMessages"
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(msgspec.Struct, frozen=True, gc=False):
     """One operation, queue or worker: its requests so far, their share of all, their cost so far in dollars."""
 
     operation: str
@@ -33,8 +34,7 @@ class Line:
     dollars: float
 
 
-@dataclass(frozen=True)
-class Metered(Line):
+class Metered(Line, frozen=True, gc=False):
     """A queue or worker: also the bytes of bodies, claims included, and the requests for claims, large payloads in blobs.
 
     A queue's cost holds its claims', its `requests` are those to the queue service alone. None: nobody reported.
@@ -225,7 +225,7 @@ def _queues(fleet: Fleet, prices: Prices) -> tuple[Metered, ...]:
         return (number * prices.queue + blobs) / PER
 
     lines = _lines((name, number, cost(name, number)) for name, number in fleet.queue_requests.items())
-    return tuple(_metered(line, traffic.get(line.operation, {})) for line in lines)
+    return tuple(_metered(line, traffic.get(line.operation)) for line in lines)
 
 
 def _workers(fleet: Fleet, prices: Prices) -> tuple[Metered, ...]:
@@ -235,12 +235,19 @@ def _workers(fleet: Fleet, prices: Prices) -> tuple[Metered, ...]:
         name, counted = worker.name, worker.state.requests
         # Of a thousand workers nearly each has a name of its own.
         requests[name] = Counter(requests[name]) + Counter(counted) if name in requests else counted
-        for each in _by_queue(worker.state.queue_traffic).values():
-            traffic.setdefault(name, Counter()).update(each)
-    lines = _lines(
-        (name, sum(counted.values()), spent(counted, prices)) for name, counted in requests.items()
-    )
-    return tuple(_metered(line, traffic.get(line.operation, {})) for line in lines)
+        if worker.state.queue_traffic:
+            for each in _by_queue(worker.state.queue_traffic).values():
+                traffic.setdefault(name, Counter()).update(each)
+    prices_of = {name: _price(name, prices) for sent in requests.values() for name in sent}
+    rows = []
+    for name, sent in requests.items():
+        number, dollars = 0, 0.0
+        # A loop: of a thousand workers, sums of generators take most of the page's time.
+        for operation, times in sent.items():
+            number += times
+            dollars += times * prices_of[operation]
+        rows.append((name, number, dollars))
+    return tuple([_metered(line, traffic.get(line.operation)) for line in _lines(rows)])
 
 
 def _by_queue(traffic: Mapping[str, int]) -> dict[str, dict[str, int]]:
@@ -252,8 +259,10 @@ def _by_queue(traffic: Mapping[str, int]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _metered(line: Line, traffic: Mapping[str, int]) -> Metered:
-    counted = {what: traffic.get(what, 0) for what in TRAFFIC} if traffic else {}
+def _metered(line: Line, traffic: Mapping[str, int] | None) -> Metered:
+    if not traffic:
+        return Metered(line.operation, line.requests, line.share, line.dollars)
+    counted = {what: traffic.get(what, 0) for what in TRAFFIC}
     return Metered(line.operation, line.requests, line.share, line.dollars, **counted)
 
 
@@ -262,4 +271,4 @@ def _lines(counted: Iterable[tuple[str, int, float]]) -> tuple[Line, ...]:
     rows = [row for row in counted if row[1]]
     total = sum(number for _, number, _ in rows)
     rows.sort(key=lambda row: (-row[1], row[0]))
-    return tuple(Line(name, number, number / total, dollars) for name, number, dollars in rows)
+    return tuple([Line(name, number, number / total, dollars) for name, number, dollars in rows])

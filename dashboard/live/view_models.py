@@ -26,18 +26,21 @@ def oldest(moments: Iterable[float | None]) -> float | None:
     return min(known, default=None)
 
 
-def is_own(queue: QueueView) -> bool:
-    """Whether Kennel itself made the queue, for a pipeline; people ask for theirs."""
-    return queue.name.startswith(settings.STORAGE_ENV.get("KENNEL_PREFIX", "kennel-"))
+def _own_prefix() -> str:
+    """How the names of queues begin that Kennel itself made, for a pipeline; people ask for theirs."""
+    prefix: str = settings.STORAGE_ENV.get("KENNEL_PREFIX", "kennel-")
+    return prefix
 
 
 def busiest(queues: Iterable[QueueView], figure: str = "depth") -> list[QueueView]:
     """The queues by a figure ("depth" or "active"), the highest first; of equals those with more traffic, Kennel's own last."""
 
+    own = _own_prefix()
+
     def place(queue: QueueView) -> tuple[bool, float, float, str]:
         value = queue.active_tasks if figure == "active" else queue.depth
         traffic = (queue.in_per_second or 0.0) + (queue.out_per_second or 0.0)
-        return is_own(queue), -1.0 if value is None else -1.0 - value, -traffic, queue.name
+        return queue.name.startswith(own), -1.0 if value is None else -1.0 - value, -traffic, queue.name
 
     return sorted(queues, key=place)
 
@@ -79,7 +82,7 @@ def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
         "work": fleet.work.as_of,
     }
     points: dict[str, tuple[float, float | None]] = {}
-    queues = list(drawn)
+    queues, own = list(drawn), _own_prefix()
     order = {figure: busiest(queues, figure)[:MOST_CHOICES] for figure in ("depth", "active")}
     for queue in dict.fromkeys((*order["depth"], *order["active"])):
         if queue.as_of is not None:
@@ -99,7 +102,7 @@ def pulse(fleet: Fleet, drawn: Iterable[QueueView]) -> str:
         "alerts": counts(fleet)["alerts"],
         "order": {
             **{figure: [queue.name for queue in ranked] for figure, ranked in order.items()},
-            "own": sorted({queue.name for queue in queues if is_own(queue)}),
+            "own": sorted({queue.name for queue in queues if queue.name.startswith(own)}),
             "total": len(queues),
         },
     }

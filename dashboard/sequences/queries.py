@@ -12,32 +12,39 @@ from coordinator.sequences.grants import Owner
 from dashboard.hub.runtime import current
 from dashboard.live import ledger as ranges
 from dashboard.live.fleet import GrantView
-from dashboard.live.ledger import LedgerPage
-from dashboard.models import LedgerBook
+from dashboard.live.ledger import Account, LedgerPage
 from dashboard.sequences.balance import Balance, balance
 
 
+def account(sequence: str) -> Account | None:
+    """Its ledger in the index, and who takes its numbers now; None if the index has nothing of it yet."""
+    return ranges.account_of(current().presence, sequence)
+
+
 def ledger(
-    sequence: str, *, before: int | None = None, number: int | None = None, owner: str = "", limit: int = 50
+    sequence: str,
+    account: Account | None,
+    *,
+    before: int | None = None,
+    number: int | None = None,
+    owner: str = "",
+    limit: int = 50,
 ) -> LedgerPage:
     """The grants of a sequence, newest first: all, those that hold `number`, or those of an owner. From the index.
 
     The problem of one that only workers know is "unused": its counter begins with the first number that is asked for.
     """
-    page = ranges.page(
-        current().presence, sequence, before=before, number=number, owner=owner, limit=limit, now=time.time()
-    )
+    page = ranges.page(account, before=before, number=number, owner=owner, limit=limit, now=time.time())
     if page.problem and _is_unused(sequence):
         page = msgspec.structs.replace(page, problem="unused")
     return page
 
 
-def accounts(sequence: str) -> Balance | None:
+def balance_of(account: Account | None) -> Balance | None:
     """What became of all its numbers; None if none was granted, or too many ranges are open to say."""
-    book = LedgerBook.objects.filter(name=sequence).first()
-    if book is None or book.next <= book.start:
+    if account is None or account.book.next <= account.book.start:
         return None
-    return balance(book, ranges.owners_of(current().presence, sequence))
+    return balance(account.book, account.owners)
 
 
 def _is_unused(sequence: str) -> bool:
@@ -50,10 +57,10 @@ def ledger_lines(
     sequence: str, *, before: int | None = None, owner: str = ""
 ) -> Iterator[list[tuple[GrantView, Owner]]]:
     """The whole ledger for a file, newest first, a thousand ranges at a time: constant memory."""
-    book = LedgerBook.objects.filter(name=sequence).first()
-    if book is None:
+    found = account(sequence)
+    if found is None:
         return
-    owners = ranges.owners_of(current().presence, sequence)
+    book, owners = found
     rows = map(ranges.grant_of, ranges.newest_first(book, before=before, owner=owner))
     while part := list(islice(rows, ranges.CHUNK)):
         known = ranges.with_last_words(owners, sequence, part)

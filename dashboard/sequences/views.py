@@ -47,8 +47,11 @@ def sequences(request: HttpRequest) -> HttpResponse:
     number = whole_number(request.GET.get("number", ""))
     before = whole_number(request.GET.get("before", ""))
     owner = request.GET.get("owner", "").strip()[:200]
+    account = queries.account(sequence) if sequence else None
     ledger = (
-        queries.ledger(sequence, before=before, number=number, owner=owner, limit=ROWS) if sequence else None
+        queries.ledger(sequence, account, before=before, number=number, owner=owner, limit=ROWS)
+        if sequence
+        else None
     )
     return show(
         request,
@@ -61,7 +64,7 @@ def sequences(request: HttpRequest) -> HttpResponse:
         ledger=ledger,
         older=query_of(sequence=sequence, owner=owner, before=ledger.next) if ledger else "",
         months=months(sequence),
-        balance=queries.accounts(sequence),
+        balance=queries.balance_of(account),
     )
 
 
@@ -98,7 +101,7 @@ def ledger_csv(request: HttpRequest) -> HttpResponse:
     """The whole ledger of `sequence`, newest first, holes included, in constant memory; `owner`, `before` as on the page."""
     sequence = request.GET.get("sequence", "")
     owner, before = request.GET.get("owner", "").strip()[:200], whole_number(request.GET.get("before", ""))
-    if queries.ledger(sequence, limit=1).problem not in ("", "unused"):
+    if queries.ledger(sequence, queries.account(sequence), limit=1).problem not in ("", "unused"):
         if all(each.name != sequence for each in selectors.fleet().sequences):
             text, status = "no such sequence: ask for /ledger.csv?sequence=NAME\n", 404
         else:

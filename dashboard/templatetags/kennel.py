@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from coordinator.realtime.protocol import ListenerStatus
-from dashboard.live.fleet import GateView, GrantView, LeaderView, QueueView
+from dashboard.live.fleet import GateView, GrantView, LeaderView, QueueView, WorkerView
 from dashboard.live.releases import written
 from dashboard.live.view_models import is_holding, is_unreadable
 
@@ -333,6 +333,16 @@ def listener_cells(listener: ListenerStatus) -> tuple[object, ...]:
     return (
         listener.queue, listener.active_tasks, listener.total_tasks, listener.in_hand, duration(listener.oldest_seconds),
         listener.reason, listener.failed, listener.poisoned, listener.stale_receipts, bool(listener.oldest_seconds),
+    )  # fmt: skip
+
+
+@register.filter
+def row_cells(worker: WorkerView) -> tuple[object, ...]:
+    """What the row of a worker shows of it: for `memo`."""
+    state = worker.state
+    return (
+        worker.head_cell, worker.silent_since, state.mode, state.gates,
+        tuple([listener_cells(each) for each in state.listeners]), worker.last_cells, size(state.memory_bytes),
     )  # fmt: skip
 
 

@@ -125,8 +125,12 @@ def _by_name(fleet: Fleet) -> tuple[list[WorkerView], dict[str, int]]:
 
 def kind_of(worker: WorkerView) -> str:
     """What workers of one program have in common: the name without host, process id and number at its end."""
-    name = worker.name.removesuffix(f"-{worker.host}-{worker.pid}")
-    return _without_number(name)
+    return _kind(worker.name, worker.host, worker.pid)
+
+
+@lru_cache(20_000)
+def _kind(name: str, host: str, pid: int) -> str:
+    return _without_number(name.removesuffix(f"-{host}-{pid}"))
 
 
 def _key(worker: WorkerView) -> str:

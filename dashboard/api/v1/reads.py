@@ -114,7 +114,10 @@ def ledger(
     limit: Limit = 100,
 ) -> HttpResponse:
     """Who was granted which numbers, newest first: all, the range that holds `number`, or those of an owner."""
-    page = ledger_queries.ledger(name, before=_before(cursor), number=number, owner=owner, limit=limit)
+    account = ledger_queries.account(name)
+    page = ledger_queries.ledger(
+        name, account, before=_before(cursor), number=number, owner=owner, limit=limit
+    )
     if page.problem == "unused":
         return _page((), None)
     if page.problem == "unread":

@@ -70,7 +70,8 @@ def kept() -> list[tuple[int, int, str, str]]:
 
 
 def page(**options: object) -> ledger.LedgerPage:
-    return ledger.page(Presence("here", clock=SYSTEM_CLOCK), "orders", now=time.time(), **options)  # type: ignore[arg-type]
+    account = ledger.account_of(Presence("here", clock=SYSTEM_CLOCK), "orders")
+    return ledger.page(account, now=time.time(), **options)  # type: ignore[arg-type]
 
 
 def answer(number: int) -> str:

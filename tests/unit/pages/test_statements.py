@@ -30,7 +30,7 @@ from dashboard.live.ledger_index import next_to_sweep
 from dashboard.models import AuditRow, LastIssued, LedgerBook, LedgerOwner, LedgerRow
 from dashboard.sequences import balance
 from dashboard.sequences.balance import Balance
-from dashboard.sequences.queries import accounts
+from dashboard.sequences.queries import account, balance_of
 from dashboard.sequences.statements import KINDS, Month, Seal, Statement
 from dashboard.sequences.views import ledger_parts
 from tests.unit.dashboard.making import hello
@@ -126,7 +126,7 @@ def test_issued_free_in_use_and_lost_add_up_to_the_counter_as_the_statements_do(
     )
     LastIssued.objects.create(sequence=NAME, first=1301, owner="bob", pid=3, last_issued=1399, at=0)
     LastIssued.objects.create(sequence="other", first=1301, owner="bob", pid=2, last_issued=1399, at=0)
-    found = accounts(NAME)
+    found = balance_of(account(NAME))
     assert found == Balance(issued=937, unused=100, in_use=300, lost=63, unaccounted=100, start=1, next=1501)
     assert sum(part.numbers for part in found.parts) == found.numbers == 1500
     of_months = sums(of("2026-09")[0] + of("2026-10")[0])
@@ -157,11 +157,11 @@ async def _file() -> str:
 def test_nothing_is_said_of_a_sequence_without_numbers_or_with_more_open_ranges_than_a_page_can_add_up(
     vera: Client, book: LedgerBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert accounts("none") is None
+    assert balance_of(account("none")) is None
     LedgerBook.objects.create(name="new", source="account/kennel-", read_at=time.time())
-    assert accounts("new") is None
+    assert balance_of(account("new")) is None
     monkeypatch.setattr(balance, "MOST_OPEN", 1)
-    assert accounts(NAME) is None
+    assert balance_of(account(NAME)) is None
     assert b"What became of all numbers" not in vera.get("/sequences/?sequence=orders").content
 
 
@@ -169,7 +169,7 @@ def test_nothing_is_said_of_a_sequence_without_numbers_or_with_more_open_ranges_
 def test_rows_that_may_change_are_found_without_a_look_at_the_others(book: LedgerBook) -> None:
     with CaptureQueriesContext(connection) as asked:
         next_to_sweep(book, 1501)
-        accounts(NAME)
+        balance_of(account(NAME))
     plans = []
     with connection.cursor() as cursor:
         for query in asked.captured_queries:
