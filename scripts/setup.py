@@ -148,14 +148,15 @@ def find_uv() -> str:
     uv = tools / "bin" / "uv"
 
     def install() -> None:
-        pip: list[str | Path] = [sys.executable, "-m", "pip", "install", "--target", tools]
         if importlib.util.find_spec("pip") is None:
             make_venv(tools, with_pip=True)
-            pip = [tools / "bin" / "python", "-m", "pip", "install"]
+            python: str | Path = tools / "bin" / "python"
+            where: list[str | Path] = []
         else:
             shutil.rmtree(tools, ignore_errors=True)
+            python, where = sys.executable, ["--target", tools]
         run(
-            [*pip, "--quiet", "--require-hashes", "-r", UV_LOCK],
+            [python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", UV_LOCK, *where],
             "pip could not install uv (its words are above). Check the network or proxy, then run `make setup` again.",
             env=environment(),
         )

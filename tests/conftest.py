@@ -76,13 +76,11 @@ LONGEST_FIRST = (
 
 
 # What waits nearly all the time, for leases, time-outs and polls of the product: one process begins with these, beside others that
-# are busy, so that fewer calculate at once. Tests of response times are not among them.
+# are busy, so that fewer calculate at once. Tests of response times are not among them, and all together take no longer than what the others do.
 WAITING = {
     "integration/scaling/test_demo_pool",
     "integration/dashboard/test_journal",
     "integration/dashboard/test_restore_drill",
-    "integration/dashboard/test_locked_database",
-    "integration/dashboard/test_requests",
     "integration/dashboard/test_alerts",
     "integration/dashboard/test_soak",
     "integration/queues/test_crashes",
@@ -90,7 +88,6 @@ WAITING = {
     "integration/leadership/test_fail_over",
     "integration/scaling/test_agents",
     "integration/scaling/test_running_jobs",
-    "integration/test_worker",
     "hostile/test_gates",
     "hostile/test_leases",
     "faults/test_payloads",
