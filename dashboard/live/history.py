@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
@@ -230,20 +230,13 @@ def _whole(
     """The points of a chunk without gaps."""
     if step == 1:
         return [Point(float(start + n * seconds), values[n], lows[n], highs[n]) for n in slots]
-    # In parts of `step` values, by the interpreter's own loops: a month is three quarters of a thousand chunks.
-    sums, least, most = (
-        map(sum, _parts(values, step)),
-        map(min, _parts(lows, step)),
-        map(max, _parts(highs, step)),
-    )
-    return [
-        Point(float(start + n * seconds), total / step, low, high)
-        for n, total, low, high in zip(slots, sums, least, most, strict=False)
-    ]
-
-
-def _parts(values: Sequence[float], step: int) -> Iterator[tuple[float, ...]]:
-    return zip(*[iter(values)] * step, strict=False)
+    points = []
+    is_alone = lows is values and highs is values
+    for n in slots:
+        part = values[n : n + step]
+        least, most = (part, part) if is_alone else (lows[n : n + step], highs[n : n + step])
+        points.append(Point(float(start + n * seconds), sum(part) / step, min(least), max(most)))
+    return points
 
 
 def _known(
