@@ -204,8 +204,8 @@ class GateCache:
         """  # 6
         if pushed.epoch <= max(self.highest, self.state.epoch if self.state else 0):
             return True
-        used = {*self.state.recent} if self.state else set()
-        if len(self.unverified) >= REMEMBERED or used & {*pushed.recent[:1]}:
+        used = self.state.recent if self.state else ()
+        if len(self.unverified) >= REMEMBERED or (pushed.recent and pushed.recent[0] in used):
             return False
         self.unverified.append((self.sends, pushed))
         self.state = pushed

@@ -62,6 +62,7 @@ class NotificationsFirst(ClientConnection):
 
     take: Callable[[str | bytes], bool] | None = None
     _heard = 0.0
+    _is_between = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # asyncio asks for 256 KiB, which the C library may map for each read, and unmap for a frame of some hundred bytes:
@@ -71,7 +72,7 @@ class NotificationsFirst(ClientConnection):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.take is not None and data[:1] == _WHOLE_TEXT and self._is_between_frames():
+        if self._is_between and self.take is not None and data[:1] == _WHOLE_TEXT:
             start = 4 if data[1:2] == _SIZE_FOLLOWS else 2
             size = int.from_bytes(data[2:4]) if start == 4 else int.from_bytes(data[1:2])
             if len(data) == start + size:
@@ -79,6 +80,7 @@ class NotificationsFirst(ClientConnection):
                 if self.take(data[start:]):
                     return
         super().data_received(data)
+        self._is_between = self._is_between_frames()
 
     def _is_between_frames(self) -> bool:
         """Whether the next byte begins a message. False, too, for a library that is built differently."""
