@@ -5,7 +5,10 @@ A command's module is imported when the command is called, so the help answers b
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
+import sys
 from typing import Any
 
 import click
@@ -36,6 +39,9 @@ COMMANDS = {
 }
 
 
+_OUTPUT_LOST = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
 class _Commands(click.Group):
     """Kennel's own errors end a command with one line and exit code 1, never with a trace."""
 
@@ -58,10 +64,22 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except KennelError as error:
             raise click.ClickException(str(error)) from error
+        except OSError as error:
+            if error.errno not in _OUTPUT_LOST:
+                raise
+            # What is still in the buffer cannot be written at the end of the process, either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.ClickException(f"the output cannot be written: {error.strerror}") from error
 
 
 @click.group(cls=_Commands)
-@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
+@click.option(
+    "--log-level",
+    default="info",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False),
+    help="The least severe lines to log.",
+)
 @click.option("--log-json", is_flag=True, help="One JSON object per line.")
 @click.option(
     "--api",

@@ -1,7 +1,7 @@
 """Every error Kennel raises, in one tree.
 
 `StorageError` and below describe what the storage service said (or that it said nothing); they are made in
-`service_errors` alone. The rest are Kennel's own verdicts. The underlying cause is always kept as `__cause__`.
+`service_errors`, and by `absent`. The rest are Kennel's own verdicts. The underlying cause is always kept as `__cause__`.
 """
 
 from __future__ import annotations
@@ -55,6 +55,15 @@ class AccessDenied(StorageError):
 
 class NotFound(StorageError):
     """The container, blob, queue, message, table or entity does not exist."""
+
+
+def absent(kind: str, name: str) -> NotFound:
+    """For an operator's act on a name that nothing has."""
+    return NotFound(
+        f"{kind} {name} does not exist; nothing changed: check the name and the prefix",
+        resource=name,
+        status=404,
+    )
 
 
 class AlreadyExists(StorageError):

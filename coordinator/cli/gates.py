@@ -11,6 +11,7 @@ import click
 
 from coordinator.cli import remote
 from coordinator.client import Client
+from coordinator.errors import absent
 from coordinator.gates.gate import Gate
 from coordinator.storage import Storage
 
@@ -59,6 +60,8 @@ def _change(
     else:
         who = by or getpass.getuser()
         state = _with_storage(lambda storage: on_storage(storage.gate(name), who))
+        if not state.epoch:  # closed already, as every gate that nobody opened yet: nothing is stored
+            raise absent("gate", name)
     click.echo(f"{name} is {state.state} (epoch {state.epoch})")
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 
 import click
 
@@ -78,6 +79,8 @@ def who(name: str, place: tuple[str, str], number: int) -> None:
     with _book(name, place) as book:
         grant = book.holder(number)
         unattributed = grant is None and book.is_unattributed(number)
+        if grant is None and not unattributed:
+            book.require()
     if grant is not None:
         click.echo(f"{number}: {_described(grant)}")
         return
@@ -97,6 +100,8 @@ def list_grants(name: str, place: tuple[str, str], owner: str, limit: int) -> No
     """Print the newest grants of NAME."""
     with _book(name, place) as book:
         page = book.page(owner=owner, limit=limit)
+        if not page.grants:
+            book.require()
     for grant in page.grants:
         click.echo(_described(grant))
 
@@ -108,7 +113,11 @@ def list_grants(name: str, place: tuple[str, str], owner: str, limit: int) -> No
 def export(name: str, place: tuple[str, str], owner: str) -> None:
     """Print all grants of NAME as CSV."""
     with _book(name, place) as book:
-        for line in csv_lines(book.rows(owner=owner)):
+        rows = book.rows(owner=owner)
+        first = next(rows, None)
+        if first is None:
+            book.require()
+        for line in csv_lines(chain([first] if first else [], rows)):
             click.echo(line, nl=False)
 
 

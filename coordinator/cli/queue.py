@@ -13,9 +13,11 @@ import msgspec
 
 from coordinator.cli import remote
 from coordinator.client import Client, PoisonActRecord
+from coordinator.errors import absent
 from coordinator.queues import requeue
 from coordinator.queues.azure import AzureQueue, list_queues
-from coordinator.queues.queue import Queue, QueueConfig
+from coordinator.queues.existing import depth_of
+from coordinator.queues.queue import PeekedMessage, Queue, QueueConfig
 from coordinator.queues.requeue import Moved
 from coordinator.queues.sweeping import sweep as sweep_claims
 from coordinator.storage import Storage
@@ -36,6 +38,12 @@ def _with_storage(action: Callable[[Storage], Awaitable[Any]]) -> Any:
     return asyncio.run(act())
 
 
+async def _done(name: str, act: Awaitable[bool]) -> None:
+    """An operator's act on a queue that does not exist has failed: the name may be mistyped."""
+    if not await act:
+        raise absent("queue", name)
+
+
 def _confirm(what: str, name: str, yes: bool) -> None:
     if not yes and click.prompt(f"{what} Type the name of the queue to confirm") != name:
         raise click.ClickException("the name does not match; nothing changed")
@@ -53,12 +61,12 @@ def put(name: str, delay: float, ttl: float, batch: int) -> None:
         target: Queue[Any] = storage.queue(name, config=QueueConfig(items_per_message=batch))
         items: list[Any] = []
         total = 0
-        for number, line in enumerate(sys.stdin, 1):
+        for number, line in enumerate(sys.stdin.buffer, 1):
             if not line.strip():
                 continue
             try:
                 items.append(msgspec.json.decode(line))
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                 if items:
                     await target.put(*items, delay=delay, ttl=ttl)
                 raise click.ClickException(
@@ -81,7 +89,15 @@ def put(name: str, delay: float, ttl: float, batch: int) -> None:
 @click.option("--count", default=32, show_default=True, type=click.IntRange(1, 32))
 def peek(name: str, count: int) -> None:
     """Print visible messages of NAME, one JSON object per line. Peeks only; attempts are unaffected."""
-    for message in _with_storage(lambda storage: storage.queue(name).peek(count)):
+
+    async def act(storage: Storage) -> list[PeekedMessage[Any]]:
+        target: Queue[Any] = storage.queue(name)
+        messages = await target.peek(count)
+        if not messages:
+            await depth_of(target)
+        return messages
+
+    for message in _with_storage(act):
         click.echo(msgspec.json.encode(message).decode())
 
 
@@ -89,7 +105,12 @@ def peek(name: str, count: int) -> None:
 @click.argument("name")
 def count(name: str) -> None:
     """Print the approximate number of messages in NAME, including invisible ones."""
-    click.echo(_with_storage(lambda storage: storage.queue(name).depth()))
+
+    async def act(storage: Storage) -> int:
+        target: Queue[Any] = storage.queue(name)
+        return await depth_of(target)
+
+    click.echo(_with_storage(act))
 
 
 @queue.command()
@@ -113,7 +134,7 @@ def clear(name: str, yes: bool) -> None:
     if (client := remote.api()) is not None:
         client.clear_queue(name)
     else:
-        _with_storage(lambda storage: storage.queue(name).clear())
+        _with_storage(lambda storage: _done(name, storage.queue(name).clear()))
     click.echo(f"Cleared {name}")
 
 
@@ -126,7 +147,7 @@ def delete(name: str, yes: bool) -> None:
     if (client := remote.api()) is not None:
         client.delete_queue(name)
     else:
-        _with_storage(lambda storage: storage.queue(name).delete())
+        _with_storage(lambda storage: _done(name, storage.queue(name).delete()))
     click.echo(f"Deleted {name}")
 
 
@@ -170,9 +191,11 @@ def move(source: str, target: str, limit: int | None) -> None:
         raise click.ClickException("source and target are the same queue")
 
     async def act(storage: Storage) -> Moved:
-        return await requeue.move(
-            storage.queue(source), storage.queue(target), limit=limit, progress=_progress
-        )
+        taken_from: Queue[Any] = storage.queue(source)
+        moved = await requeue.move(taken_from, storage.queue(target), limit=limit, progress=_progress)
+        if not moved and not moved.left:
+            await depth_of(taken_from)
+        return moved
 
     moved = _with_storage(act)
     click.echo(f"\rMoved {moved} messages from {source} to {target}")
@@ -227,7 +250,11 @@ def requeue_poison(name: str, limit: int | None) -> None:
         return
 
     async def act(storage: Storage) -> Moved:
-        return await requeue.requeue_poison(storage.queue(name), limit=limit, progress=_progress)
+        queue: Queue[Any] = storage.queue(name)
+        moved = await requeue.requeue_poison(queue, limit=limit, progress=_progress)
+        if not moved and not moved.left:
+            await depth_of(queue)
+        return moved
 
     moved = _with_storage(act)
     click.echo(f"\rRequeued {moved} messages to {name}")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from coordinator.clock import Clock
-from coordinator.errors import KennelError
+from coordinator.errors import AlreadyExists, KennelError, PreconditionFailed
 from coordinator.pipelines.ledger import BatchLedger
 from coordinator.pipelines.messages import BatchOrder, Head, ItemFailure
 from coordinator.pipelines.status import BatchStatus, batch_status
@@ -70,7 +70,7 @@ class BatchControl:
     async def retry_failed(self, batch: str) -> int:
         """Process the failed items of a `partial` batch again, or have a `failed` one go on where it stopped; returns how many items.
 
-        Raises `PipelineError` if it is neither.
+        Raises `PipelineError` if it is neither, or somebody else changed it meanwhile.
         """
         head, etag = await self._ledger.head(batch)
         round = head.round
@@ -88,7 +88,12 @@ class BatchControl:
         )
         replace = Replace((self.pipeline, batch), msgspec.structs.asdict(again), etag)
         order = BatchOrder(batch, again.round)
-        await self._outbox.commit(self.pipeline, [replace], order, intent=f"{batch}|{again.round}")
+        try:
+            await self._outbox.commit(self.pipeline, [replace], order, intent=f"{batch}|{again.round}")
+        except (AlreadyExists, PreconditionFailed) as error:
+            raise PipelineError(
+                f"batch {batch} of {self.pipeline}: somebody else has just retried or cancelled it; nothing changed"
+            ) from error
         return head.failed if head.state == "partial" else 0
 
     def must_be_partial(self, batch: str, head: Head) -> None:

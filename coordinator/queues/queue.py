@@ -460,24 +460,38 @@ class Queue(Generic[T]):
 
     # --- keeping ------------------------------------------------------------------------------------------------
 
-    async def clear(self) -> None:
-        """Delete all messages; repeated until the service has done it, for at most `write_seconds`."""
+    async def clear(self) -> bool:
+        """Delete all messages; repeated until the service has done it, for at most `write_seconds`. False if there is no such queue."""
         backoff = Backoff(base_seconds=0.2, cap_seconds=2.0, deadline_seconds=self.config.write_seconds)
         try:
             await retry(self.transport.clear, backoff=backoff, clock=self.clock)
         except NotFound:
-            return
+            return False
+        return True
 
     async def create(self) -> bool:
         """Create the queue; False if it existed."""
         return await retry(self.transport.create, backoff=Backoff(), clock=self.clock)
 
-    async def delete(self) -> None:
-        """Delete the queue and its messages; harmless if it does not exist. Large payloads are swept later."""
+    async def delete(self) -> bool:
+        """Delete the queue and its messages; False, and harmless, if it did not exist. Large payloads are swept later."""
+        in_doubt = False
+
+        async def attempt() -> None:
+            nonlocal in_doubt
+            try:
+                await self.transport.delete_queue()
+            except StorageError as error:
+                in_doubt = in_doubt or error.maybe_done
+                raise
+
         try:
-            await retry(self.transport.delete_queue, backoff=Backoff(), clock=self.clock)
+            await retry(attempt, backoff=Backoff(), clock=self.clock)
         except NotFound:
-            return
+            return (
+                in_doubt  # after a try whose answer was lost, "not there" is the answer that was waited for
+            )
+        return True
 
     @property
     def poison(self) -> Queue[PoisonRecord]:

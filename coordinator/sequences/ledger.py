@@ -50,20 +50,7 @@ class LedgerReader:
             if below > counter.value and (counter := self.counter()).value < below:
                 raise lowered_error(self.name, counter.value, below, "the ledger")
         except NotFound as error:
-            below = self._below(0)
-            found = (
-                f"numbers below {below} or more were granted"
-                if below
-                else "the ledger knows none of that name, either"
-            )
-            cure = (
-                f"`python -m coordinator ids repair {self.name}` shows how to put it back"
-                if below
-                else "look for a mistyped name or another prefix"
-            )
-            raise SequenceMissing(
-                f"sequence {self.name}: there is no counter, and {found}: {cure}", sequence=self.name
-            ) from error
+            raise self._missing(self._below(0)) from error
         start = self._start if counter.start is None else counter.start
         advances = [*self._ledger.advances(), *counter.advances]
         if counter.noted is None and counter.value > start:
@@ -82,7 +69,7 @@ class LedgerReader:
 
     def holder(self, number: int) -> Grant | None:
         """The grant that answers for a number: one request to the ledger, one to the counter if it is not there."""
-        for grant in self._ledger.rows(at_or_after=number, limit=8):
+        for grant in self._ledger.rows(at_or_after=max(0, number), limit=8):
             if grant.first <= number <= grant.covers_to:
                 return grant
             if grant.first > number:
@@ -100,7 +87,7 @@ class LedgerReader:
     def rows(self, *, at_or_after: int = 0, owner: str = "") -> Iterator[Grant]:
         """All grants in order of number, in constant memory; of one owner if named."""
         counter = self._counter_or_new()
-        for grant in all_grants(self._ledger.rows(at_or_after=at_or_after, owner=owner), counter):
+        for grant in all_grants(self._ledger.rows(at_or_after=max(0, at_or_after), owner=owner), counter):
             if grant.last >= at_or_after and owner in ("", grant.owner.id):
                 yield grant
 
@@ -149,6 +136,29 @@ class LedgerReader:
         """A number below which the ledger knows grants; above `value` if it knows any there."""
         row = next(self._ledger.rows(at_or_after=value, limit=1), None)
         return max(row.last + 1 if row else 0, self._ledger.head())
+
+    def require(self) -> None:
+        """Raise `SequenceMissing` if there is neither a counter nor a grant of that name."""
+        try:
+            self.counter()
+        except NotFound as error:
+            if next(self._ledger.rows(limit=1), None) is None:
+                raise self._missing(0) from error
+
+    def _missing(self, below: int) -> SequenceMissing:
+        found = (
+            f"numbers below {below} or more were granted"
+            if below
+            else "the ledger knows none of that name, either"
+        )
+        cure = (
+            f"`python -m coordinator ids repair {self.name}` shows how to put it back"
+            if below
+            else "look for a mistyped name or another prefix"
+        )
+        return SequenceMissing(
+            f"sequence {self.name}: there is no counter, and {found}: {cure}", sequence=self.name
+        )
 
     def _counter_or_new(self) -> Counter:
         try:

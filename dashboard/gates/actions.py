@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from coordinator.config import check_name
-from coordinator.errors import AlreadyExists, PreconditionFailed
+from coordinator.errors import AlreadyExists, PreconditionFailed, absent
 from coordinator.gates.azure import BlobGateStore
 from coordinator.gates.state import GateState, phase
 from dashboard.core.audit import ActionFailed, audited
@@ -41,10 +41,16 @@ def unleash(
 
 
 def leash(actor: Actor, gate: str, *, reason: str = "", epoch: int | None = None) -> GateState:
-    """Close a gate. Workers inside finish the messages in flight and take no new ones. `epoch` as for `unleash`."""
+    """Close a gate. Workers inside finish the messages in flight and take no new ones. `epoch` as for `unleash`.
+
+    A gate that is not stored, and at which no worker waits, does not exist: closing it fails.
+    """
     with audited(actor, "gate.close", gate, reason) as act:
         act.before = _known(gate)
         state = call(_close, gate, actor.name, reason, epoch)
+        # Without a blob a gate is closed: that is news to nobody if workers wait there, and a slip if nobody knows the name.
+        if not state.epoch and all(view.name != gate for view in current().fleet_state.fleet().gates):
+            raise absent("gate", gate)
         act.after = _described(state)
     return state
 
@@ -74,7 +80,8 @@ async def _close(gate: str, by: str, reason: str, epoch: int | None) -> GateStat
     state = await runtime.stored.gate(gate).close(
         by=by, reason=reason, epoch=epoch, above=runtime.gates.peak(gate)
     )
-    await runtime.gates.changed(state)
+    if state.epoch or runtime.gates.get(gate) is not None:
+        await runtime.gates.changed(state)
     return state
 
 

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from coordinator.config import check_name
-from coordinator.errors import NotFound
+from coordinator.errors import absent
 from coordinator.queues.azure import BlobRules
+from coordinator.queues.existing import depth_of
 from coordinator.queues.requeue import Moved, delete_poison
 from coordinator.queues.requeue import requeue_poison as move_back
 from coordinator.queues.rules import ScalingRule, decode_rule, encode_rule
@@ -29,12 +30,12 @@ def create_queue(actor: Actor, queue: str, *, reason: str = "") -> None:
 
 def clear_queue(actor: Actor, queue: str, *, reason: str = "") -> None:
     """Delete all messages of a queue. They are gone."""
-    _queue(actor, "queue.clear", queue, reason, lambda q: q.clear(), "cleared")
+    _queue(actor, "queue.clear", queue, reason, lambda q: _present(queue, q.clear()), "cleared")
 
 
 def delete_queue(actor: Actor, queue: str, *, reason: str = "") -> None:
     """Delete a queue with all its messages."""
-    _queue(actor, "queue.delete", queue, reason, lambda q: q.delete(), "deleted")
+    _queue(actor, "queue.delete", queue, reason, lambda q: _present(queue, q.delete()), "deleted")
 
 
 def requeue_poison(actor: Actor, queue: str, *, reason: str = "", limit: int = REQUEUE_AT_MOST) -> Moved:
@@ -43,7 +44,11 @@ def requeue_poison(actor: Actor, queue: str, *, reason: str = "", limit: int = R
         check_name("queue", queue)
 
         async def requeue() -> Moved:
-            return await move_back(storage().queue(queue), limit=limit)
+            source = storage().queue(queue)
+            moved = await move_back(source, limit=limit)
+            if not moved and not moved.left:
+                await depth_of(source)
+            return moved
 
         moved = call(requeue)
         others = {"left": moved.left, "in_doubt": moved.in_doubt, "reasons": moved.reasons}
@@ -130,12 +135,14 @@ def _queue(actor: Actor, action: str, queue: str, reason: str, do: Callable[[Any
         async def run() -> None:
             await do(storage().queue(queue))
 
-        try:
-            call(run)
-        except NotFound as error:
-            raise ActionFailed(f"Queue {queue} does not exist.") from error
+        call(run)
         act.after = json.dumps({"queue": word})
         current().look_again()
+
+
+async def _present(queue: str, act: Awaitable[bool]) -> None:
+    if not await act:
+        raise absent("queue", queue)
 
 
 def store_rule(actor: Actor, queue: str, rule: ScalingRule | None, *, reason: str = "") -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -40,6 +43,37 @@ async def test_a_gate_is_opened_and_closed_by_whoever_typed_it(account: str, con
         assert told.stdout == "sales is closed (epoch 2)\n"
         assert (await storage.gate("sales").read()).by == "nina"
     assert (await asyncio.to_thread(kennel, "leash", "sales")).exit_code == 2, "a reason is needed"
+
+
+def test_leashing_a_gate_that_does_not_exist_fails_and_stores_nothing(account: str) -> None:
+    for _ in range(2):
+        told = kennel("leash", "start-order-procesing", "--reason", "stock")
+        assert (told.exit_code, told.stdout) == (1, "")
+        assert "gate start-order-procesing does not exist; nothing changed" in told.stderr
+    assert kennel("release", "start-order-procesing").exit_code == 0, "opening creates it"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [["queue", "list"], ["ids", "export", "orders"]])
+def test_output_that_cannot_be_written_ends_with_one_line(
+    account: str, connection_string: str, words: list[str]
+) -> None:
+    kennel("queue", "create", f"{account}work")
+    storage = Storage.from_connection_string(connection_string, config=StorageConfig(prefix=account))
+    with storage.sequence("orders") as orders:
+        orders.next_id()
+    storage.close()
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "coordinator", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "Error: the output cannot be written: No space left on device\n"
 
 
 def test_a_command_that_waits_says_so_and_goes_on(

@@ -138,6 +138,31 @@ async def test_a_write_that_is_sent_twice_is_done_once_and_answered_twice(api: D
     assert sorted(item["order"] for item in found) == [1, 3]
 
 
+def test_an_act_on_a_name_that_nothing_has_is_answered_404_and_recorded_as_failed(api: Dashboard) -> None:
+    name = f"{api.prefix}never"
+    with requests.Session() as session:
+        session.headers["Authorization"] = f"Bearer {TOKENS['adam']}"
+        for method, path in (
+            ("POST", f"/gates/{name}/close"),
+            ("POST", f"/queues/{name}/clear"),
+            ("POST", f"/queues/{name}/requeue"),
+            ("DELETE", f"/queues/{name}"),
+        ):
+            answer = session.request(
+                method,
+                f"{api.url}/api/v1{path}",
+                json={"reason": "x"} if method == "POST" else None,
+                timeout=30,
+            )
+            assert answer.status_code == 404, (path, answer.text)
+            assert f"{name} does not exist; nothing changed" in answer.json()["detail"]
+        assert session.get(f"{api.url}/api/v1/gates/{name}", timeout=30).status_code == 404
+    outcomes = [row["outcome"] for row in audit_of(api) if row["target"] == name]
+    assert outcomes == ["intent", "failed"] * 4
+    told = _command(api, "leash", name, "--reason", "x")
+    assert (told.exit_code, "does not exist" in told.stderr) == (1, True)
+
+
 def test_a_new_token_is_shown_once_and_not_kept(api: Dashboard) -> None:
     body = {"name": "ci", "scope": "act", "role": "operator", "days": 30}
     url = f"{api.url}/api/v1/tokens"

@@ -46,10 +46,41 @@ def test_what_destroys_asks_for_the_name(name: str) -> None:
     assert queue("delete", name, stdin="yes\n").exit_code == 1
     assert queue("count", name).stdout == "1\n"
     assert queue("delete", name, stdin=f"{name}\n").exit_code == 0
-    assert queue("count", name).stdout == "0\n"
+    assert queue("count", name).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("clear", "NAME", "--yes"),
+        ("delete", "NAME", "--yes"),
+        ("move", "NAME", "NAME-2"),
+        ("requeue-poison", "NAME"),
+        ("peek", "NAME"),
+        ("count", "NAME"),
+    ],
+)
+def test_an_act_on_a_queue_that_does_not_exist_fails_and_names_it(name: str, words: tuple[str, ...]) -> None:
+    result = queue(*(word.replace("NAME", name) for word in words))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"queue {name} does not exist; nothing changed" in result.stderr
+
+
+def test_what_an_empty_queue_answers_is_no_failure(name: str) -> None:
+    queue("create", name)
+    for words in (["clear", name, "--yes"], ["move", name, f"{name}2"], ["peek", name], ["count", name]):
+        assert queue(*words).exit_code == 0, words
+
+
+@pytest.mark.parametrize("line", [b"\xff", b'"\xff"', b'"' + b"[" * 10 + b"\xc3", b"[" * 100_000])
+def test_a_line_that_is_no_text_is_named_and_what_came_before_is_put(name: str, line: bytes) -> None:
+    result = CliRunner().invoke(main, ["queue", "put", name], input=b"1\n" + line + b"\n3\n")
+    assert result.exit_code == 1
+    assert "line 2 is not JSON" in result.stderr and "sent the 1 items before it" in result.stderr
 
 
 def test_poison_is_brought_back(name: str) -> None:
+    queue("create", name)
     assert "Requeued 0 messages" in queue("requeue-poison", name).stdout
 
 

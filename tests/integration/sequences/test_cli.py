@@ -57,6 +57,19 @@ def test_a_sequence_that_never_was_is_an_error_that_says_so(shell: Shell, verb: 
     assert "sequence unused: there is no" in result.output
 
 
+@pytest.mark.parametrize("words", [("list",), ("export",), ("who", 1), ("export", "--owner", "nobody")])
+def test_what_is_read_of_a_sequence_that_never_was_is_an_error(shell: Shell, words: tuple[Any, ...]) -> None:
+    result = shell(words[0], "unused", *words[1:])
+    assert (result.exit_code, "," in result.stdout) == (1, False)
+    assert "sequence unused: there is no counter" in result.output
+
+
+def test_a_number_below_all_is_not_granted(shell: Shell) -> None:
+    for number in (-3, 0):
+        result = shell("who", "orders", "--", number)
+        assert (result.exit_code, f"{number}: not granted" in result.output) == (1, True)
+
+
 def test_a_deleted_counter_is_an_error_that_names_the_cure(shell: Shell) -> None:
     blobs = shell.storage.blocking.blobs
     blobs.get_blob_client(shell.storage.config.container("sequences"), "orders").delete_blob()

@@ -158,6 +158,11 @@ def test_without_storage_a_command_ends_with_one_line_and_no_trace() -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_a_level_that_logging_does_not_know_is_refused_with_those_it_does() -> None:
+    result = kennel("--log-level", "foo", "queue", "list")
+    assert result.exit_code == 2 and "'debug', 'info', 'warning', 'error'" in result.stderr
+
+
 def test_a_queue_is_not_moved_into_itself() -> None:
     result = kennel("queue", "move", "orders", "orders")
     assert result.exit_code == 1 and "the same queue" in result.stderr

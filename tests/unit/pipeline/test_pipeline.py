@@ -215,6 +215,16 @@ async def test_failed_items_are_listed_retried_and_then_the_report_is_written() 
         await site.pipeline.retry_failed("b1")
 
 
+async def test_of_two_who_retry_at_once_the_second_is_told_so() -> None:
+    site = Site()
+    site.bad = {3}
+    await site.pipeline.start("b1", 95)
+    await site.run(times=2)
+    told = await asyncio.gather(*(site.pipeline.retry_failed("b1") for _ in range(2)), return_exceptions=True)
+    (lost,) = [each for each in told if each is not None]
+    assert isinstance(lost, PipelineError) and "somebody else has just retried or cancelled it" in str(lost)
+
+
 async def test_failures_may_be_accepted() -> None:
     site = Site()
     site.bad = {3}
