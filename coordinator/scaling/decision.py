@@ -20,6 +20,8 @@ _PATIENCE, _SPARE, _CATCH_UP = 0.12, 0.05, 0.15
 _PATIENCE_JOBS = 1.75
 # Fewer instances must be able to do what waits in half the time, before any of them is given up.
 _CAUTION = 0.5
+# A number that proved too few is tried again at once if so small a share of what it does is needed.
+_SURELY = 0.75
 _LONGEST_GUESS = 0.25
 _LONGEST_HOLD_SECONDS = 3600.0
 _LOOK_AHEAD_SECONDS = 30.0
@@ -65,8 +67,9 @@ class Observation(msgspec.Struct, frozen=True):
 class AgentState(msgspec.Struct, frozen=True):
     """What the next decision must know of the earlier ones.
 
-    The last step, when the direction last changed, and how long nobody leaves after a step up that followed a
-    step down too soon (`hold_seconds`, twice as long each time); `settled` had begun to work at the last step.
+    The last step; how many were too few (`too_few`), when a step up that followed a step down too soon showed that
+    (`turned_at`), and for how long there are more than those since (`hold_seconds`, twice as long each time); `settled` had
+    begun to work at the last step.
     """
 
     wanted: Count | None = None
@@ -75,6 +78,7 @@ class AgentState(msgspec.Struct, frozen=True):
     turned_at: Moment = 0.0
     hold_seconds: Duration = 0.0
     settled: Count = 0
+    too_few: Count = 0
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -144,6 +148,11 @@ def decide(policy: ScalingPolicy, seen: Observation, memory: AgentState) -> Deci
         soon = soon or max(_SHORTEST_TURN_SECONDS, load.takes / 4)
     if wanted >= now:
         return Decision(now, f"{now} because {why}", _kept(now, memory), soon)
+    if (held := load.held(wanted)) > wanted:
+        since = seen.at - memory.turned_at
+        wanted, why = held, f"{memory.too_few} were not enough {since:.0f} s ago ({why})"
+        if wanted >= now:
+            return Decision(now, f"{now} because {why}", _kept(now, memory), soon)
     if wait := _must_wait(policy, seen, wanted, memory):
         return Decision(now, f"{now} kept, though {wanted} because {why}: {wait}", _kept(now, memory), soon)
     return Decision(wanted, f"{wanted} because {why}", _stepped(policy, wanted, now, seen, memory), soon)
@@ -153,7 +162,7 @@ class _Load:
     """What there is to do, and what numbers of instances make of it."""
 
     def __init__(self, policy: ScalingPolicy, seen: Observation, memory: AgentState, now: int) -> None:
-        self.seen, self.policy, self.now = seen, policy, now
+        self.seen, self.policy, self.memory, self.now = seen, policy, memory, now
         self.rate = seen.instance_per_second or policy.instance_per_second
         self.waiting = (seen.visible or 0) * seen.items_per_message
         self.arriving = seen.arrival_per_second or 0.0
@@ -251,6 +260,18 @@ class _Load:
                 return count
         return self.now
 
+    def held(self, count: int) -> int:
+        """As many, or so many more that a number is not tried again too soon after it proved too few.
+
+        It is when much less arrives than then: that is another load.
+        """
+        most = self.seen.most_per_second
+        if not _holds(self.memory, self.seen.at):
+            return count
+        while count <= self.memory.too_few and (most is None or most > _SURELY * count * self.rate):
+            count += 1
+        return min(count, self.now)
+
     def _is_idle(self) -> bool:
         idle = self.seen.idle_seconds
         return idle is None or idle >= self.policy.idle_seconds
@@ -283,12 +304,14 @@ def _floor(policy: ScalingPolicy, seen: Observation, now: int, wanted: int) -> t
     return floor, f"{seen.in_flight} messages are in flight"
 
 
+def _holds(memory: AgentState, at: float) -> bool:
+    return at - memory.turned_at < memory.hold_seconds
+
+
 def _must_wait(policy: ScalingPolicy, seen: Observation, wanted: int, memory: AgentState) -> str:
-    since_step, since_turn = seen.at - memory.stepped_at, seen.at - memory.turned_at
+    since_step = seen.at - memory.stepped_at
     if memory.direction == "up" and since_step < policy.boot_seconds:
         return f"those asked for {since_step:.0f} s ago may not have begun"
-    if since_turn < memory.hold_seconds:
-        return f"fewer were not enough {since_turn:.0f} s ago"
     if memory.direction == "down" and since_step < policy.step_seconds and wanted and seen.arrival_per_second:
         return f"the last step was {since_step:.0f} s ago"
     return ""
@@ -298,21 +321,21 @@ def _stepped(
     policy: ScalingPolicy, wanted: int, now: int, seen: Observation, memory: AgentState
 ) -> AgentState:
     direction: Direction = "up" if wanted > now else "down"
-    turned, hold = memory.turned_at, memory.hold_seconds
+    turned, hold, too_few = memory.turned_at, memory.hold_seconds, memory.too_few
     rate = seen.instance_per_second or policy.instance_per_second
     # A burst proves nothing: the step down was wrong if those that were left cannot do what keeps arriving.
-    is_burst = direction == "up" and (seen.arrival_per_second or 0.0) <= now * rate
-    if memory.direction not in ("none", direction) and not is_burst:
-        since = seen.at - memory.stepped_at
-        turned = seen.at
-        if direction == "up":
+    if direction == "up" and (seen.arrival_per_second or 0.0) > now * rate:
+        if memory.direction == "down":
             # Too soon after a step down: that one was wrong, so the next takes longer. Else forgotten.
-            is_soon = since < 2 * policy.cooldown_seconds and now > 0
+            is_soon = seen.at - memory.stepped_at < 2 * policy.cooldown_seconds and now > 0
             hold = min(_LONGEST_HOLD_SECONDS, max(policy.cooldown_seconds, 2 * hold)) if is_soon else 0.0
+            turned, too_few = seen.at, now
+        elif _holds(memory, seen.at):
+            turned, too_few = seen.at, now
     settled = min(wanted, now if seen.ready is None else seen.ready)
     if seen.ready is None and memory.direction == "up" and seen.at - memory.stepped_at < policy.boot_seconds:
         settled = min(wanted, memory.settled)
-    return AgentState(wanted, seen.at, direction, turned, hold, settled)
+    return AgentState(wanted, seen.at, direction, turned, hold, settled, too_few)
 
 
 def _kept(wanted: int, memory: AgentState) -> AgentState:
