@@ -11,6 +11,9 @@ _FEWEST_BUCKET_SECONDS = 15.0
 _RECENT_SECONDS, _ENOUGH_ITEMS = 30.0, 100
 _SLOW_BUCKETS = 8
 _MOST_SAMPLES = 400
+_TREND_SECONDS = 300.0
+# A rate that is higher by so many standard deviations is no chance.
+_SURE = 3.0
 
 
 class Arrivals:
@@ -23,7 +26,9 @@ class Arrivals:
 
     def __init__(self, target_seconds: float) -> None:
         self.bucket_seconds = max(_FEWEST_BUCKET_SECONDS, min(120.0, target_seconds / 6))
-        self._keep_seconds = max(target_seconds, _SLOW_BUCKETS * self.bucket_seconds) + 60.0
+        self._keep_seconds = (
+            max(target_seconds, _SLOW_BUCKETS * self.bucket_seconds, 2 * _TREND_SECONDS) + 60.0
+        )
         self._samples: deque[tuple[float, float]] = deque(maxlen=_MOST_SAMPLES)
         self._total = 0.0
         self._last_rise = -math.inf
@@ -61,6 +66,16 @@ class Arrivals:
         size = min(self.bucket_seconds, max(_RECENT_SECONDS, item_seconds))
         buckets = self._buckets(now, _SLOW_BUCKETS, size)
         return max(recent, median(buckets[:BUCKETS]), median(buckets))
+
+    def is_growing(self, now: float) -> bool:
+        """Whether more arrived in the last five minutes than in the five before, by more than chance explains."""
+        if len(self._samples) < 2 or now - self._samples[0][0] < 2 * _TREND_SECONDS:
+            return False
+        after, before = (
+            self._between(now - _TREND_SECONDS, now),
+            self._between(now - 2 * _TREND_SECONDS, now - _TREND_SECONDS),
+        )
+        return after - before > _SURE * math.sqrt(max(0.0, after + before))
 
     def idle_seconds(self, now: float) -> float:
         """How long nothing has arrived, as far as was seen."""

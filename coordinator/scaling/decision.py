@@ -22,6 +22,8 @@ _PATIENCE_JOBS = 1.75
 _CAUTION = 0.5
 # A number that proved too few is tried again at once if so small a share of what it does is needed.
 _SURELY = 0.75
+# One that is busy for this share of the time is worth it; so many standard deviations of what arrives are no chance.
+_WORTH_IT, _CHANCE = 0.9, 4.0
 _LONGEST_GUESS = 0.25
 _LONGEST_HOLD_SECONDS = 3600.0
 _LOOK_AHEAD_SECONDS = 30.0
@@ -39,6 +41,7 @@ class Observation(msgspec.Struct, frozen=True):
     is armed). `ready` of the `actual` instances have begun to work.
     `ages` are what waits by age, the oldest first: (no older than, items); without them, all is as old as the oldest.
     `arrived` are the items since the last look; `expected_per_second` is what arrived a week before, if that counts.
+    `is_growing`: more and more arrives, by more than chance explains.
     """
 
     at: Moment
@@ -62,6 +65,7 @@ class Observation(msgspec.Struct, frozen=True):
     ages: Annotated[tuple[tuple[Figure, Figure], ...], Meta(max_length=MAX_ITEMS)] = ()
     arrived: Figure = 0.0
     expected_per_second: Figure | None = None
+    is_growing: bool = False
 
 
 class AgentState(msgspec.Struct, frozen=True):
@@ -172,7 +176,7 @@ class _Load:
         self.takes = seen.item_seconds or (guess if guess <= _LONGEST_GUESS * policy.target_seconds else 0.0)
         service = min(self.takes, policy.target_seconds / 2)
         self.target = policy.target_seconds * (1 - _SPARE) - service
-        self.patience = max(_PATIENCE * self.target, min(_PATIENCE_JOBS * service, self.target / 3))
+        self.longest_patience = max(_PATIENCE * self.target, min(_PATIENCE_JOBS * service, self.target / 3))
         oldest = seen.oldest_seconds or 0.0
         ages = seen.ages or (((oldest, self.waiting),) if self.waiting else ())
         self.due: list[tuple[float, float]] = []
@@ -196,9 +200,25 @@ class _Load:
         new = max(0, count - self.now)
         return self.rate * (
             ready * max(0.0, seconds)
-            + booting * max(0.0, seconds - self.boot_left)
-            + new * max(0.0, seconds - self.boot)
+            + booting * self._from_begin(seconds - self.boot_left)
+            + new * self._from_begin(seconds - self.boot)
         )
+
+    def _from_begin(self, seconds: float) -> float:
+        """The seconds for as much as one takes that begins: all its handlers are free, so it takes half of them more than later."""
+        more = (self.seen.item_seconds or 0.0) / 2
+        return seconds + min(seconds, more) if seconds > 0 else 0.0
+
+    def patience(self, count: int) -> float:
+        """How long what keeps arriving may wait before another instance is worth it.
+
+        While more and more arrives, one that would hardly ever be idle will be needed anyway: then no longer than chance makes
+        it wait, since what waits is late first if work stops.
+        """
+        if not self.seen.is_growing or self.arriving < _WORTH_IT * (count + 1) * self.rate:
+            return self.longest_patience
+        seconds = self.boot + _LOOK_AHEAD_SECONDS + self.takes
+        return min(self.longest_patience, _CHANCE * math.sqrt(seconds / self.arriving))
 
     def needed(self, highest: int) -> int:
         """The fewest, from those there are up, with which nothing will be late; one more than `highest` if none are enough."""
@@ -233,11 +253,11 @@ class _Load:
         if self.waiting and self.arriving > count * self.rate:
             # A backlog grows. It may, as long as what arrives does not wait longer than it should before more could help.
             ahead = self.boot + _LOOK_AHEAD_SECONDS
-            able = self.capacity(count, self.patience + ahead)
+            able = self.capacity(count, self.patience(count) + ahead)
             return able >= self.waiting + self.arriving * ahead - 1e-6
         # A backlog that is larger is worked off within the time agreed, although nothing would be late: after an outage it would
         # delay all that arrived meanwhile.
-        standing = self.waiting - self.arriving * self.patience
+        standing = self.waiting - self.arriving * self.patience(count)
         return (
             standing <= 0
             or self.capacity(count, self.target) >= standing + self.arriving * self.target - 1e-6
@@ -253,7 +273,7 @@ class _Load:
                 continue
             if most > count * self.rate and count:
                 continue
-            if count and self.waiting > count * self.rate * self.patience * _CAUTION:
+            if count and self.waiting > count * self.rate * self.longest_patience * _CAUTION:
                 continue
             able = min(count, self.ready) * self.rate * _CAUTION
             if all(able * max(0.0, left) >= items - 1e-6 for left, items in self.due):

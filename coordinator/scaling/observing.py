@@ -108,6 +108,7 @@ class QueueObserver:
             idle_seconds=self._arrivals.idle_seconds(now),
             ages=self._arrivals.ages(now, waiting * self._items, oldest),
             arrived=arrived,
+            is_growing=self._arrivals.is_growing(now),
         )
 
     def _measured(self, reports: Sequence[WorkerReport], now: float, actual: int) -> ReportedPool | None:
@@ -281,6 +282,7 @@ def combined(parts: Sequence[Observation]) -> Observation:
         ),
         ages=tuple(ages[:MAX_ITEMS]),
         arrived=added([part.arrived for part in parts]) or 0.0,
+        is_growing=any(part.is_growing for part in parts),
     )
 
 

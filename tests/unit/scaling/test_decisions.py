@@ -26,9 +26,22 @@ def seen(visible: int | None, **options: object) -> Observation:
 
 
 def had(
-    wanted: int, direction: str = "none", *, step_ago: float = 1e6, turn_ago: float = 1e6, hold: float = 0.0
+    wanted: int,
+    direction: str = "none",
+    *,
+    step_ago: float = 1e6,
+    turn_ago: float = 1e6,
+    hold: float = 0.0,
+    too_few: int = 0,
 ) -> AgentState:
-    return AgentState(wanted, NOON - step_ago, direction, NOON - turn_ago, hold)  # type: ignore[arg-type]
+    return AgentState(
+        wanted,
+        NOON - step_ago,
+        direction,  # type: ignore[arg-type]
+        NOON - turn_ago,
+        hold,
+        too_few=too_few,
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,16 +83,22 @@ def had(
         (seen(0, most_per_second=39.9, idle_seconds=0), had(7), 4, "nothing to do"),
         (seen(0, most_per_second=40.1, idle_seconds=0), had(7), 5, "nothing to do"),
         (seen(0, most_per_second=1.0, arrival_per_second=1.0, idle_seconds=0), had(7, "down", step_ago=4), 7, "last step was 4 s ago"),
-        (seen(0, most_per_second=0.0), had(7, "up", step_ago=40, turn_ago=40, hold=180), 7, "not enough 40 s ago"),
-        (seen(0, most_per_second=0.0), had(7, "up", step_ago=190, turn_ago=190, hold=180), 0, "nothing to do"),
+        # Six were too few: they are not tried again soon, but more than six may leave, and for another load fewer do.
+        (seen(0, most_per_second=59.0, idle_seconds=0), had(7, "up", step_ago=40, turn_ago=40, hold=180, too_few=6), 7, "6 were not enough 40 s ago"),
+        (seen(0, most_per_second=59.0, idle_seconds=0), had(7, "up", step_ago=190, turn_ago=190, hold=180, too_few=6), 6, "nothing to do"),
+        (seen(0, most_per_second=59.0, idle_seconds=0), had(19, "up", step_ago=40, turn_ago=40, hold=180, too_few=6), 7, "7 because 6 were not enough 40 s ago"),
+        (seen(0, most_per_second=59.0, idle_seconds=0), had(19, "up", step_ago=40, turn_ago=40, hold=180, too_few=5), 6, "6 because there is nothing"),
+        (seen(0, most_per_second=45.0, idle_seconds=0), had(7, "up", step_ago=40, turn_ago=40, hold=180, too_few=6), 6, "6 because 6 were not enough"),
+        (seen(0, most_per_second=0.0), had(7, "up", step_ago=40, turn_ago=40, hold=180, too_few=6), 0, "nothing to do"),
         # A little behind is no reason for more; to fall behind ever more is.
         (seen(100, arrival_per_second=40.5, most_per_second=41.0), had(4), 4, "40.5/s arriving"),
         (seen(500, arrival_per_second=43.0, most_per_second=43.0), had(4), 5, "43/s arriving"),
         (seen(3, delayed=5000), had(0), 1, "5000 not due"),
         # Where nothing waits, the instances do what arrives, whatever the estimate of it.
         (seen(0, arrival_per_second=43.0, most_per_second=43.0, idle_seconds=0), had(4), 4, "43/s arriving"),
-        # How long a job takes is known before the first report: slots and rate of the policy say it.
-        (seen(1000, instance_per_second=10.0, item_seconds=20.0), had(0), 4, "within 37 s"),
+        # Those that begin have all handlers free: in the 27 s after the boot each takes 200 at once and 200 after 20 s.
+        (seen(1000, instance_per_second=10.0, item_seconds=20.0), had(0), 3, "within 37 s"),
+        (seen(1111, instance_per_second=10.0, item_seconds=20.0), had(0), 4, "within 37 s"),
     ],
 )  # fmt: skip
 def test_decisions(observed: Observation, memory: AgentState, wanted: int, words: str) -> None:
@@ -127,11 +146,34 @@ def test_a_step_down_that_was_wrong_makes_the_next_wait_twice_as_long() -> None:
         up = decide(POLICY, seen(2500, at=at + 60, actual=4, arrival_per_second=48.0), down.memory)
         assert up.wanted > 4
         holds.append(up.memory.hold_seconds)
-        memory = AgentState(5, at + 60, "up", at + 60, up.memory.hold_seconds)
+        memory = msgspec.structs.replace(up.memory, wanted=5)
         kept = decide(POLICY, seen(0, at=at + 60 + holds[-1] - 1, most_per_second=35.0), memory)
-        assert kept.wanted == 5 and "fewer were not enough" in kept.reason
+        assert kept.wanted == 5 and "4 were not enough" in kept.reason
         at += 60 + holds[-1]
     assert holds == [180, 360, 720, 1440]
+
+
+def test_a_number_that_proves_too_few_again_while_it_is_held_counts_from_then() -> None:
+    """Five were too few, then six, before the hold ended: six are not tried again until it has ended since."""
+    up = seen(3000, at=NOON, actual=6, arrival_per_second=66.0)
+    memory = had(6, "up", step_ago=30, turn_ago=30, hold=180, too_few=5)
+    held = decide(POLICY, up, memory).memory
+    assert (held.too_few, held.turned_at, held.hold_seconds) == (6, NOON, 180)
+    over = had(6, "up", step_ago=30, turn_ago=200, hold=180, too_few=5)
+    assert decide(POLICY, up, over).memory.too_few == 5
+    burst = msgspec.structs.replace(up, arrival_per_second=1.0)
+    assert decide(POLICY, burst, memory).memory.too_few == 5, "a burst proves nothing"
+
+
+def test_while_more_and_more_arrives_nothing_waits_for_an_instance_that_will_be_busy() -> None:
+    """At 95/s of 100, ten would be busy: 250 that wait are no chance. A steady load may wait for an eighth of the time."""
+    steady = seen(250, arrival_per_second=95.0, most_per_second=95.0, actual=9)
+    growing = msgspec.structs.replace(steady, is_growing=True)
+    assert (decide(POLICY, steady, had(9)).wanted, decide(POLICY, growing, had(9)).wanted) == (9, 10)
+    by_chance = msgspec.structs.replace(growing, visible=20)
+    assert decide(POLICY, by_chance, had(9)).wanted == 9
+    often_idle = msgspec.structs.replace(growing, arrival_per_second=89.0, actual=8)
+    assert decide(POLICY, often_idle, had(9)).wanted == 9
 
 
 def test_a_turn_comes_soon_where_some_may_leave_soon() -> None:
