@@ -157,8 +157,10 @@ def decide(policy: ScalingPolicy, seen: Observation, memory: AgentState) -> Deci
         wanted, why = held, f"{memory.too_few} were not enough {since:.0f} s ago ({why})"
         if wanted >= now:
             return Decision(now, f"{now} because {why}", _kept(now, memory), soon)
-    if wait := _must_wait(policy, seen, wanted, memory):
-        return Decision(now, f"{now} kept, though {wanted} because {why}: {wait}", _kept(now, memory), soon)
+    wait, left = _must_wait(policy, seen, wanted, memory)
+    if wait:
+        reason = f"{now} kept, though {wanted} because {why}: {wait}"
+        return Decision(now, reason, _kept(now, memory), max(_SHORTEST_TURN_SECONDS, left))
     return Decision(wanted, f"{wanted} because {why}", _stepped(policy, wanted, now, seen, memory), soon)
 
 
@@ -328,13 +330,16 @@ def _holds(memory: AgentState, at: float) -> bool:
     return at - memory.turned_at < memory.hold_seconds
 
 
-def _must_wait(policy: ScalingPolicy, seen: Observation, wanted: int, memory: AgentState) -> str:
-    since_step = seen.at - memory.stepped_at
-    if memory.direction == "up" and since_step < policy.boot_seconds:
-        return f"those asked for {since_step:.0f} s ago may not have begun"
-    if memory.direction == "down" and since_step < policy.step_seconds and wanted and seen.arrival_per_second:
-        return f"the last step was {since_step:.0f} s ago"
-    return ""
+def _must_wait(
+    policy: ScalingPolicy, seen: Observation, wanted: int, memory: AgentState
+) -> tuple[str, float]:
+    """Why nobody leaves yet, if so, and for how many seconds more."""
+    since = seen.at - memory.stepped_at
+    if memory.direction == "up" and since < policy.boot_seconds:
+        return f"those asked for {since:.0f} s ago may not have begun", policy.boot_seconds - since
+    if memory.direction == "down" and since < policy.step_seconds and wanted and seen.arrival_per_second:
+        return f"the last step was {since:.0f} s ago", policy.step_seconds - since
+    return "", 0.0
 
 
 def _stepped(
