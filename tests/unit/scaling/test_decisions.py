@@ -182,6 +182,14 @@ def test_a_turn_comes_soon_where_some_may_leave_soon() -> None:
     assert decide(POLICY, seen(0), had(0)).next_seconds is None
     held = seen(0, in_flight=45, most_per_second=0.0, item_seconds=20.0)
     assert decide(POLICY, held, had(7)).next_seconds == 5.0  # the jobs of the others end soon
+    waits = seen(0, most_per_second=1.0, arrival_per_second=1.0, idle_seconds=0)
+    assert (
+        decide(POLICY, waits, had(7, "down", step_ago=2)).next_seconds == 3.0
+    )  # then the step is five seconds old
+    assert (
+        decide(POLICY, waits, had(7, "up", step_ago=4)).next_seconds == 6.0
+    )  # then those asked for have begun
+    assert decide(POLICY, waits, had(7, "up", step_ago=9)).next_seconds == 2.0
 
 
 def test_instances_that_left_while_a_gate_was_closed_are_no_wrong_step_down() -> None:
