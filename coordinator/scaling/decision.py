@@ -207,7 +207,7 @@ class _Load:
         )
 
     def _from_begin(self, seconds: float) -> float:
-        """The seconds for as much as one takes that begins: all its handlers are free, so it takes half of them more than later."""
+        """The seconds for as much as one takes that begins: all its handlers are free, so at first it takes more."""
         more = (self.seen.item_seconds or 0.0) / 2
         return seconds + min(seconds, more) if seconds > 0 else 0.0
 
