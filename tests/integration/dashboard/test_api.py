@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import uuid
@@ -16,8 +17,9 @@ from coordinator.__main__ import main
 from coordinator.backoff import Backoff
 from coordinator.client import Client
 from coordinator.errors import ApiError, ApiUnavailable, ConfigurationError
+from coordinator.realtime.protocol import GateStatus, WorkerState
 from coordinator.storage import Storage
-from tests.support.dashboard import PROJECT, Dashboard, Person, audit_of, until
+from tests.support.dashboard import PROJECT, BareWorker, Dashboard, Person, audit_of, until
 from tests.support.ports import free_port
 from tests.support.processes import run_program
 
@@ -161,6 +163,19 @@ def test_an_act_on_a_name_that_nothing_has_is_answered_404_and_recorded_as_faile
     assert outcomes == ["intent", "failed"] * 4
     told = _command(api, "leash", name, "--reason", "x")
     assert (told.exit_code, "does not exist" in told.stderr) == (1, True)
+
+
+async def test_a_gate_that_only_a_worker_knows_can_be_closed_though_it_is_closed(
+    api: Dashboard, olga: Client
+) -> None:
+    gate = f"w{uuid.uuid4().hex[:8]}"
+    worker = BareWorker(api, gate)
+    worker.state = WorkerState(gates=(GateStatus(gate, "closed", waiting=True),))
+    async with worker:
+        url, headers = f"{api.url}/api/v1/gates/{gate}", {"Authorization": f"Bearer {TOKENS['olga']}"}
+        await until(lambda: requests.get(url, headers=headers, timeout=30).ok, seconds=60)
+        state = await asyncio.to_thread(olga.close_gate, gate, reason="x")
+    assert (state.state, state.epoch) == ("closed", 0)
 
 
 def test_a_new_token_is_shown_once_and_not_kept(api: Dashboard) -> None:
