@@ -282,6 +282,11 @@ class BulkAct(models.Model):
 
     class Meta:
         indexes = [models.Index(fields=["source", "queue", "-started_at"], name="bulk_act_newest")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["source", "queue"], condition=models.Q(outcome="running"), name="bulk_act_alone"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.verb} {self.queue}: {self.outcome}"

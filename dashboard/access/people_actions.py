@@ -15,9 +15,11 @@ from django.contrib.auth.models import Group
 from django.db import IntegrityError, transaction
 
 from dashboard.accounts import sessions
+from dashboard.accounts.sign_in import UNKNOWN_NAME
 from dashboard.core.audit import ActionFailed, audited
 from dashboard.core.permissions import ROLES, Actor, role_of
 
+RESERVED = frozenset({UNKNOWN_NAME, "anonymous"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,79}")
 
 
@@ -28,7 +30,13 @@ def add_person(actor: Actor, user: str, role: str, *, reason: str = "") -> str:
             raise ActionFailed(
                 "A username has 1 to 80 letters, digits and . _ @ + -, and starts with a letter or digit."
             )
+        if user.lower() in RESERVED:
+            raise ActionFailed(
+                f"The audit uses {user.lower()} for somebody who is not known: choose another username."
+            )
         _check(role)
+        if taken := get_user_model().objects.filter(username__iexact=user).first():
+            raise ActionFailed(f"User {taken.get_username()} already exists.")
         password = secrets.token_urlsafe(15)
         try:
             with transaction.atomic():

@@ -99,7 +99,7 @@ def _with_password(request: HttpRequest, make: Callable[[], str], user: str) -> 
 @requires("person.add")
 def add_person(request: HttpRequest) -> HttpResponse:
     """Make an account."""
-    user, role = text(request, "user", 80), text(request, "role")
+    user, role = text(request, "user", 150), text(request, "role")
     return _with_password(request, lambda: people_actions.add_person(actor_of(request), user, role), user)
 
 

@@ -1,17 +1,21 @@
 """Passwords are hashed in a few threads of low priority: forty strangers who guess must not slow a release.
 
 Guarantees that no more than half of the processors hash at the same time, that whoever waits for one of them waits for a
-bounded line, and that what is stored is Django's own PBKDF2. Beyond the line `Busy` is raised, and nothing was looked at.
+bounded line, and that what is stored is Django's own PBKDF2. Networks take turns, and where the line is full, the network that has
+the most in it makes room: who fills it from one network keeps nobody of another out. Beyond that `Busy` is raised, and nothing was
+looked at. Does not tell a stranger with many networks from many people.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
+from typing import NamedTuple
 
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
@@ -21,8 +25,16 @@ MOST_WAITING_KNOWN = 24
 WAIT_SECONDS = 15.0
 NICENESS = 10
 
-known_here: ContextVar[bool] = ContextVar("kennel_known_here", default=False)
-"""Whether the browser that asks has signed in before: it finds room in the line when strangers have filled theirs."""
+
+class Asker(NamedTuple):
+    """Who has a password looked at: from which network, and whether the browser has signed in before. That one finds room in the
+    line when strangers have filled theirs."""
+
+    network: str = ""
+    is_known: bool = False
+
+
+asker: ContextVar[Asker] = ContextVar("kennel_asker", default=Asker())  # noqa: B039 (it cannot be changed)
 
 
 class Busy(Exception):
@@ -38,29 +50,54 @@ class PooledHasher(PBKDF2PasswordHasher):
 
 
 class HashingThreads:
-    """A few threads, and a line of bounded length before them."""
+    """A few threads, and a line of bounded length before them, in which networks take turns."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hash", initializer=_step_back)
         self._lock = threading.Lock()
+        self._lines: OrderedDict[str, deque[tuple[Future[str], Callable[[], str]]]] = OrderedDict()
         self.waiting = 0
 
     def run(self, work: Callable[[], str]) -> str:
-        """The result of the work; raises `Busy` if the line is full, or is not done with it in time."""
+        """The result of the work; raises `Busy` if there is no room in the line, or it is not done in time."""
+        network, is_known = asker.get()
+        done: Future[str] = Future()
         with self._lock:
-            if self.waiting >= (MOST_WAITING_KNOWN if known_here.get() else MOST_WAITING) + THREADS:
-                raise Busy
+            if self.waiting >= (MOST_WAITING_KNOWN if is_known else MOST_WAITING) + THREADS:
+                self._make_room(network)
+            self._lines.setdefault(network, deque()).append((done, work))
             self.waiting += 1
+        self._threads.submit(self._next)
         try:
-            done = self._threads.submit(work)
-            try:
-                return done.result(WAIT_SECONDS)
-            except TimeoutError as error:
-                done.cancel()
-                raise Busy from error
+            return done.result(WAIT_SECONDS)
+        except (TimeoutError, CancelledError) as error:
+            done.cancel()
+            raise Busy from error
         finally:
             with self._lock:
                 self.waiting -= 1
+
+    def _make_room(self, network: str) -> None:
+        """Send away the last of the longest line, if that is longer than this network's would be; else raise `Busy`."""
+        longest = max(self._lines.values(), key=len, default=deque())
+        if len(longest) <= len(self._lines.get(network, ())) + 1:
+            raise Busy
+        longest.pop()[0].cancel()
+
+    def _next(self) -> None:
+        """Look at one password: of each network in turn."""
+        with self._lock:
+            if not self._lines:
+                return  # it was sent away
+            network, line = self._lines.popitem(last=False)
+            done, work = line.popleft()
+            if line:
+                self._lines[network] = line
+        if done.set_running_or_notify_cancel():
+            try:
+                done.set_result(work())
+            except Exception as error:
+                done.set_exception(error)
 
 
 def _step_back() -> None:

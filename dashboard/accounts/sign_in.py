@@ -2,7 +2,8 @@
 
 Guarantees that after four failed attempts for a name from one address the next one waits, for 15 s, then twice as long each
 time, up to 15 min. One more is kept for a browser that has had the page open for `PAGE_SECONDS`: a program that tries
-passwords as fast as it can does not get that, a person does, behind the same address and in a browser never seen before. A try is counted before the password is looked at, so that tries sent at once are no more than tries
+passwords as fast as it can does not get that, a person does, behind the same address and in a browser never seen before. A program
+that opens the page and waits like a person gets it too: it can lock a name out for new browsers of its own network. A try is counted before the password is looked at, so that tries sent at once are no more than tries
 sent one after the other. However a name is spelled, it is one name; an IPv6 network of 64 bits is one address, and a
 network of 48 bits (24 of IPv4) has 20 tries for a name. Does not lock anybody out from elsewhere: where an address or
 the whole world has tried too much, each name still has one try from each address, so that the right password, and the
@@ -40,7 +41,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from dashboard.accounts.hashing import Busy, known_here
+from dashboard.accounts.hashing import Asker, Busy, asker
 from dashboard.accounts.single_sign_on import PROVIDER
 from dashboard.core import audit
 from dashboard.core.middleware import request_id_var
@@ -190,14 +191,14 @@ class ThrottledFormMixin:
         waits = self.counted.reserve()
         if waits > 0:
             return self.refused(429, max(1, round(waits)), locked_seconds=max(1, round(waits)))
-        token = known_here.set(bool(known))
+        token = asker.set(Asker(blocks_of(address_of(request))[1], bool(known)))
         try:
             answer: HttpResponse = super().post(request, *args, **kwargs)  # type: ignore[misc]
         except Busy:
             self.counted.undo()
             return self.refused(503, BUSY_SECONDS, is_busy=True)
         finally:
-            known_here.reset(token)
+            asker.reset(token)
         return answer
 
     def refused(self, status: int, seconds: int, **more: Any) -> HttpResponse:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from allauth.mfa.adapter import DefaultMFAAdapter
+from allauth.mfa.models import Authenticator
 from django.http import HttpRequest
 
 from dashboard.core import audit
@@ -31,6 +32,9 @@ def signed_in(request: HttpRequest, user: Any, **_: Any) -> None:
 
 
 def factor_added(request: HttpRequest, user: Any, authenticator: Any, **_: Any) -> None:
+    """Written to the audit. The code that proved an authenticator counts as used: it opens nothing again."""
+    if authenticator.type == Authenticator.Type.TOTP:
+        authenticator.wrap().validate_code(request.POST.get("code", ""))
     _audit(request, "second_factor.add", {"type": str(authenticator.type)})
 
 

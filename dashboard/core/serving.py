@@ -107,12 +107,15 @@ def _extend(protocol: Any) -> None:
         _watch(self)
 
     def data_received(self: Any, data: bytes) -> None:
-        self.kennel_head_bytes += len(data)
+        if not _is_serving(self):
+            end = data.find(b"\r\n\r\n")
+            self.kennel_head_bytes += len(data) if end < 0 else end
+            if self.kennel_head_bytes > MAX_HEAD_BYTES:
+                self.transport.abort()
+                return
         received(self, data)
         if _is_serving(self):
             _unwatch(self)
-        elif self.kennel_head_bytes > MAX_HEAD_BYTES:
-            self.transport.abort()
         elif self.kennel_head_due is None and not self.transport.is_closing():
             _watch(self)
 

@@ -22,7 +22,7 @@ from itertools import chain
 from typing import Any
 
 from channels.db import database_sync_to_async
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import QuerySet
 
 from coordinator.config import check_name
@@ -49,6 +49,7 @@ ANSWER_SECONDS, SAVE_SECONDS = 1.5, 0.5
 # An act goes on by itself when storage comes back within this time.
 PATIENCE_SECONDS, PAUSE_SECONDS = 300.0, 2.0
 TAKE_OVER_SECONDS = 5.0
+ANOTHER = "Another act on this poison queue is running: wait until it ends, or abort it."
 WAITING = "The process that ran it ended: what it did is done. Another process goes on within two minutes."
 INTERRUPTED = "The process that ran it ended: what it did is done. Start the same act again for the rest."
 GONE = (
@@ -107,10 +108,8 @@ async def go_on(runtime: Runtime) -> None:
 def take_over() -> list[Future[None]]:
     """Go on with the acts of processes that ended, each in one process of all; those too old for it are interrupted."""
     now = time.time()
-    dead = BulkAct.objects.filter(
-        source=source_of(storage()), outcome="running", seen_at__lt=now - DEAD_SECONDS
-    )
-    dead.filter(started_at__lt=now - POISON_SECONDS).update(outcome="interrupted", problem=INTERRUPTED)
+    dead = _dead(BulkAct.objects.filter(source=source_of(storage())), now)
+    _interrupt_old(dead, now)
     running = []
     for act in dead.order_by("started_at")[:MOST_AT_ONCE]:
         mine, was_handed_on = secrets.token_hex(8), not act.seen_at
@@ -120,6 +119,16 @@ def take_over() -> list[Future[None]]:
             noted(actor, f"{VERBS[act.verb]}.resumed", act.queue, after=json.dumps({"resumed": act.pk}))
             running.append(_submit(actor, act, _rest(act), is_in_doubt=not was_handed_on))
     return running
+
+
+def _dead(acts: QuerySet[BulkAct], now: float) -> QuerySet[BulkAct]:
+    return acts.filter(outcome="running", seen_at__lt=now - DEAD_SECONDS)
+
+
+def _interrupt_old(acts: QuerySet[BulkAct], now: float) -> None:
+    """Nobody can go on with those whose messages are not kept any more."""
+    old = _dead(acts, now).filter(started_at__lt=now - POISON_SECONDS)
+    old.update(outcome="interrupted", problem=INTERRUPTED)
 
 
 def _rest(act: BulkAct) -> list[int] | None:
@@ -140,9 +149,7 @@ def _begin(actor: Actor, verb: str, queue: str, only: Filter | None, reason: str
     with audited(actor, VERBS[verb], queue, reason) as audit:
         check_name("queue", queue)
         if any(each.outcome == "running" for each in shown(queue)):
-            raise ActionFailed(
-                "Another act on this poison queue is running: wait until it ends, or abort it."
-            )
+            raise ActionFailed(ANOTHER)
         if only is not None:
             rows = list(only.rows(queue).values_list("pk", flat=True))
             if not rows:
@@ -151,7 +158,8 @@ def _begin(actor: Actor, verb: str, queue: str, only: Filter | None, reason: str
         now = time.time()
         if BulkAct.objects.filter(outcome="running", seen_at__gte=now - DEAD_SECONDS).count() >= MOST_AT_ONCE:
             raise ActionFailed(f"{MOST_AT_ONCE} acts on poison queues are running: wait until one ends.")
-        act = BulkAct.objects.create(
+        _interrupt_old(_acts(queue), now)
+        act = BulkAct(
             source=source_of(storage()),
             queue=queue,
             verb=verb,
@@ -164,6 +172,11 @@ def _begin(actor: Actor, verb: str, queue: str, only: Filter | None, reason: str
             started_at=now,
             seen_at=now,
         )
+        try:
+            with transaction.atomic():
+                act.save(force_insert=True)
+        except IntegrityError as error:  # somebody pressed at the same moment
+            raise ActionFailed(ANOTHER) from error
         audit.before = json.dumps({"messages": act.what, "count": act.total})
         audit.after = json.dumps({"started": act.pk})
     running = _submit(actor, act, rows)

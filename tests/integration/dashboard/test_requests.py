@@ -127,3 +127,12 @@ async def test_a_head_without_end_is_cut_off(dashboard: Dashboard) -> None:
     )
     assert answer == b""
     assert seconds < HEAD_SECONDS
+
+
+async def test_a_head_that_comes_at_once_is_bounded_too(dashboard: Dashboard) -> None:
+    long = b"X-Long: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n"
+    answer, _ = await talk(dashboard, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + long)
+    assert answer == b""
+    most = b"X-Long: " + b"x" * (MAX_HEAD_BYTES - 200) + b"\r\nConnection: close\r\n\r\n"
+    answer, _ = await talk(dashboard, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + most)
+    assert answer.startswith(b"HTTP/1.1 200")

@@ -50,7 +50,16 @@ def test_a_person_is_added_with_a_password_that_is_shown_once(admin: Client) -> 
 
 @pytest.mark.parametrize(
     ("user", "role"),
-    [("", "viewer"), ("a b", "viewer"), ("x" * 81, "viewer"), ("ok", "root"), ("adam", "viewer")],
+    [
+        ("", "viewer"),
+        ("a b", "viewer"),
+        ("x" * 81, "viewer"),
+        ("ok", "root"),
+        ("adam", "viewer"),
+        ("Adam", "viewer"),
+        ("Nobody", "viewer"),
+        ("anonymous", "viewer"),
+    ],
 )
 def test_what_is_no_name_no_role_or_taken_is_refused(admin: Client, user: str, role: str) -> None:
     with pytest.raises(ActionFailed):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from coordinator.queues.envelope import Envelope, Failure, PoisonRecord
 from coordinator.queues.protocols import ReceivedMessage
 from coordinator.queues.requeue import Moved
 from coordinator.storage import Storage
+from dashboard.core.audit import ActionFailed
+from dashboard.core.permissions import Actor
 from dashboard.hub.runtime import current
 from dashboard.live.releases import source_of
 from dashboard.models import AuditRow, BulkAct, PoisonMessage
@@ -262,3 +265,28 @@ def test_a_process_that_ends_hands_its_act_on_at_once(
     bulk_acts.take_over()
     act.refresh_from_db()
     assert (act.outcome, act.done, act.seen_at) == ("running", 18, 0.0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_acts_that_are_pressed_at_the_same_moment_one_is_refused(
+    left_behind: Callable[..., BulkAct], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = left_behind(seen_at=time.time())
+    monkeypatch.setattr(bulk_acts, "shown", lambda queue: [])  # as it was when the second was pressed
+    with pytest.raises(ActionFailed, match="Another act on this poison queue is running"):
+        bulk_acts.delete(Actor("adam", "admin"), "orders", Filter())
+    assert [act.pk for act in BulkAct.objects.all()] == [first.pk]
+    assert AuditRow.objects.latest("pk").outcome == "failed"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_act_that_nobody_can_go_on_with_stands_in_nobodys_way(
+    left_behind: Callable[..., BulkAct], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = left_behind(started_at=0.0)
+    ended: Future[None] = Future()
+    ended.set_result(None)
+    monkeypatch.setattr(bulk_acts, "_submit", lambda actor, act, rows: ended)
+    assert bulk_acts.delete(Actor("adam", "admin"), "orders", Filter()).total == 30
+    old.refresh_from_db()
+    assert old.outcome == "interrupted"

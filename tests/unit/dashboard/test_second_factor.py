@@ -97,6 +97,16 @@ def test_the_password_alone_no_longer_signs_in_and_the_code_does() -> None:
     assert "password" in last.after
 
 
+def test_the_code_that_set_it_up_opens_nothing(django_capture_on_commit_callbacks: Any) -> None:
+    with django_capture_on_commit_callbacks(execute=True):
+        secret = activate(Client())
+    client = Client()
+    sign_in(client)
+    used = client.post(reverse("mfa_authenticate"), {"code": code_of(secret, steps=-1)})
+    assert used.status_code == 200
+    assert client.post(reverse("mfa_authenticate"), {"code": code_of(secret)}).status_code == 302
+
+
 def test_a_code_opens_once() -> None:
     secret = activate(Client())
     code = code_of(secret)

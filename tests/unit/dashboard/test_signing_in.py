@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from types import SimpleNamespace
 
 import pytest
@@ -258,6 +259,40 @@ def test_a_full_line_before_the_hashing_threads_is_answered_at_once(
     for _ in range(FREE_TRIES - 1):
         assert sign_in(client, "otto", "wrong").status_code == 200
     assert sign_in(client, "otto", PASSWORD).status_code == 302, "what was not looked at does not count"
+
+
+def test_a_network_that_fills_the_line_makes_room_for_others_and_waits_for_its_turn() -> None:
+    threads, release, order = hashing.HashingThreads(), threading.Event(), list[str]()
+
+    def ask(network: str, number: int) -> str:
+        token = hashing.asker.set(hashing.Asker(network))
+        try:
+            return threads.run(lambda: hashed(f"{network}{number}"))
+        except hashing.Busy:
+            return "busy"
+        finally:
+            hashing.asker.reset(token)
+
+    def hashed(name: str) -> str:
+        release.wait(60)
+        order.append(name)
+        return name
+
+    most = hashing.MOST_WAITING + hashing.THREADS
+    with ThreadPoolExecutor(most + 4) as people:
+        flood = []
+        for number in range(most):
+            flood.append(people.submit(ask, "flood", number))
+            while threads.waiting <= number:
+                time.sleep(0.01)
+        assert ask("flood", most) == "busy"
+        one = people.submit(ask, "office", 1)
+        wait(flood, 60, return_when=FIRST_COMPLETED)
+        release.set()
+        assert one.result(60) == "office1"
+        answers = [each.result(60) for each in flood]
+    assert answers.count("busy") == 1
+    assert order.index("office1") <= hashing.THREADS + 1, "behind those that were being hashed, and one"
 
 
 def test_hashing_leaves_half_of_the_processors_alone_and_steps_back() -> None:

@@ -22,6 +22,21 @@ def test_no_text_becomes_a_formula(text: str) -> None:
     assert cell(text) == f"'{text}"
 
 
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("x;=1+1", "x;'=1+1"),
+        (";=1;=2", ";'=1;'=2"),
+        ("=1;+2", "'=1;'+2"),
+        ("x; \uff1d1", "x;' \uff1d1"),
+        ("a\n=1", "a\n'=1"),
+        ("month-end; 3 of 4", "month-end; 3 of 4"),
+    ],
+)
+def test_no_part_of_a_text_becomes_a_formula_where_semicolons_separate_cells(text: str, safe: str) -> None:
+    assert cell(text) == safe
+
+
 def test_figures_and_plain_text_stay_as_they_are() -> None:
     assert [cell(value) for value in (-5, "orders", "", None)] == [-5, "orders", "", None]
 
