@@ -1,8 +1,9 @@
-"""Why an act was not done, in words for the user who asked for it."""
+"""The audit: what is written of an act, before and after it, and why one was not done, in words for the user who asked for it."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import time
@@ -17,7 +18,6 @@ from django.db.models import Exists, OuterRef, Q, Subquery
 from django.db.models.lookups import IsNull
 
 from coordinator.errors import KennelError
-from dashboard.core.audit_chain import FIELDS, NOWHERE, PRUNE, Chain, ChainFault, Damaged, digest, removed
 from dashboard.core.permissions import FRESH, Actor, decide
 from dashboard.models import AuditHead, AuditOutcome, AuditRow
 
@@ -34,12 +34,14 @@ log = logging.getLogger(__name__)
 UNKNOWN_AFTER_SECONDS = 120.0
 MOST_CHARACTERS = 500
 syslog = logging.getLogger("kennel.audit")
-UNREADABLE = "UTF-8"
-"""In what SQLite says of a text that is none."""
+
+FIELDS = (
+    "id", "at", "actor", "address", "action", "target", "before", "after", "reason", "outcome", "request_id", "intent_id",
+)  # fmt: skip
 
 
 # Whether an act has its outcome is known by the row of that alone: a mark on the intent is not in its digest.
-_HAS_OUTCOME = Exists(AuditRow.objects.filter(intent_id=OuterRef("pk")))
+HAS_OUTCOME = Exists(AuditRow.objects.filter(intent_id=OuterRef("pk")))
 # The same for a few rows out of many: of EXISTS beside OR, PostgreSQL would first collect all outcomes there are.
 _OUTCOME = Subquery(AuditRow.objects.filter(intent_id=OuterRef("pk")).values("pk")[:1])
 _unsettled: deque[tuple[AuditRow, AuditOutcome, str, str]] = deque(maxlen=1000)
@@ -103,7 +105,7 @@ def reconcile() -> int:
         outcome(row, result, before=before, after=after)
         _unsettled.popleft()
     stale = AuditRow.objects.filter(
-        ~_HAS_OUTCOME, outcome=AuditOutcome.INTENT, at__lt=time.time() - UNKNOWN_AFTER_SECONDS
+        ~HAS_OUTCOME, outcome=AuditOutcome.INTENT, at__lt=time.time() - UNKNOWN_AFTER_SECONDS
     )
     rows = list(stale)
     closed = 0
@@ -127,67 +129,12 @@ def head() -> tuple[int, str]:
     return (row.last_id, row.digest) if row is not None else (0, "")
 
 
-def pruned() -> tuple[int, str]:
-    """The last row that retention removed, and its digest, as the chain itself attests; 0 and "" if none was."""
-    rows = AuditRow.objects.filter(action=PRUNE, outcome=AuditOutcome.DONE).order_by("-pk")
-    try:
-        return removed(rows.values_list("after", flat=True).first())
-    except OperationalError as error:
-        if UNREADABLE not in str(error):
-            raise
-        return NOWHERE  # somebody changed it: `verify` names the row
-
-
-def verify(chain: Chain | None = None) -> Iterator[ChainFault]:
-    """Walk the whole chain and report every fault. It may start at #1, or where a row of the chain says that it was pruned.
-
-    A chain without any row proves nothing: that is a fault, too. `chain` is the walk, if its caller wants to know what it saw.
-    """
-    yield from (chain or Chain(head)).faults(_stored())
-    hidden = AuditRow.objects.filter(~_HAS_OUTCOME, outcome=AuditOutcome.INTENT, closed=True).order_by("pk")
-    for number in hidden.values_list("pk", flat=True):
-        yield ChainFault(number, f"#{number} is marked as over, and no row reports its outcome")
-
-
-def _stored() -> Iterator[dict[str, Any] | Damaged]:
-    """Every row, the oldest first. One that cannot be read does not hide the others."""
-    rest = AuditRow.objects.order_by("id")
-    while True:
-        try:
-            for row in rest.iterator(2000):
-                yield _whole(row)
-                rest = AuditRow.objects.filter(pk__gt=row.pk).order_by("id")
-            return
-        except OperationalError as error:
-            if UNREADABLE not in str(error):
-                raise
-        # The database gives none of those that it read together with a text that is none: one by one up to that.
-        for number in rest.values_list("pk", flat=True).iterator(2000):
-            rest = AuditRow.objects.filter(pk__gt=number).order_by("id")
-            try:
-                yield _whole(AuditRow.objects.get(pk=number))
-            except OperationalError:
-                yield Damaged(number, f"#{number} was changed after it was written: it cannot be read")
-                break
-
-
-def _whole(row: AuditRow) -> dict[str, Any]:
-    return {**_values(row), "id": row.pk, "previous": row.previous, "digest": row.digest}
-
-
-def rows(through: int) -> Iterator[dict[str, Any]]:
-    """Every row up to that one, the oldest first, with its digest and the one before.
-
-    Raises `ActionFailed` at a row that can only have been changed by somebody else.
-    """
-    for row in _stored():
-        if isinstance(row, Damaged):
-            raise ActionFailed(row.what)
-        if row["id"] > through:
-            return
-        if any(isinstance(value, bytes) for value in row.values()):
-            raise ActionFailed(f"#{row['id']} was changed after it was written: it holds bytes")
-        yield row
+def digest(values: dict[str, Any], previous: str) -> str:
+    """The hash of a row's content and the hash before it."""
+    content = json.dumps(
+        [previous, *(values[name] for name in FIELDS)], ensure_ascii=True, separators=(",", ":")
+    )
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _append(

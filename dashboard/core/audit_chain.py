@@ -7,14 +7,15 @@ written again from some row on, with its end: only a head that was kept elsewher
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-FIELDS = (
-    "id", "at", "actor", "address", "action", "target", "before", "after", "reason", "outcome", "request_id", "intent_id",
-)  # fmt: skip
+from django.db import OperationalError
+
+from dashboard.core.audit import FIELDS, HAS_OUTCOME, ActionFailed, digest, head
+from dashboard.models import AuditOutcome, AuditRow
+
 LINKS = ("previous", "digest")
 PRUNE = "audit.prune"
 DONE = "done"
@@ -33,14 +34,6 @@ class Damaged(NamedTuple):
 
     row: int | None
     what: str
-
-
-def digest(values: dict[str, Any], previous: str) -> str:
-    """The hash of a row's content and the hash before it."""
-    content = json.dumps(
-        [previous, *(values[name] for name in FIELDS)], ensure_ascii=True, separators=(",", ":")
-    )
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def removed(after: object) -> tuple[int, str]:
@@ -191,3 +184,70 @@ def _is_row(fields: object) -> bool:
 
 def _is_end(fields: Any) -> bool:
     return isinstance(fields, dict) and fields.keys() == {"end", "digest"} and type(fields["end"]) is int
+
+
+UNREADABLE = "UTF-8"
+"""In what SQLite says of a text that is none."""
+
+
+def pruned() -> tuple[int, str]:
+    """The last row that retention removed, and its digest, as the chain itself attests; 0 and "" if none was."""
+    rows = AuditRow.objects.filter(action=PRUNE, outcome=AuditOutcome.DONE).order_by("-pk")
+    try:
+        return removed(rows.values_list("after", flat=True).first())
+    except OperationalError as error:
+        if UNREADABLE not in str(error):
+            raise
+        return NOWHERE  # somebody changed it: `verify` names the row
+
+
+def verify(chain: Chain | None = None) -> Iterator[ChainFault]:
+    """Walk the whole chain and report every fault. It may start at #1, or where a row of the chain says that it was pruned.
+
+    A chain without any row proves nothing: that is a fault, too. `chain` is the walk, if its caller wants to know what it saw.
+    """
+    yield from (chain or Chain(head)).faults(_stored())
+    hidden = AuditRow.objects.filter(~HAS_OUTCOME, outcome=AuditOutcome.INTENT, closed=True).order_by("pk")
+    for number in hidden.values_list("pk", flat=True):
+        yield ChainFault(number, f"#{number} is marked as over, and no row reports its outcome")
+
+
+def _stored() -> Iterator[dict[str, Any] | Damaged]:
+    """Every row, the oldest first. One that cannot be read does not hide the others."""
+    rest = AuditRow.objects.order_by("id")
+    while True:
+        try:
+            for row in rest.iterator(2000):
+                yield _whole(row)
+                rest = AuditRow.objects.filter(pk__gt=row.pk).order_by("id")
+            return
+        except OperationalError as error:
+            if UNREADABLE not in str(error):
+                raise
+        # The database gives none of those that it read together with a text that is none: one by one up to that.
+        for number in rest.values_list("pk", flat=True).iterator(2000):
+            rest = AuditRow.objects.filter(pk__gt=number).order_by("id")
+            try:
+                yield _whole(AuditRow.objects.get(pk=number))
+            except OperationalError:
+                yield Damaged(number, f"#{number} was changed after it was written: it cannot be read")
+                break
+
+
+def _whole(row: AuditRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in (*FIELDS, *LINKS)}
+
+
+def rows(through: int) -> Iterator[dict[str, Any]]:
+    """Every row up to that one, the oldest first, with its digest and the one before.
+
+    Raises `ActionFailed` at a row that can only have been changed by somebody else.
+    """
+    for row in _stored():
+        if isinstance(row, Damaged):
+            raise ActionFailed(row.what)
+        if row["id"] > through:
+            return
+        if any(isinstance(value, bytes) for value in row.values()):
+            raise ActionFailed(f"#{row['id']} was changed after it was written: it holds bytes")
+        yield row

@@ -21,7 +21,7 @@ from django.conf import settings
 
 from coordinator.journal import Journal
 from coordinator.storage import Storage
-from dashboard.core import audit
+from dashboard.core import audit_chain
 from dashboard.core.audit_chain import ChainFault
 from dashboard.models import AuditOutcome, AuditRow
 
@@ -75,7 +75,7 @@ def verify(lines: Iterable[str]) -> Iterator[ChainFault]:
     Rows that retention removed are not asked for, nor those written after a backup that was restored since: the chain holds
     a row of that, and what was lost is in the outcome of `manage.py restore`.
     """
-    last_pruned, _ = audit.pruned()
+    last_pruned, _ = audit_chain.pruned()
     restores = _restores()
     for number, line in enumerate(lines, 1):
         head = head_of(line)
@@ -101,7 +101,7 @@ def _restores() -> list[tuple[float, int]]:
         try:
             found.append((row.at, int(json.loads(row.after)["through"])))
         except (ValueError, KeyError, TypeError):
-            continue  # somebody changed it: `audit.verify` names the row
+            continue  # somebody changed it: `audit_chain.verify` names the row
     return found
 
 

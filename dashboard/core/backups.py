@@ -30,7 +30,7 @@ from django.db import connection, transaction
 from coordinator.gates.azure import list_gates, read_gates
 from coordinator.gates.state import phase
 from coordinator.storage import Storage
-from dashboard.core import audit, audit_heads
+from dashboard.core import audit, audit_chain, audit_heads
 from dashboard.core.audit import ActionFailed
 from dashboard.core.permissions import Actor
 from dashboard.models import AuditOutcome, AuditRow
@@ -115,7 +115,7 @@ def read(path: Path, actor: Actor) -> Restored:
                 gates.append(msgspec.convert(entry["gate"], GateCopy))
             else:
                 made_at = float(entry.get("made_at", 0.0))
-        if AuditRow.objects.exists() and (faults := list(audit.verify())):
+        if AuditRow.objects.exists() and (faults := list(audit_chain.verify())):
             raise ActionFailed(f"The audit in {path} is not as it was written: {faults[0].what}.")
         _advance_sequences()
         through, _ = audit.head()

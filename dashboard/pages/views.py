@@ -22,7 +22,6 @@ from dashboard.core import permissions as teams
 from dashboard.core.audit import ActionFailed
 from dashboard.core.pages import registry
 from dashboard.core.permissions import ACTIONS, FRESH, WANTS_FACTOR, Actor, decide
-from dashboard.core.templates import draw
 from dashboard.live import fragments
 from dashboard.pages import queries as selectors
 
@@ -44,7 +43,7 @@ def show(
     fleet = selectors.fleet()
     context = fragments.context_of(page, fleet, actor_of(request).role, query, permissions_of(request))
     context |= {"live": live, "live_query": query, **more}
-    return HttpResponse(draw(get_template(template), context, request), status=status)  # type: ignore[arg-type]
+    return HttpResponse(fragments.draw(get_template(template), context, request), status=status)  # type: ignore[arg-type]
 
 
 def act(

@@ -40,7 +40,7 @@ BACKGROUND = {
 WITHOUT_A_PRESS = {
     "Worker._hello", "Presence.report", "Reported.take", "load_peaks", "save_peaks", "LineFormatter.formatMessage", "WithRequestId.filter", "Loops.alive",
     "Loops.resting", "Loops._keep", "Authentication.process_request.<locals>.<lambda>", "bounded.<locals>.application",
-    "people_first.<locals>.application", "_CountedBody.__call__", "Compressed.process_response", "Handler.__call__", "Handler.handle", "Handler._answer", "Handler._respond", "Handler.get_response_async",
+    "people_first.<locals>.application", "_CountedBody.__call__", "Compressed.process_response", "Handler.__call__", "Handler.get_response_async", "Handler.handle", "Handler._answer",
     "Handler._lent_thread", "kennel",
 }  # fmt: skip
 """Heartbeats, what keeps the highest epochs, logging, the watch over loops, the middleware: left out with all that they call."""

@@ -11,10 +11,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from coordinator.errors import KennelError
 from coordinator.spreadsheets import csv_text
-from dashboard.core import audit, audit_heads
+from dashboard.core import audit, audit_chain, audit_heads
 from dashboard.core import retention as actions
-from dashboard.core.audit import ActionFailed
-from dashboard.core.audit_chain import FIELDS, LINKS, Chain, ChainFault, Export
+from dashboard.core.audit import FIELDS, ActionFailed
+from dashboard.core.audit_chain import LINKS, Chain, ChainFault, Export
 from dashboard.core.permissions import Actor
 from dashboard.hub.runtime import call, storage
 
@@ -69,7 +69,7 @@ class Command(BaseCommand):
 
     def verify(self, head: tuple[int, str] | None, *, with_storage: bool) -> None:
         chain = Chain(audit.head, head=head)
-        faults = list(audit.verify(chain))
+        faults = list(audit_chain.verify(chain))
         kept = self.kept() if with_storage else None
         if kept is not None:
             faults += audit_heads.verify(kept)
@@ -122,7 +122,7 @@ class Command(BaseCommand):
 
     def export(self, form: str, to: Path | None) -> None:
         end = audit.head()
-        rows = audit.rows(end[0])
+        rows = audit_chain.rows(end[0])
         lines = _csv(rows) if form == "csv" else Export.lines(rows, end)
         try:
             if to is None:

@@ -19,7 +19,7 @@ from django.db import connection, transaction
 from coordinator.sequences.azure import BlobCounterStore, TableLedger
 from coordinator.sequences.grants import USED, Counter, Grant, Owner
 from coordinator.storage import Storage
-from dashboard.core import audit_chain
+from dashboard.core import audit
 from dashboard.hub.runtime import current
 from dashboard.live import tallies
 from dashboard.live.history import LEVELS, pack
@@ -124,7 +124,7 @@ def seed_audit(rows: int, queues: list[str], rng: random.Random, *, every_second
                 result = AuditOutcome.FAILED if rng.random() < 0.03 else AuditOutcome.DONE
                 values = intent | {"outcome": str(result), "intent_id": intent["id"]}
             values |= {"id": number, "at": min(at, time.time())}
-            row = AuditRow(**values, previous=previous, digest=audit_chain.digest(values, previous))
+            row = AuditRow(**values, previous=previous, digest=audit.digest(values, previous))
             row.closed = row.outcome == AuditOutcome.INTENT and number < rows
             intent = values if row.outcome == AuditOutcome.INTENT else None
             previous = row.digest

@@ -20,7 +20,7 @@ from pytest_django import Settings
 from dashboard.access.queries import tokens as tokens_kept
 from dashboard.access.token_actions import create_token, revoke_token
 from dashboard.audit import queries as selectors
-from dashboard.core import audit, audit_heads, tokens
+from dashboard.core import audit, audit_chain, audit_heads, tokens
 from dashboard.core.audit import ActionFailed, Denied
 from dashboard.core.dispatch import by_name
 from dashboard.core.permissions import ACTIONS, Actor
@@ -47,7 +47,7 @@ def test_an_act_has_its_intent_before_and_its_outcome_after() -> None:
     intent = AuditRow.objects.get(pk=row.intent_id)
     assert (intent.outcome, intent.pk, row.outcome, row.pk) == ("intent", 1, "done", 2)
     assert (row.actor, row.address, row.reason, row.request_id) == ("olga", "10.0.0.1", "go", "request-1")
-    assert list(audit.verify()) == []
+    assert list(audit_chain.verify()) == []
 
 
 def test_people_see_one_line_for_each_act_and_open_intents_too() -> None:
@@ -71,7 +71,7 @@ def test_a_row_changed_or_removed_behind_our_back_is_found_and_named(tamper: str
         act(name)
     with connection.cursor() as cursor:
         cursor.execute(tamper)
-    faults = list(audit.verify())
+    faults = list(audit_chain.verify())
     assert any(named in fault.what for fault in faults), faults
 
 
@@ -238,7 +238,7 @@ def test_an_open_intent_cannot_be_hidden_by_its_mark() -> None:
     AuditRow.objects.filter(pk=row.pk).update(closed=True)
     assert [each.target for each in selectors.audit().rows] == ["hidden", "a"]
     assert [each.target for each in selectors.audit(q="hidden").rows] == ["hidden"]
-    assert [fault.what for fault in audit.verify()] == [
+    assert [fault.what for fault in audit_chain.verify()] == [
         f"#{row.pk} is marked as over, and no row reports its outcome"
     ]
     AuditRow.objects.filter(pk=row.pk).update(at=time.time() - 1000)
@@ -249,11 +249,11 @@ def test_an_emptied_table_is_not_whole() -> None:
     act()
     AuditRow.objects.all().delete()
     AuditHead.objects.update(last_id=0, digest="")
-    assert ["was emptied" in fault.what for fault in audit.verify()] == [True]
+    assert ["was emptied" in fault.what for fault in audit_chain.verify()] == [True]
     with pytest.raises(CommandError):
         call_command("audit", "verify", stderr=io.StringIO())
     AuditHead.objects.all().delete()
-    assert list(audit.verify())
+    assert list(audit_chain.verify())
 
 
 def heads() -> list[str]:
@@ -271,10 +271,10 @@ def test_kept_ends_show_a_chain_that_was_emptied_shortened_or_written_anew() -> 
     AuditRow.objects.filter(pk__gt=4).delete()
     last = AuditRow.objects.get(pk=4)
     AuditHead.objects.update(last_id=4, digest=last.digest)
-    assert list(audit.verify()) == []
+    assert list(audit_chain.verify()) == []
     assert [fault.row for fault in audit_heads.verify(lines)] == [6]
     act("another")
-    assert list(audit.verify()) == []
+    assert list(audit_chain.verify()) == []
     assert [fault.row for fault in audit_heads.verify(lines)] == [6]
     AuditRow.objects.all().delete()
     assert [fault.row for fault in audit_heads.verify(lines)] == [2, 4, 6]

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 
 from dashboard.access.team_actions import add_rule
 from dashboard.access.token_actions import create_token
-from dashboard.core import audit, backups, tokens
+from dashboard.core import audit_chain, backups, tokens
 from dashboard.core.audit import ActionFailed
 from dashboard.core.permissions import Actor
 from dashboard.models import AuditHead, AuditRow, Scope, TeamRule, WorkerToken
@@ -69,7 +69,7 @@ def test_what_was_written_comes_back_and_the_audit_goes_on(tmp_path: Path) -> No
     assert actor is not None
     assert (actor.name, actor.role, actor.teams) == ("service deploys", "operator", frozenset({"payments"}))
     assert list(AuditRow.objects.order_by("pk").values())[: len(before)] == before
-    assert list(audit.verify()) == []
+    assert list(audit_chain.verify()) == []
     assert User.objects.create_user("otto").pk > olga.pk
     row = AuditRow.objects.get(action="restore", outcome="done")
     assert json.loads(row.after)["through"] == before[-1]["id"]

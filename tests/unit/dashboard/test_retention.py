@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from pytest_django import Settings
 
-from dashboard.core import audit
+from dashboard.core import audit, audit_chain
 from dashboard.core.audit import ActionFailed, Denied
 from dashboard.core.permissions import Actor
 from dashboard.core.retention import prune_audit
@@ -54,7 +54,7 @@ def aged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("aged")
 def test_what_is_left_proves_itself_and_says_how_much_went() -> None:
     assert prune_audit(ADAM, 30) == 6
-    assert list(audit.verify()) == []
+    assert list(audit_chain.verify()) == []
     row = AuditRow.objects.get(action="audit.prune", outcome="done")
     assert (row.actor, row.target) == ("adam", "#1 to #6")
     assert json.loads(row.after)["count"] == 6
@@ -66,12 +66,12 @@ def test_what_is_left_proves_itself_and_says_how_much_went() -> None:
 @pytest.mark.usefixtures("aged")
 def test_it_goes_on_over_many_steps_and_times(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prune_audit(ADAM, 30, at_once=4) == 6
-    assert list(audit.verify()) == []
+    assert list(audit_chain.verify()) == []
     now = audit.time.time()
     monkeypatch.setattr("time.time", lambda: now + OLD)
     assert prune_audit(ADAM, 30) == 8
     acts("f")
-    assert list(audit.verify()) == []
+    assert list(audit_chain.verify()) == []
 
 
 @pytest.mark.usefixtures("aged")
@@ -91,7 +91,7 @@ def test_tampering_after_a_removal_is_found_and_named(tamper: str, named: str) -
     acts("z")
     with connection.cursor() as cursor:
         cursor.execute(tamper)
-    faults = [fault.what for fault in audit.verify()]
+    faults = [fault.what for fault in audit_chain.verify()]
     assert any(named in what for what in faults), faults
 
 
@@ -99,7 +99,7 @@ def test_tampering_after_a_removal_is_found_and_named(tamper: str, named: str) -
 def test_rows_removed_without_the_act_are_missing_even_if_old() -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM dashboard_auditrow WHERE id <= 6")
-    assert any("#1 to #6 are missing" in fault.what for fault in audit.verify())
+    assert any("#1 to #6 are missing" in fault.what for fault in audit_chain.verify())
 
 
 @pytest.mark.usefixtures("aged")
@@ -133,7 +133,7 @@ def test_housekeeping_removes_a_day_at_a_time_and_nothing_without_the_setting(se
     reconcile_and_prune()
     assert not AuditRow.objects.filter(pk=1).exists()
     assert {row.actor for row in AuditRow.objects.filter(action="audit.prune")} == {"Kennel retention"}
-    assert list(audit.verify()) == []
+    assert list(audit_chain.verify()) == []
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def test_a_row_of_bytes_is_named_and_hides_no_other(column: str, value: str, nam
     with connection.cursor() as cursor:
         cursor.execute(f"UPDATE dashboard_auditrow SET {column} = {value} WHERE id = 4")
         cursor.execute("UPDATE dashboard_auditrow SET actor = 'otto' WHERE id = 8")
-    faults = [fault.what for fault in audit.verify()]
+    faults = [fault.what for fault in audit_chain.verify()]
     assert any(what.startswith(named) for what in faults), faults
     assert any(what.startswith("#8 was changed") for what in faults), faults
     with pytest.raises(CommandError, match="#4 was changed"):
