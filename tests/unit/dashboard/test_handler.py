@@ -18,7 +18,7 @@ from django.template import engines
 from django.test import RequestFactory, override_settings
 
 from dashboard.core.handler import MOST_FREE, Handler
-from dashboard.core.templates import draw
+from dashboard.live.fragments import draw
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
