@@ -30,6 +30,7 @@ def start_server(
     """Starts a server whose words go to `log`, as `user` (an id) if given. Call it from the main thread:
     on Linux the server is told to end when the thread that started it ends."""
     if user is None and can_fork(command):
+        log.touch()  # the child opens it, a moment later
         return start_forked(
             [*map(str, command)], output=log, errors=log, env=os.environ if env is None else env
         )
