@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Protocol
@@ -65,7 +66,7 @@ class _Batch(threading.local):
     join_until = 0.0
 
     def __init__(self) -> None:
-        self.calls: list[Callable[[], None]] = []
+        self.calls: list[tuple[Callable[[], None], Context]] = []
 
 
 _batch = _Batch()
@@ -74,7 +75,8 @@ _batch = _Batch()
 def call_later(clock: Clock, seconds: float, call: Callable[[], None]) -> None:
     """Call that on the running event loop when so much time has passed on that clock; never, if the loop ends before.
 
-    By the machine's clock up to a fifth later: what many ask for within that time shares one timer.
+    By the machine's clock up to a fifth later: what many ask for within that time shares one timer. Each is called in the context of who
+    asked, as by `loop.call_later`.
     """
     loop = asyncio.get_running_loop()
     if isinstance(clock, SystemClock):
@@ -83,7 +85,7 @@ def call_later(clock: Clock, seconds: float, call: Callable[[], None]) -> None:
             _batch.loop, _batch.seconds, _batch.join_until = loop, seconds, now + seconds / 5
             _batch.calls = []
             loop.call_at(_batch.join_until + seconds, _call_each, _batch.calls)
-        _batch.calls.append(call)
+        _batch.calls.append((call, copy_context()))
         return
 
     async def later() -> None:
@@ -94,10 +96,10 @@ def call_later(clock: Clock, seconds: float, call: Callable[[], None]) -> None:
     task.add_done_callback(_later.discard)
 
 
-def _call_each(calls: list[Callable[[], None]]) -> None:
+def _call_each(calls: list[tuple[Callable[[], None], Context]]) -> None:
     loop = asyncio.get_running_loop()
-    for call in calls:
-        loop.call_soon(call)
+    for call, context in calls:
+        loop.call_soon(call, context=context)
 
 
 _later: set[asyncio.Task[None]] = set()

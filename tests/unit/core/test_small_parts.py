@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import sys
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 
@@ -206,6 +207,22 @@ def test_what_many_ask_for_at_one_time_shares_a_timer_and_none_comes_early() -> 
 
     for _ in range(2):  # another loop has timers of its own
         assert asyncio.run(ask()) == (["a", "b", "c"], 1)
+
+
+def test_what_shares_a_timer_is_called_each_in_the_context_of_who_asked() -> None:
+    who: ContextVar[str] = ContextVar("who", default="nobody")
+
+    async def ask() -> list[str]:
+        came: list[str] = []
+        done = asyncio.Event()
+        for name in "ab":
+            who.set(name)
+            call_later(SYSTEM_CLOCK, 0.02, lambda: came.append(who.get()))
+        call_later(SYSTEM_CLOCK, 0.02, done.set)
+        await done.wait()
+        return came
+
+    assert asyncio.run(ask()) == ["a", "b"]
 
 
 def test_what_is_asked_for_later_has_a_timer_of_its_own() -> None:
