@@ -16,8 +16,7 @@ from coordinator.client import Client, PoisonActRecord
 from coordinator.errors import absent
 from coordinator.queues import requeue
 from coordinator.queues.azure import AzureQueue, list_queues
-from coordinator.queues.existing import depth_of
-from coordinator.queues.queue import PeekedMessage, Queue, QueueConfig
+from coordinator.queues.queue import PeekedMessage, Queue, QueueConfig, existing_depth
 from coordinator.queues.requeue import Moved
 from coordinator.queues.sweeping import sweep as sweep_claims
 from coordinator.storage import Storage
@@ -94,7 +93,7 @@ def peek(name: str, count: int) -> None:
         target: Queue[Any] = storage.queue(name)
         messages = await target.peek(count)
         if not messages:
-            await depth_of(target)
+            await existing_depth(target)
         return messages
 
     for message in _with_storage(act):
@@ -108,7 +107,7 @@ def count(name: str) -> None:
 
     async def act(storage: Storage) -> int:
         target: Queue[Any] = storage.queue(name)
-        return await depth_of(target)
+        return await existing_depth(target)
 
     click.echo(_with_storage(act))
 
@@ -194,7 +193,7 @@ def move(source: str, target: str, limit: int | None) -> None:
         taken_from: Queue[Any] = storage.queue(source)
         moved = await requeue.move(taken_from, storage.queue(target), limit=limit, progress=_progress)
         if not moved and not moved.left:
-            await depth_of(taken_from)
+            await existing_depth(taken_from)
         return moved
 
     moved = _with_storage(act)
@@ -253,7 +252,7 @@ def requeue_poison(name: str, limit: int | None) -> None:
         queue: Queue[Any] = storage.queue(name)
         moved = await requeue.requeue_poison(queue, limit=limit, progress=_progress)
         if not moved and not moved.left:
-            await depth_of(queue)
+            await existing_depth(queue)
         return moved
 
     moved = _with_storage(act)

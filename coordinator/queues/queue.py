@@ -17,7 +17,14 @@ import msgspec
 from coordinator.backoff import Backoff, retry
 from coordinator.blocking import Portal, call_blocking
 from coordinator.clock import SYSTEM_CLOCK, Clock
-from coordinator.errors import ConfigurationError, MessageUndecodable, NotFound, ReceiptStale, StorageError
+from coordinator.errors import (
+    ConfigurationError,
+    MessageUndecodable,
+    NotFound,
+    ReceiptStale,
+    StorageError,
+    absent,
+)
 from coordinator.queues import envelope as wire
 from coordinator.queues.envelope import MAX_MESSAGE_BYTES, SUFFIX, Envelope, PoisonRecord, Schema, poison_name
 from coordinator.queues.handlers import Handler
@@ -545,6 +552,14 @@ def _check_times(delay: float, visibility: float, ttl: float) -> None:
             f"ttl {ttl:g} s must be longer than the delay and at most {MAX_TTL_SECONDS:,}, or -1 for a message that never "
             "expires"
         )
+
+
+async def existing_depth(queue: Queue[Any]) -> int:
+    """As `Queue.depth`, but raises `NotFound` if there is no such queue: to operators an act on a mistyped name must fail."""
+    try:
+        return await queue.transport.count()
+    except NotFound as error:
+        raise absent("queue", queue.name) from error
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from typing import Any
 from coordinator.config import check_name
 from coordinator.errors import absent
 from coordinator.queues.azure import BlobRules
-from coordinator.queues.existing import depth_of
+from coordinator.queues.queue import existing_depth
 from coordinator.queues.requeue import Moved, delete_poison
 from coordinator.queues.requeue import requeue_poison as move_back
 from coordinator.queues.rules import ScalingRule, decode_rule, encode_rule
@@ -47,7 +47,7 @@ def requeue_poison(actor: Actor, queue: str, *, reason: str = "", limit: int = R
             source = storage().queue(queue)
             moved = await move_back(source, limit=limit)
             if not moved and not moved.left:
-                await depth_of(source)
+                await existing_depth(source)
             return moved
 
         moved = call(requeue)
