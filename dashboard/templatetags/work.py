@@ -34,6 +34,7 @@ SAGA_EVENTS = {
     "done": ("green", "check", "Step done"),
     "failed": ("red", "cross", "Step failed"),
     "undone": ("blue", "undo", "Step rolled back"),
+    "repaired": ("blue", "check", "Step marked repaired"),
     "undo failed": ("red", "alert", "Rollback of step failed"),
     "overdue": ("amber", "clock", "Step overdue"),
     "timed out": ("amber", "clock", "Saga timed out"),
